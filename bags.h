@@ -1166,7 +1166,7 @@ typedef struct bags_writer_options {
  * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
  * shard is recovered, as by bags_recover, and continued; if there is none, the next
  * number follows its last shard. Other worker numbers are only noticed if they leave a
- * gap. A finished unsharded dataset cannot be resumed.
+ * gap: the message then has the smallest shard_stop that fits. A finished unsharded dataset cannot be resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
@@ -9723,6 +9723,27 @@ BAGI_COLD static bags_code bagi_writer_start(
 
 /* ---- opening ---- */
 
+#define BAGI_WORKERS_TRIED 4096
+
+/* The smallest number of workers none of whom lacks a shard before its last; 0: there is
+ * no evidence for any. */
+BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
+    uint64_t last = list->count ? list->ids[list->count - 1].number : 0;
+    for (uint64_t workers = 1; workers <= last && workers <= BAGI_WORKERS_TRIED;
+         workers++) {
+        bool fits = true;
+        for (size_t i = 0, before = 0; i < list->count && fits; i++) {
+            uint64_t number = list->ids[i].number;
+            while (number >= workers && list->ids[before].number < number - workers)
+                before++;
+            fits = number < workers || list->ids[before].number == number - workers;
+        }
+        if (fits)
+            return workers;
+    }
+    return 0;
+}
+
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
  * its first shard does not exist, or `resume` is set; none of its own is missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
@@ -9738,10 +9759,15 @@ BAGI_COLD static bags_code bagi_writer_check_names(
         if (!err->code && list->ids[i].number == start &&
             !bagi_writer_enter(writer, list->ids[i]))
             bagi_fail_claimed(writer, err);
-    return err->code || *finalized
-               ? err->code
-               : bagi_check_gaps(list, start, writer->options.shard_stop,
-                     "lost, or the shards were written with other worker numbers", err);
+    if (err->code || *finalized)
+        return err->code;
+    char why[160] = "lost, or the shards were written with other worker numbers";
+    size_t size = strlen(why);
+    uint64_t stop = writer->options.shard_stop, fitting = bagi_fitting_workers(list);
+    if (fitting)
+        (void)snprintf(why + size, sizeof why - size,
+            ": shard_stop %" PRIu64 " would fit, not %" PRIu64, fitting, stop);
+    return bagi_check_gaps(list, start, stop, why, err);
 }
 
 /* True if a finished shard has such files next to its Bags. A split one has no refs. */

@@ -1,9 +1,9 @@
 /*
  * cache.c - bytes that were read through other hooks, kept in a directory.
  *
- * An object is a path with its identity (of a server: ETag, Last-Modified and size). Its
- * bytes are kept in blocks of 16 KiB, and neighbours of these in one sparse file, a
- * segment, which also is what is deleted at once:
+ * An object is a path with its identity (of a server: ETag, Last-Modified, size, query
+ * and user). Its bytes are kept in blocks of 16 KiB, and neighbours of these in one sparse
+ * file, a segment, which also is what is deleted at once:
  *
  *     DIRECTORY/bags-cache-1/CACHEDIR.TAG    the directory was made by this file
  *                            usage           bytes of all segments and answers

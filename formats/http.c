@@ -61,11 +61,13 @@
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
+#define HTTP_SETTLES 2   /* seconds that clocks of a server and its files may differ */
 #define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
 #define HTTP_AHEAD 90    /* shards are looked up at once, at most */
 #define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
 #define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
+#define HTTP_SHARDS 999999          /* this one does not exist where none is listed */
 
 #ifndef ESTALE
 #define ESTALE EIO
@@ -112,7 +114,8 @@ typedef struct http_object {
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool early;      /* spec.json was not found yet when this was requested */
     bool is_html;
-    bool is_real; /* it is not the page of http_refuse_page */
+    bool is_real;      /* it is not the page of http_refuse_page */
+    bool is_directory; /* the server redirects to the path with a slash */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     bool used;                 /* a file next to it was opened */
     bool end_asked;            /* the shard after it was looked up again, and */
@@ -124,7 +127,8 @@ typedef struct http_object {
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
     uint64_t longest;  /* bytes of the longest part that there ever was */
-    bags_buffer names; /* of a directory: NUL-terminated, one after the other */
+    bags_buffer names; /* of a directory: NUL-terminated, one after the other; if it
+                          failed, the links of a page that may be no list */
     size_t names_size;
     /* Of reads in order: */
     uint64_t last;   /* the end of the last one */
@@ -197,6 +201,7 @@ struct bags_http {
     bags_io io;
     char *query, *user, *ca_file;
     s3_settings s3;
+    uint32_t place, s3_place; /* hashes of what a path leaves open; 0: nothing */
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
     uint64_t cache_size, part_size;
@@ -283,6 +288,69 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
     free(host);
     free(rest);
     return out;
+}
+
+/* ---- what a path leaves open ----
+ * The object that a path names also depends on the query and the user, or the endpoint of
+ * S3: these belong to its identity. A signature does not: it differs each time. */
+
+/* The parameters of signatures: the first of a scheme must be there for the others to
+ * count. */
+static const char *const http_schemes[] = {
+    "X-Amz-Signature X-Amz-Algorithm X-Amz-Content-Sha256 X-Amz-Credential X-Amz-Date "
+    "X-Amz-Expires X-Amz-Security-Token X-Amz-SignedHeaders ",
+    "X-Goog-Signature X-Goog-Algorithm X-Goog-Credential X-Goog-Date X-Goog-Expires "
+    "X-Goog-SignedHeaders ",
+    /* CloudFront; S3 and Google Cloud, version 2 */
+    "Signature Expires Hash-Algorithm Key-Pair-Id Policy AWSAccessKeyId GoogleAccessId "
+    "X-Amz-Security-Token ",
+    /* Azure */
+    "sig rscc rscd rsce rscl rsct saoid scid sdd se ses si sip ske skoid sks skt sktid "
+    "skv sp spr sr srt ss st suoid sv "};
+
+/* True if the first word, or with `any` any word, is the name of this parameter. */
+static bool http_is_named(const char *parameter, const char *words, bool any) {
+    size_t size = strcspn(parameter, "=&");
+    for (const char *word = words; *word; word += strcspn(word, " ") + 1) {
+        if (strcspn(word, " ") == size && strncasecmp(word, parameter, size) == 0)
+            return true;
+        if (!any)
+            return false;
+    }
+    return false;
+}
+
+/* The next parameter of a query; NULL: there is none. */
+static const char *http_parameter(const char *at) {
+    at += strcspn(at, "&");
+    return *at ? at + 1 : NULL;
+}
+
+/* True for a parameter that is part of a signature of this query. */
+static bool http_signs(const char *query, const char *parameter) {
+    for (size_t i = 0; i < sizeof http_schemes / sizeof *http_schemes; i++)
+        for (const char *at = query;
+             at && http_is_named(parameter, http_schemes[i], true);
+             at = http_parameter(at))
+            if (http_is_named(at, http_schemes[i], false))
+                return true;
+    return false;
+}
+
+/* Find out what http:// and s3:// leave open. */
+static void http_find_places(bags_http *http) {
+    uint64_t hash = 0;
+    for (const char *at = http->query; at; at = http_parameter(at))
+        if (!http_signs(http->query, at))
+            hash = format_hash(format_hash(hash, at, strcspn(at, "&")), "&", 1);
+    if (http->user)
+        hash = format_hash(hash, http->user, strlen(http->user) + 1);
+    http->place = format_mix(hash) & UINT32_MAX;
+    http->s3_place = http->s3.endpoint ? http_hash(http->s3.endpoint) & UINT32_MAX : 0;
+}
+
+static uint32_t http_place(const http_request *request) {
+    return request->is_s3 ? request->http->s3_place : request->http->place;
 }
 
 /* ---- listings ---- */
@@ -562,8 +630,7 @@ static http_request *http_request_new(
  * but a file that was written again has another Last-Modified, if any.
  */
 
-/* True if a run of its characters may be MD5 or a longer hash. */
-static bool http_is_hash(const char *tag) {
+bool bagi_http_is_hash(const char *tag) {
     size_t digits = 0;
     for (; tag && *tag && digits < 32; tag++)
         digits = format_hex(*tag) >= 0 ? digits + 1 : 0;
@@ -573,7 +640,8 @@ static bool http_is_hash(const char *tag) {
 /* True if two versions of a spec.json may be identified alike. */
 static bool http_hides_change(const http_object *record) {
     return record->identity.time == http_hash("") ||
-           record->identity.time == record->identity.inode || http_is_hash(record->tag);
+           record->identity.time == record->identity.inode ||
+           bagi_http_is_hash(record->tag);
 }
 
 /* A shard is another one than when it was opened. */
@@ -629,7 +697,7 @@ static bool http_is_unlisted(bags_http *http, const char *path, size_t size) {
         start--;
     const char *name = path + start;
     const http_object *listing = http_find(http, path, start, false);
-    if (start == size || !listing || !listing->names.data ||
+    if (start == size || !listing || listing->state != HTTP_DONE ||
         strspn(name, FORMAT_PLAIN) < size - start)
         return false;
     for (size_t at = 0; at < listing->names_size;) {
@@ -1117,6 +1185,13 @@ static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
 }
 
+/* The path of an object with what it leaves open. */
+static char *http_key(const http_request *request) {
+    uint32_t place = http_place(request);
+    const char *path = request->object->path;
+    return place ? http_format("%s?%08" PRIx32, path, place) : http_copy(path);
+}
+
 /* Find out what a request may ask for. Nothing else uses it yet. */
 static void http_recall(http_request *request) {
     const bags_http *http = request->http;
@@ -1126,8 +1201,10 @@ static void http_recall(http_request *request) {
     if (!http->recall || !object || request->part || request->unconditional)
         return;
     if (!request->record) {
-        if (!http->recall(http->cache, object->path, known))
+        char *key = http_key(request);
+        if (!key || !http->recall(http->cache, key, known))
             memset(known, 0, sizeof *known);
+        free(key);
     } else if (object->tag) {
         (void)snprintf(known->tag, sizeof known->tag, "%s", object->tag);
         known->size = object->size;
@@ -1161,11 +1238,12 @@ static bool http_unchanged(http_request *request) {
 
 /* True if the object may be replaced by another one of the same size, ETag and time of
  * the last change, which some servers make of seconds: it was changed in the second of
- * the answer. */
+ * the answer. A later time was not set by a clock: to wait for it is of no use. */
 static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
     time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);
-    return modified >= 0 && now >= 0 && now <= modified && !http_is_hash(request->tag);
+    return modified >= 0 && now >= 0 && now <= modified &&
+           modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
 /* A lookup has succeeded: remember it. Of an object that is not settled, it is repeated
@@ -1186,7 +1264,10 @@ static bool http_remember(http_request *request) {
     answer.size = request->total;
     memcpy(answer.tag, request->tag, sizeof answer.tag);
     memcpy(answer.modified, request->modified, sizeof answer.modified);
-    http->remember(http->cache, request->object->path, &answer);
+    char *key = http_key(request);
+    if (key)
+        http->remember(http->cache, key, &answer);
+    free(key);
     return false;
 }
 
@@ -1302,8 +1383,7 @@ static bool http_retry(http_request *request, CURLcode result) {
 static bags_identity http_identity(const http_request *request) {
     bags_identity found;
     memset(&found, 0, sizeof found);
-    if (request->is_s3 && request->http->s3.endpoint) /* the path does not name it */
-        found.device = http_hash(request->http->s3.endpoint) & UINT32_MAX;
+    found.device = http_place(request);
     found.inode = http_hash(http_strong(request->tag));
     /* A weak ETag states only that the content means the same. Alone, it identifies no
      * bytes, as in an object with neither. */
@@ -1337,6 +1417,19 @@ static void http_checked(http_request *request, bool good) {
     } else if (!good && record->error != ESTALE) {
         http_fail_check(record, error, request->why);
     }
+}
+
+/* True if the answer is that to the same path with a slash: then it is a directory. */
+static bool http_is_redirected(const http_request *request) {
+    const char *from = request->url, *to = NULL;
+    curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &to);
+    if (!to || strlen(to) < 8)
+        return false;
+    from += 8 + strcspn(from + 8, "/?");
+    to += 8 + strcspn(to + 8, "/?");
+    size_t size = strcspn(from, "?");
+    return strncmp(from, to, size) == 0 && to[size] == '/' &&
+           (!to[size + 1] || strchr("?#", to[size + 1]));
 }
 
 /* Bytes of an object have arrived. Of a lookup, they are its last ones, or first. */
@@ -1414,6 +1507,8 @@ static void http_finish(http_request *request, CURLcode result) {
             http->found = object->record->answered = http->time;
         }
     }
+    if (object && !request->record && !request->part && request->easy)
+        object->is_directory = http_is_redirected(request);
     if (good && object && !request->record)
         http_arrived(request);
     curl_easy_cleanup(request->easy);
@@ -1862,18 +1957,20 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     free(key);
     if (known)
         return code;
-    if (!code && !(http_is_s3(path) ? names.size > 0 : names.dataset))
+    bool whole = !code;
+    if (whole && !(http_is_s3(path) ? names.size > 0 : names.dataset))
         code = ENOENT;
     pthread_mutex_lock(&http->mutex);
-    if (code && !object->names.data) {
-        object->state = HTTP_FAILED;
-        http_object_fail(object, code, why);
-    } else if (!object->names.data) {
-        object->names = names.text;
-        object->names_size = names.size;
-        object->state = HTTP_DONE;
+    if (!object->names.data) {
+        object->state = code ? HTTP_FAILED : HTTP_DONE;
         object->error = 0;
-        memset(&names.text, 0, sizeof names.text);
+        if (code)
+            http_object_fail(object, code, why);
+        if (whole) {
+            object->names = names.text;
+            object->names_size = names.size;
+            memset(&names.text, 0, sizeof names.text);
+        }
     }
     pthread_mutex_unlock(&http->mutex);
     bags_buffer_free(&names.text);
@@ -1934,6 +2031,10 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     code = directory ? 0 : http_wait(http, object);
     if (!code && !directory)
         code = http_refuse_page(http, object);
+    if ((code == ENOENT || code == EACCES) && object->is_directory) {
+        directory = true; /* without a dataset */
+        code = 0;
+    }
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1942,27 +2043,54 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
+/* The spec.json of a shard. */
+static http_object *http_look_in_shard(
+    bags_http *http, const char *path, uint64_t number) {
+    char name[40];
+    (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
+    return http_look_in(http, path, name);
+}
+
+/* A server that ignores a folder of the path has every shard: then there are none next to
+ * a spec.json, and without that it is an error. True: *code is the result. The mutex is
+ * held. */
+static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
+    http_object *last = http_look_in_shard(http, path, HTTP_SHARDS);
+    http_object *own = http_look_in(http, path, "spec.json");
+    http_object *directory = http_find(http, path, http_path_size(path), true);
+    if (http_wait(http, last) || http_refuse_page(http, last))
+        return false;
+    *code = http_wait(http, own) ? EIO : 0;
+    if (*code && directory)
+        http_object_fail(directory, EIO,
+            "the server has every shard up to 999999 (HTTP 200): it ignores a "
+            "folder of the path");
+    return true;
+}
+
 /* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
  * answers every path, those with the spec of the first one. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
     http_object *first = NULL;
-    for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
+    for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
         /* The longer the row is, the more of its rest are looked up at once. */
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
         uint64_t stop =
             i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
-        for (; ahead < stop; ahead++) {
-            (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
-            http_look_in(http, path, name);
-        }
-        (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
-        http_object *object = http_look_in(http, path, name);
+        for (; ahead < stop; ahead++)
+            http_look_in_shard(http, path, ahead);
+        http_object *object = http_look_in_shard(http, path, i);
         http_object *control = object ? http_control(http, object->path) : NULL;
-        int code = http_wait(http, object);
+        int code = 0;
+        if (i == 0 && http_ignores_folder(http, path, &code)) {
+            pthread_mutex_unlock(&http->mutex);
+            return code;
+        }
+        code = http_wait(http, object);
         int none = http_wait(http, control);
         if (!code)
             code = http_refuse_page(http, object);
@@ -1972,7 +2100,7 @@ static int http_probe(bags_http *http, const char *path,
             code = ENOENT;
         first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
-        name[strcspn(name, "/")] = '\0';
+        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
         missing =
             code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
         if (!code)
@@ -1998,6 +2126,11 @@ static int http_list(void *user, const char *path,
     if (code)
         return code;
     code = http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->mutex);
+    const http_object *object = http_find(http, path, http_path_size(path), false);
+    if (code == ENOENT && object && object->is_directory && listing->names.data)
+        code = 0; /* a list, since it is of a directory */
+    pthread_mutex_unlock(&http->mutex);
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);
     for (size_t at = 0; !code && at < listing->names_size;
@@ -2487,6 +2620,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->remember = options->remember;
     http->cache = options->cache;
     bagi_s3_settings(&http->s3, options);
+    http_find_places(http);
     /* A program may exit while transfers run: what signs them must not be freed. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)

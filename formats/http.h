@@ -43,6 +43,9 @@ const char *bagi_http_tag(const void *file);
 /* bags_http_options.part_size. */
 uint64_t bagi_http_part_size(const bags_http *http);
 
+/* True if a run of its characters may be MD5 or a longer hash. */
+bool bagi_http_is_hash(const char *tag);
+
 /* After a fork the threads are missing. */
 bool bagi_http_alive(const bags_http *http);
 

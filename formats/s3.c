@@ -112,7 +112,7 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
         code = bags_fail_io(remote, error, url, "open", err);
     if (object)
         (void)remote->size(remote->user, object, &size);
-    if (object && size == from.size && *bagi_http_tag(object) == '"') {
+    if (object && size == from.size && bagi_http_is_hash(bagi_http_tag(object))) {
         code = s3_source_etag(&from, etag);
         *same = !code && strcmp(bagi_http_tag(object), etag) == 0;
     }

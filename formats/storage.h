@@ -150,7 +150,8 @@ bags_code bags_zip(const char *dataset, const char *path,
  * The shards of a dataset are listed by S3's API (s3://), or from the index page of
  * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
  * exists, 000000, 000001, ... are looked up until four in a row are missing: then a
- * shard after such a gap is not seen.
+ * shard after such a gap is not seen. If 999999 exists, the server ignores a folder of the
+ * path, and no shard is listed.
  * ====================================================================== */
 
 typedef struct bags_http bags_http;
@@ -169,7 +170,7 @@ typedef struct bags_http_answer {
  * variable is an unset one. */
 typedef struct bags_http_options {
     const char *query; /* appended to every http(s) URL after a "?", encoded: the
-                          signature of a signed URL */
+                          signature of a signed URL, a version */
     const char *user;  /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
     const char *key, *secret, *token; /* of S3 */
     const char *region;               /* of S3; without any, us-east-1 */
@@ -188,7 +189,8 @@ typedef struct bags_http_options {
                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
      * whether the object has changed. NULL: nowhere. recall fills in an answer and
-     * returns true if there is one; remember copies it. Any thread. */
+     * returns true if there is one; remember copies it. `path` is the URL; with a query, a
+     * user or an endpoint it ends in "?" and their hash. Any thread. */
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache; /* their `user` */
@@ -214,6 +216,13 @@ void bags_http_close(bags_http *http);
 
 /*
  * The hooks, valid until bags_http_close. Threads: any.
+ *
+ * Memory: cache_size, and about 400 bytes for each object that was looked up, until
+ * bags_http_close.
+ *
+ * What identifies an object (the hook identify) is its ETag, Last-Modified and size, and
+ * the query and the user, or the endpoint of S3. The parameters of known signatures do not
+ * count: X-Amz-*, X-Goog-*, Azure's next to `sig`, those next to `Signature` (CloudFront).
  *
  * A path is an encoded URL; in s3:// it is the key as it is. A missing object is
  * ENOENT, a refused one EACCES, or EPERM if the key or its signature is invalid, a
@@ -287,9 +296,9 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
  *     bags_http_close(http);
  *
  * Bytes are kept in blocks of 16 KiB for a path and what identifies its version (the
- * hook identify): of a server, ETag, Last-Modified and size. What is replaced is another
- * object; the bytes of two versions are never mixed. Every open asks the server which
- * version it has. Files that nothing identifies are not kept.
+ * hook identify): of a server, ETag, Last-Modified, size, query and user. What is
+ * replaced is another object; the bytes of two versions are never mixed. Every open asks
+ * the server which version it has. Files that nothing identifies are not kept.
  *
  * Any number of processes may share a directory; a block that one is reading, the others
  * wait for. Each block has a checksum: whatever a crash, a full or a failing disk leaves

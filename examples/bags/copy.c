@@ -13,6 +13,10 @@
  * the source still is of that version, complete files are kept, and a part of one,
  * NAME.copy, continues at its end; that only in the same boot, since it may not be on
  * stable storage. Otherwise all of them are removed before the record is replaced.
+ *
+ * A complete file keeps its version: the nanoseconds of its time are a hash of what
+ * identifies the file of a server that it was copied from. Who changes the file sets
+ * another time.
  */
 #include "command.h"
 #include "system.h"
@@ -222,31 +226,62 @@ static bool find_finished(void) {
     return all;
 }
 
+/* ---- versions ---- */
+
+/* False if nothing identifies the version of a file. (Of a server, inode and time are
+ * hashes, which are equal if it states neither an ETag nor a Last-Modified.) */
+static bool has_version(const entry *one) {
+    return in->identify && one->identity.inode != one->identity.time;
+}
+
+/* Continue a hash with a file of the source, and its version. */
+static uint64_t hash_version(uint64_t hash, const entry *one) {
+    const bags_identity *from = &one->identity;
+    uint64_t numbers[] = {from->device, from->inode, from->time, from->size};
+    hash = format_hash(hash, one->from, strlen(one->from) + 1);
+    return format_hash(hash, numbers, sizeof numbers);
+}
+
+#define NANOSECONDS 1000000000
+
+/* Mark a complete file of a server with its version. Where that is not possible, it is
+ * compared again. */
+static void mark_version(const entry *one, const char *path) {
+    bags_identity found;
+    if (path_is_remote(one->from) && has_version(one) &&
+        !out->identify(out->user, NULL, path, &found))
+        (void)set_file_time(path, found.time - found.time % NANOSECONDS +
+                                      format_mix(hash_version(0, one)) % NANOSECONDS);
+}
+
+/* True if a file is marked with this version. */
+static bool is_marked(const entry *one) {
+    bags_identity found;
+    return !to_url && has_version(one) &&
+           !out->identify(out->user, NULL, one->to, &found) &&
+           found.size == one->size &&
+           found.time % NANOSECONDS == format_mix(hash_version(0, one)) % NANOSECONDS;
+}
+
 /* ---- the record ---- */
 
 static bool keep_parts; /* parts of files are of this version */
 static bool keep_files; /* and so are complete ones */
 
-/* The record of the source; "" if nothing identifies its version. (Of a server, inode
- * and time are hashes, which are equal if it states neither an ETag nor a
- * Last-Modified.) */
+/* The record of the source; "" if nothing identifies its version. */
 static const char *make_record(void) {
     static const char boot_path[] = "/proc/sys/kernel/random/boot_id";
     static bags_buffer boot;
-    static text all;
+    uint64_t hash = 0;
     for (size_t i = 0; i < count; i++) {
-        const bags_identity *from = &entries[i].identity;
-        if (!entries[i].missing && (!in->identify || from->inode == from->time))
+        if (!entries[i].missing && !has_version(&entries[i]))
             return "";
-        text_format(&all, "%s %jx %jx %jx %ju\n", entries[i].from,
-            (uintmax_t)from->device, (uintmax_t)from->inode, (uintmax_t)from->time,
-            (uintmax_t)from->size);
+        hash = hash_version(hash, &entries[i]);
     }
     const char *id = "";
     if (path_exists(boot_path))
         id = (const char *)file_read(boot_path, &boot).data;
-    return temp_format("%.*s %016jx\n", (int)strcspn(id, " \n"), id,
-        (uintmax_t)format_hash(0, all.buffer.data, all.size));
+    return temp_format("%.*s %016jx\n", (int)strcspn(id, " \n"), id, (uintmax_t)hash);
 }
 
 /* Find out what is left of this version, and remove what is not, before its record is
@@ -344,13 +379,14 @@ static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
                 : format_check_identity(in, from, one->from, &one->identity, err);
 }
 
-/* Compare what is finished with the source: by the ETag of a server, if that is enough,
- * otherwise byte by byte. */
+/* Compare what is finished with the source: by the ETag of a server or the version that
+ * was copied, if that is enough, otherwise byte by byte. */
 static bags_code compare_file(const entry *one, bool *same, bags_error *err) {
     void *from = NULL, *to = NULL;
     uint64_t size = 0;
     if (path_is_remote(one->from)) {
         bags_code code = object_same(one->from, out, one->to, same, err);
+        *same = *same || (!code && is_marked(one));
         if (code || *same)
             return code;
     }
@@ -379,8 +415,11 @@ static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error 
         return bags_fail_io(out, error, one->to, "open", err);
     if (kind != BAGS_PATH_FILE)
         return BAGS_OK;
-    if (to_url)
-        return object_same(one->to, in, one->from, same, err);
+    if (to_url) {
+        bags_code code = object_same(one->to, in, one->from, same, err);
+        if (code || *same || !one->finished)
+            return code;
+    }
     if (one->finished)
         return compare_file(one, same, err);
     *same = true; /* start_record has kept it */
@@ -408,6 +447,8 @@ static bags_code write_file(const entry *one, bags_error *err) {
         advance(NULL, start);
         code = pass_bytes(one, start, from, to, false, &same, err);
     }
+    if (!code)
+        mark_version(one, partial);
     if (!code && (error = out->sync(out->user, to)))
         code = bags_fail_io(out, error, partial, "sync", err);
     if (to && (error = out->close(out->user, to)) && !code)
@@ -613,8 +654,9 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "
-    "its ETag, are equal; an ETag depends on the size of the parts. What is finished "
-    "and differs is never replaced. "
+    "its ETag, are equal; an ETag depends on the size of the parts. If all is "
+    "complete, others are compared. What is finished and differs is never "
+    "replaced. "
     "A second copy to the same local place fails while the first is running; "
     "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

@@ -345,9 +345,10 @@ ENDS static void fail_difference(size_t field, const char *what) {
         i++;
     fail(BAGS_ERROR_VALUE,
         "field \"%s\": another %s than datapoint %ju of %s; --resume needs the "
-        "same input and options as before, --append adds to a dataset",
+        "same input%s as before, --append adds to a dataset",
         fields[field].name, what, (uintmax_t)(index - all[i].start),
-        shard_path(path, &all[i]));
+        shard_path(path, &all[i]),
+        sharded ? ", options and number of workers (--shard-stop)" : " and options");
 }
 
 /* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
@@ -544,8 +545,9 @@ void sink_finish(void) {
     if (seen < existing)
         fail(BAGS_ERROR_VALUE,
             "%s: has %s, but %s has only %ju for it; --resume needs the same "
-            "input as before",
-            path, counted(existing, "datapoint"), input, (uintmax_t)seen);
+            "input%s as before",
+            path, counted(existing, "datapoint"), input, (uintmax_t)seen,
+            sharded ? " and number of workers (--shard-stop)" : "");
     if (!is_bag && !sharded && length + resumed == 0 && version.given &&
         python_versions[version.value].idx)
         fail(BAGS_ERROR_VALUE,

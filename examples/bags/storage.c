@@ -51,6 +51,7 @@ bool no_read_ahead;
  * URL are its own, for it and for the files in it. */
 typedef struct place {
     const char *path;
+    const char *query, *user; /* NULL: none */
     bags_http *http;
     const bags_io *io; /* with the cache, if there is one */
 } place;
@@ -143,6 +144,8 @@ static const place *open_place(const char *path, const char *query, const char *
     places[places_count].path = has_ending(path, ".bag")
                                     ? string_format("%s", path_parent(path))
                                     : string_format("%s", path);
+    places[places_count].query = query ? string_format("%s", query) : NULL;
+    places[places_count].user = user ? string_format("%s", user) : NULL;
     places[places_count].http = http;
     places[places_count].io = bags_http_io(http);
     if (cache)
@@ -151,13 +154,37 @@ static const place *open_place(const char *path, const char *query, const char *
     return &places[places_count++];
 }
 
+static bool is_below(const char *path, const char *directory) {
+    size_t size = strlen(directory);
+    return !strncmp(path, directory, size) && (path[size] == '/' || !path[size]);
+}
+
 static const place *place_for_path(const char *path) {
-    for (size_t i = 0; i < places_count; i++) {
-        size_t size = strlen(places[i].path);
-        if (!strncmp(path, places[i].path, size) && (path[size] == '/' || !path[size]))
+    for (size_t i = 0; i < places_count; i++)
+        if (is_below(path, places[i].path))
             return &places[i];
-    }
     return open_place(path, NULL, NULL);
+}
+
+static bool is_equal(const char *a, const char *b) {
+    return !a || !b ? a == b : !strcmp(a, b);
+}
+
+/* Open the place of an operand, unless it is open. From there on only its path says which
+ * one is meant. */
+static void open_operand(const char *path, const char *query, const char *user) {
+    bool known = false;
+    for (size_t i = 0; i < places_count; i++) {
+        const place *one = &places[i];
+        bool below = is_below(path, one->path);
+        if (!below && !is_below(one->path, path))
+            continue;
+        if (!is_equal(query, one->query) || !is_equal(user, one->user))
+            usage("%s: in one command a path has one query and one user", path);
+        known = known || below;
+    }
+    if (!known)
+        (void)open_place(path, query, user);
 }
 
 static const bags_io *io_for_url(const char *path) {
@@ -181,7 +208,7 @@ bags_code object_same(
 const option cache_options[] = {OPTIONS_END};
 option_number part_size;
 
-static void open_place(const char *path, const char *query, const char *user) {
+static void open_operand(const char *path, const char *query, const char *user) {
     (void)path;
     (void)query;
     (void)user;
@@ -251,8 +278,7 @@ const char *path_without_secrets(const char *path) {
     size_t size = strlen(clean);
     while (size > 0 && clean[size - 1] == '/')
         clean[--size] = '\0';
-    if (query || user)
-        open_place(clean, query, user);
+    open_operand(clean, query, user);
     free(user);
     return clean;
 }
@@ -353,10 +379,12 @@ bool path_has(const char *directory, const char *name) {
 }
 
 void path_must_be_local(const char *what, const char *path) {
-    if (path_is_remote(path))
-        usage("%s: a URL, but %s must be a local path; only datasets are read "
-              "from servers, and only `bags copy` writes to them",
-            path_without_secrets(path), what);
+    if (!path_is_remote(path))
+        return;
+    check_url(path);
+    usage("%s: a URL, but %s must be a local path; only datasets are read "
+          "from servers, and only `bags copy` writes to them",
+        path_shown(path), what);
 }
 
 void path_must_be_writable(const char *path) {
@@ -368,12 +396,14 @@ void path_must_be_writable(const char *path) {
 /* ---- datasets below the path ---- */
 
 #define MAX_HINTS 5
+#define MAX_SEARCHED 100 /* names at a URL, each of which takes requests */
 
 typedef struct search {
     const bags_io *io;
     const char *path;
+    bool remote;
     char **datasets, *other; /* a directory that is none, or NULL */
-    size_t count;
+    size_t count, searched;
 } search;
 
 static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected) {
@@ -381,15 +411,40 @@ static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected
     return !io->kind(io->user, path, &kind) && kind == expected;
 }
 
+static bool may_be_dataset(search *in, const char *name) {
+    return name[strspn(name, "0123456789")] && /* a shard: the path is a dataset */
+           (!in->remote || in->searched++ < MAX_SEARCHED);
+}
+
+/* Request at once what keep_directory waits for. */
+static int expect_directory(void *user, const char *name) {
+    search *in = (search *)user;
+    char *path = path_join(in->path, name);
+    if (may_be_dataset(in, name)) {
+        in->io->expect(in->io->user, temp_format("%s/spec.json", path));
+        in->io->expect(in->io->user, temp_format("%s/000000/spec.json", path));
+    }
+    free(path);
+    return 0;
+}
+
+/* At a URL, every kind of a directory takes several requests. */
+static bool is_dataset(const search *in, const char *path) {
+    if (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE))
+        return true;
+    return in->remote
+               ? is_kind(
+                     in->io, temp_format("%s/000000/spec.json", path), BAGS_PATH_FILE)
+               : is_kind(in->io, temp_format("%s/000000", path), BAGS_PATH_DIRECTORY);
+}
+
 static int keep_directory(void *user, const char *name) {
     search *in = (search *)user;
-    if (!name[strspn(name, "0123456789")]) /* a shard: the path is a dataset */
+    if (!may_be_dataset(in, name))
         return 0;
     char *path = path_join(in->path, name);
-    bool directory = is_kind(in->io, path, BAGS_PATH_DIRECTORY);
-    if (directory &&
-        (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE) ||
-            is_kind(in->io, temp_format("%s/000000", path), BAGS_PATH_DIRECTORY))) {
+    bool directory = in->remote || is_kind(in->io, path, BAGS_PATH_DIRECTORY);
+    if (directory && is_dataset(in, path)) {
         in->datasets = (char **)grow(in->datasets, in->count, sizeof *in->datasets);
         in->datasets[in->count++] = path;
     } else if (directory && !in->other) {
@@ -408,11 +463,14 @@ static int compare_paths(const void *a, const void *b) {
  * whose directories are not seen otherwise. */
 void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
-    search in = {io, path, NULL, NULL, 0};
     bool in_archive = io && path_is_archived(path);
-    if (!io || (path_is_remote(path) && !in_archive) ||
-        !is_kind(io, path, BAGS_PATH_DIRECTORY))
+    search in = {io, path, path_is_remote(path) && !in_archive, NULL, NULL, 0, 0};
+    if (!io || !is_kind(io, path, BAGS_PATH_DIRECTORY) ||
+        (in.remote && is_dataset(&in, path)))
         return;
+    if (in.remote)
+        io->list(io->user, path, expect_directory, &in);
+    in.searched = 0;
     io->list(io->user, path, keep_directory, &in);
     if (in.count)
         qsort(in.datasets, in.count, sizeof *in.datasets, compare_paths);

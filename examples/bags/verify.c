@@ -101,10 +101,16 @@ static void show_progress(void *user, uint64_t read) {
 
 /* How much of the blobs' bytes was checked. */
 static void put_extent(text *line, const bags_verify_report *sum) {
+    bool bag = sum->shards + sum->unfinished == 0;
+    const char *rest = bag && given.decode ? "the table compared and values decoded"
+                       : bag               ? "only the table compared"
+                       : given.decode
+                           ? "tables and references compared and values decoded"
+                           : "only tables and references compared";
     if (given.quick)
         text_puts(line, ", quick check");
     else if (sum->checksums == 0)
-        text_puts(line, ", without checksums");
+        text_format(line, ", %s, without checksums", rest);
     else if (sum->checksums == sum->bags)
         text_puts(line, ", with checksums");
     else
@@ -205,7 +211,8 @@ static uint64_t estimate_total(void) {
     bags_reader *reader = bags_reader_open(path, &reading, NULL);
     bool known = reader && !bags_reader_info(reader, &info, NULL, NULL);
     bags_reader_close(reader);
-    return known ? ((info.checksums ? 1u : 0u) + (given.decode ? 1u : 0u)) * info.size : 0;
+    return known ? ((info.checksums ? 1u : 0u) + (given.decode ? 1u : 0u)) * info.size
+                 : 0;
 }
 
 /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
@@ -286,7 +293,8 @@ const command command_verify = {"verify", "find every fault", "PATH...",
     "Checks every file of datasets and Bags: spec.json, each entry of each "
     "table, each datapoint's references and that the blobs exist; that no "
     "shard is missing, unfinished, duplicate, or has another spec; and, if "
-    "there are checksums, every byte. Continues after a fault, prints a line "
+    "there are checksums, every byte; the summary says what was compared. Continues "
+    "after a fault, prints a line "
     "for each with its shard, field, index and offset, then a summary; exit "
     "code 1 if there is any. For each path, at most 1000 faults per thread are "
     "printed.\n",

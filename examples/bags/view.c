@@ -279,6 +279,24 @@ static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
         "application/octet-stream");
 }
 
+/* Decode a part of an address in place. %00 stays as it is: it would end the name. */
+static size_t unescape(void *user, struct MHD_Connection *from, char *words) {
+    char *to = words;
+    (void)user, (void)from;
+    for (const char *at = words; *at; at++) {
+        int high = *at == '%' ? format_hex(at[1]) : -1;
+        int low = high >= 0 ? format_hex(at[2]) : -1;
+        if (low < 0 || high + low == 0) {
+            *to++ = *at;
+            continue;
+        }
+        *to++ = (char)(16 * high + low);
+        at += 2;
+    }
+    *to = '\0';
+    return (size_t)(to - words);
+}
+
 static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char *url,
     const char *method, const char *version, const char *upload, size_t *upload_size,
     void **state) {
@@ -408,9 +426,9 @@ static int run(char **operands) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_IGN);
     if (!mhd.start_daemon(MHD_USE_POLL_INTERNAL_THREAD, 0, NULL, NULL, handle, NULL,
-            MHD_OPTION_LISTEN_SOCKET, opened, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)CONNECTIONS_MOST, MHD_OPTION_CONNECTION_TIMEOUT,
-            (unsigned)IDLE_SECONDS, MHD_OPTION_END))
+            MHD_OPTION_LISTEN_SOCKET, opened, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
+            NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST,
+            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_END))
         fail(BAGS_ERROR_IO, "view: cannot start the server on port %ju",
             (uintmax_t)port.value);
     const char *shown = remote ? path : format_url(name, "", NULL);

@@ -1,5 +1,6 @@
 """--cache: what is read from servers is kept; damage, kills, full disks and changes cost a
 download, and are never a wrong byte."""
+import email.utils
 import os
 import pathlib
 import random
@@ -22,7 +23,7 @@ def _pack(out='site/ds', count=120, size=9000, seed=1, *options):
     """Datapoints of random bytes: an equal seed makes equal bytes."""
     import base64
     numbers = random.Random(seed)
-    pathlib.Path(out).parent.mkdir(exist_ok=True)
+    pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     harness.pack([{'n': i, 'data': {'base64': base64.b64encode(
         numbers.randbytes(size)).decode()}} for i in range(count)],
         'n=int(4),data=bytes', out, '--no-checksum', *options)
@@ -178,6 +179,79 @@ def what_is_replaced_is_read_anew():
             os.rename('site/ds', 'site/aside')
             os.rename('other/ds', 'site/ds')
             os.rename('site/aside', 'other/ds')
+
+
+@each([('same', '?v=1', '?v=1'), ('other', '?v=1', '?v=2'), ('other', 'alice:pw@', 'bob:pw@'),
+       ('same', '?v=1&se=1&sig=1', '?se=2&sig=2&v=1'),
+       ('other', '?v=1&se=1&sig=1', '?v=2&se=1&sig=1')])
+def a_query_and_a_user_are_of_the_identity_and_signatures_are_not(case):
+    """Of two versions with equal sizes and ETags, as nginx makes them."""
+    what, one, two = case
+    _pack('site/ds', 30, seed=1)
+    _pack('other/ds', 30, seed=2)
+    first = []
+
+    def address(server, more):
+        return (server.url + '/ds' + more if more.startswith('?') or not more
+                else server.url.replace('//', '//' + more) + '/ds')
+
+    def fault(handler, number):
+        words = handler.path.partition('?')[2], handler.headers.get('Authorization')
+        first[:] = first or [words]
+        if what == 'other' and words != first[0]:
+            handler.root = pathlib.Path('other').resolve()
+        handler.server.etags[handler.local] = '"65000000-7"'
+        return False
+
+    with Server('site', fault=fault) as server:
+        expected = [_digest('site/ds'), _digest('other/ds' if what == 'other' else 'site/ds')]
+        assert _digest(address(server, one), *CACHED) == expected[0]
+        _forget(server)
+        assert _digest(address(server, two), *CACHED) == expected[1]
+        assert (_data(server) > 0) == (what == 'other'), server.answers
+        _forget(server)
+        for more, digest in zip((one, two), expected):
+            assert _digest(address(server, more), *CACHED) == digest
+        assert _data(server) == 0, server.answers
+
+
+def an_endpoint_is_of_the_identity():
+    """Two object stores with a bucket of the same name."""
+    for where in ('one', 'two'):
+        _pack(f'{where}/bucket/ds', 30, seed=len(where) + ord(where[0]))
+
+    def fault(handler, number):
+        handler.server.etags[handler.local] = '"65000000-7"'
+        return False
+
+    for where in ('one', 'two'):
+        with Server(where, s3=True, fault=fault) as server:
+            out = run('load', 's3://bucket/ds', '--digest', '--in-order', *CACHED,
+                      env={**PATIENT, **server.environment}).out
+            assert out == _digest(f'{where}/bucket/ds')
+
+
+def a_last_modified_in_the_future_is_not_waited_for():
+    """Nothing is looked up twice, and the next run requests no data."""
+    _pack('site/ds', 30, 9000, 1, '--shard-length', '3')
+    later = email.utils.formatdate(time.time() + 3600, usegmt=True)
+
+    def fault(handler, number):
+        if handler.local.is_file():
+            data = handler.local.read_bytes()
+            handler.send_range(data, f'"{len(data):x}"', Last_Modified=later)
+        return handler.local.is_file()
+
+    with Server('site', fault=fault) as server:
+        url = server.url + '/ds'
+        local = _digest(url)
+        requests = len(server.log)
+        _forget(server)
+        assert _digest(url, *CACHED) == local
+        assert len(server.log) <= requests, (len(server.log), requests)
+        _forget(server)
+        assert _digest(url, *CACHED) == local
+        assert len(server.log) <= requests and _data(server) == 0, server.answers
 
 
 def what_a_weak_etag_alone_identifies_is_not_kept():

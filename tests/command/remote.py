@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tarfile
 import threading
@@ -646,6 +647,30 @@ def a_server_that_answers_every_path_ends(case):
                     page == 'text' or page == 'a list'
 
 
+@each(['the last folder', 'numbers', 'six digits'])
+def a_server_that_ignores_a_folder_ends(which):
+    """It has every shard: a dataset is what its own spec.json states, or an error."""
+    _pack('site/ds')
+    pattern = {'the last folder': r'(/x)(/.*)?/', 'numbers': r'(/x)/\d+/',
+               'six digits': r'(/x)/\d{6}/'}[which]
+
+    def fault(handler, number):
+        handler.path = re.sub('^' + pattern, '/ds/', handler.path)
+        return False
+
+    with Server('site', fault=fault) as server:
+        for words in ['info'], ['get', ':'], ['verify']:
+            before = len(server.log)
+            if which == 'the last folder':
+                local = run(words[0], 'site/ds', *words[1:]).out
+                out = run(words[0], server.url + '/x', *words[1:], env=_environment()).out
+                assert out.replace(server.url.encode() + b'/x', b'site/ds') == local
+            else:
+                refuse(words[0], server.url + '/x', *words[1:], env=_environment(),
+                       says='the server has every shard up to 999999')
+            assert len(server.log) - before < 50
+
+
 @each(['401', '403', '403 of all that is missing'])
 def a_shard_that_is_refused_is_an_error(which):
     _pack('site/ds', '--shard-length', '7')
@@ -824,6 +849,22 @@ def secrets_of_a_url_that_is_refused_are_not_shown(words):
         assert done.returncode in (1, 2), (front, done)
         assert b'hidden' not in done.stdout and b'Sanitizer' not in done.stdout, done
         assert files('.') == before
+
+
+def one_path_with_two_queries_is_refused():
+    """Of which the second dataset would be the first again."""
+    _pack()
+    with Server('site', index=True) as server:
+        url = server.url + '/ds'
+        bob = url.replace('//', '//bob:pw@')
+        for one, two in ((url + '?v=1', url + '?v=2'), (url, url + '?v=2'),
+                         (url + '?v=1', url), (url + '?v=1', url + '/000000'),
+                         (url + '/n.bag?v=1', url), (url, bob), (bob, url)):
+            result = refuse('verify', one, two, code=2, says='one query and one user',
+                            env=_environment())
+            assert 'pw' not in result.err and 'v=' not in result.err, result.err
+        run('verify', url + '?v=1', url + '?v=1', server.url + '/ds/n.bag?v=1',
+            env=_environment())
 
 
 @each(['me:p%40s%25s', 'me:p@s%25s'])
@@ -1010,6 +1051,24 @@ def a_finished_dataset_is_not_replaced():
         assert files('there') == files('site/bucket/ds') == files(path)
 
 
+def a_finished_dataset_in_a_store_whose_etags_are_no_hashes_is_compared():
+    """As those of encrypted objects: a copy that is repeated is no other dataset."""
+    path = _pack('here/ds', '--shard-length', '7')
+    harness.pack([dict(row, n=row['n'] + 1) for row in ROWS], SPEC, 'changed',
+                 '--shard-length', '7', '--no-checksum')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(path, 's3://bucket/ds', env=environment)
+        for i, file in enumerate(sorted(pathlib.Path('site/bucket').resolve().rglob('*.*'))):
+            server.etags[file] = f'"{i:032x}"' if i % 2 else f'"opaque-{i}"'
+        out = run('copy', path, 's3://bucket/ds', env=environment).out
+        assert b' 0 files copied' in out, out
+        refuse('copy', 'changed', 's3://bucket/ds', env=environment,
+               says=('s3://bucket/ds', 'already exists and differs'))
+        assert files('site/bucket/ds') == files(path)
+
+
 def a_finished_dataset_receives_no_field_of_another():
     harness.pack([{'n': 1}], 'n=int(4)', 'one')
     harness.pack([{'m': 1}], 'm=int(4)', 'two')
@@ -1082,6 +1141,27 @@ def what_does_not_exist_is_missing():
         refuse('get', server.url + '/none.bag', '0', says=server.url,
                env=_environment())
     refuse('info', server.url + '/none', says=server.url, env=_environment())
+
+
+@each(['index', 'no index', 's3'])
+def a_directory_without_a_dataset_is_said_to_be_one(how):
+    """As locally. The datasets in it are named where the server lists them."""
+    os.makedirs('site/bucket/files')
+    _pack('site/bucket/ds')
+    _pack('site/bucket/sh', '--shard-length', '7')
+    pathlib.Path('site/bucket/files/a.txt').write_text('a')
+    with Server('site', how == 'index', how == 's3') as server:
+        base = 's3://' if how == 's3' else server.url + '/'
+        for name in ('bucket', 'bucket/files', 'bucket/none'):
+            for words in ['info'], ['get', ':1'], ['verify'], ['copy', 'out']:
+                local = refuse(words[0], 'site/' + name, *words[1:]).err
+                before = len(server.log)
+                found = refuse(words[0], base + name, *words[1:],
+                               env=_environment(server)).err
+                if how == 'no index':
+                    local = local.split('; it contains')[0].rstrip() + '\n'
+                assert found.replace(base, 'site/') == local, (found, local)
+                assert len(server.log) - before < 30
 
 
 def a_host_that_does_not_exist_is_an_error():

@@ -241,8 +241,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_range(self, data, etag, **headers):
         if self.headers.get('If-Match', etag) != etag:
             return self.answer(412)
-        headers['ETag'] = etag
-        if self.headers.get('If-None-Match') == etag:
+        if etag:
+            headers['ETag'] = etag
+        if etag and self.headers.get('If-None-Match') == etag:
             return self.answer(304, **headers)
         wanted = re.fullmatch(r'bytes=(\d*)-(\d*)', self.headers.get('Range', ''))
         if not wanted:

@@ -1,10 +1,14 @@
 """Finding every fault: what is printed, by how many threads, and the summary."""
+import contextlib
 import os
 import pathlib
 import struct
 
+import harness
 from harness import each, pack, refuse, run
+from server import Server
 
+ONLY = 'only tables and references compared'
 SPEC = 'n=int(4),words=utf8[]'
 
 
@@ -44,7 +48,8 @@ def _damage():
 def verify_prints_every_fault_once(jobs):
     _dataset(5)
     good = run('verify', 'out', '--jobs', jobs, '--decode')
-    assert good.out == b'out: good: 45 datapoints in 5 shards, without checksums\n'
+    assert good.out == (b'out: good: 45 datapoints in 5 shards, tables and references '
+                        b'compared and values decoded, without checksums\n')
     faults = _damage()
     result = refuse('verify', 'out', '--jobs', jobs, '--decode',
                     says='out: 6 faults')
@@ -83,12 +88,36 @@ def verify_takes_several_paths():
     _dataset()
     pack([{'b': {'base64': 'AAAA'}}], 'b=bytes', 'bytes', '--no-checksum')
     result = run('verify', 'out', 'bytes', 'bytes/b.bag')
-    assert result.out == (b'out: good: 36 datapoints in 4 shards, without checksums\n'
-                          b'bytes: good: 1 datapoint, without checksums\n'
-                          b'bytes/b.bag: good: 1 blob, without checksums\n')
+    assert result.out.decode() == (
+        f'out: good: 36 datapoints in 4 shards, {ONLY}, without checksums\n'
+        f'bytes: good: 1 datapoint, {ONLY}, without checksums\n'
+        'bytes/b.bag: good: 1 blob, only the table compared, without checksums\n')
     _patch('bytes/refs.bag', 0, b'\xc0')
     result = refuse('verify', 'bytes', 'no/such', 'out', says='no/such')
-    assert result.out.endswith(b'out: good: 36 datapoints in 4 shards, without checksums\n')
+    assert result.out.decode().endswith(
+        f'out: good: 36 datapoints in 4 shards, {ONLY}, without checksums\n')
+
+
+def verify_says_what_it_compared():
+    """Of a URL, too."""
+    _dataset(2)
+    with contextlib.ExitStack() as stack:
+        places = ['.']
+        if harness.has_urls():
+            places.append(stack.enter_context(Server('.')).url)
+
+        def check(path, says, *options):
+            for place in places:
+                out = run('verify', f'{place}/{path}', *options).out.decode()
+                assert out == f'{place}/{path}: good: {says}\n', out
+
+        check('out', f'18 datapoints in 2 shards, {ONLY}, without checksums')
+        check('out', '18 datapoints in 2 shards, tables and references compared and values '
+              'decoded, without checksums', '--decode')
+        check('out', '18 datapoints in 2 shards, quick check', '--quick')
+        check('out/000000/n.bag', '9 blobs, only the table compared, without checksums')
+        run('checksum', 'out')
+        check('out', '18 datapoints in 2 shards, with checksums')
 
 
 def quick_verify_reads_no_tables():

@@ -150,6 +150,13 @@ def view_strangers():
                      '/../../../../../../etc/passwd', '\\..\\secret.bag', '/spec.json/../../secret.bag'):
             status, _, body = view.file(rest)
             assert 400 <= status < 500 and b'secret' not in body, rest
+        # What follows a NUL is part of a name.
+        assert view.file('/n%2Ebag')[0] == 200 and view.file('/%6e.bag')[0] == 200
+        for rest in ('/spec.json%00.bag', '/spec.json%00', '/n.bag%00.crc', '/%00', '/%00spec.json', '%00/spec.json',
+                     '/spec.json%', '/spec.json%0', '/spec.json%zz'):
+            status, _, body = view.file(rest)
+            assert 400 <= status < 500 and b'{' not in body, (rest, status)
+        assert view.file('/spec.json%00.bag')[0] == 404
         for path in ('/secret.bag', '/pets2/n.bag', '/../secret.bag', '//etc/passwd', '/page.html'):
             status, _, body = view.get(f'/{token}{path}')
             assert 400 <= status < 500 and b'secret' not in body, path

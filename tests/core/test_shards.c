@@ -1427,6 +1427,28 @@ static void a_worker_whose_shard_is_missing_is_refused(void **state) {
     bags_writer_abort(writer);
 }
 
+/* Four workers, the last of whom had nothing to write; then three. */
+static void another_number_of_workers_is_named(void **state) {
+    (void)state;
+    bags_writer_options options = worker(0, 3, RESUME);
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", "000004",
+                             "000005", "000006", NULL});
+    poison();
+    assert_refused(
+        BAGS_ERROR_GAP, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says(
+        "missing shards 3 *other worker numbers: shard_stop 4 would fit, not 3");
+    remove_tree(at("x"));
+    /* None fits these, of which each number above would be a worker's first. */
+    save_shards(at("x"), (const char *const[]){"000001", "000002", NULL});
+    options = worker(0, 1, RESUME);
+    poison();
+    assert_refused(
+        BAGS_ERROR_GAP, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says("missing shards 0 *other worker numbers");
+    assert_null(strstr(said.message, "would fit"));
+}
+
 static void workers_refuse_a_finalized_dataset(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000002", NULL});
@@ -1719,6 +1741,7 @@ int main(void) {
         TEST(a_file_in_the_way_of_finalize_is_kept),
         TEST(finalize_may_be_interrupted_anywhere),
         TEST(a_worker_whose_shard_is_missing_is_refused),
+        TEST(another_number_of_workers_is_named),
         TEST(workers_refuse_a_finalized_dataset),
         TEST(append_continues_after_finalize),
         TEST(new_shards_have_the_files_that_the_finished_ones_have),

@@ -829,6 +829,99 @@ static void the_child_of_a_fork_is_refused(void **state) {
     bags_http_close(http);
 }
 
+/* Keep the path under which an answer would be found. */
+static bool note_recalled(void *user, const char *path, bags_http_answer *answer) {
+    (void)answer;
+    if (strstr(path, "/x.bag")) /* other files are looked up, too */
+        snprintf((char *)user, 512, "%s", path);
+    return false;
+}
+
+static void forget(void *user, const char *path, const bags_http_answer *answer) {
+    (void)user, (void)path, (void)answer;
+}
+
+/* What identifies x.bag with a query ("" is none) and a user, and its path in a cache. */
+static bags_identity identify_with(
+    const char *query, const char *user, char recalled[512]) {
+    bags_http_options options;
+    bags_identity found;
+    void *file = NULL;
+    memset(&options, 0, sizeof options);
+    options.query = query;
+    options.user = user;
+    options.recall = note_recalled;
+    options.remember = forget;
+    options.cache = recalled;
+    save(at("x.bag"), "12345678", 8);
+    assert_opens(http, bags_http_open(&options, &said));
+    const bags_io *io = bags_http_io(http);
+    assert_int_equal(io->open(io->user, url("x.bag"), BAGS_IO_READ, &file), 0);
+    assert_int_equal(io->identify(io->user, file, url("x.bag"), &found), 0);
+    assert_int_equal(io->close(io->user, file), 0);
+    bags_http_close(http);
+    return found;
+}
+
+static void a_query_is_of_the_identity_and_its_signature_is_not(void **state) {
+    static const struct {
+        bool same;
+        const char *one, *two;
+    } cases[] = {
+        {true, "v=1", "v=1"},
+        {false, "v=1", "v=2"},
+        {false, "", "v=1"},
+        {false, "a=1&v=2", "a=1v&=2"},
+        {false, "v=1&v=2", "v=2&v=1"},
+        {true, "", "X-Amz-Date=1&X-Amz-Signature=1"},
+        {true,
+            "X-Amz-Algorithm=A&X-Amz-Credential=1%2F2&X-Amz-Date=1&X-Amz-Expires=1&"
+            "X-Amz-SignedHeaders=host&X-Amz-Signature=1&versionId=3",
+            "versionId=3&X-Amz-Algorithm=A&X-Amz-Credential=2&X-Amz-Date=2&"
+            "X-Amz-Expires=2&X-Amz-Security-Token=2&X-Amz-SignedHeaders=host&"
+            "X-Amz-Signature=2"},
+        {false, "X-Amz-Date=1&X-Amz-Signature=1&versionId=3",
+            "X-Amz-Date=1&X-Amz-Signature=1&versionId=4"},
+        {true,
+            "X-Goog-Algorithm=A&X-Goog-Credential=1&X-Goog-Date=1&X-Goog-Expires=1&"
+            "X-Goog-SignedHeaders=host&X-Goog-Signature=1&generation=3",
+            "X-Goog-Signature=2&generation=3"},
+        {false, "X-Goog-Signature=1&generation=3", "X-Goog-Signature=1&generation=4"},
+        {true, "sv=1&ss=b&srt=o&sp=r&st=1&se=1&spr=https&sip=1&sig=1&snapshot=3",
+            "snapshot=3&sv=2&sr=b&si=2&se=2&sig=2"},
+        {true, "skoid=1&sktid=1&skt=1&ske=1&sks=b&skv=1&se=1&sig=1", "sig=2"},
+        {false, "sv=1&sig=1&snapshot=3", "sv=1&sig=1&snapshot=4"},
+        {true, "Expires=1&Signature=1&Key-Pair-Id=1&v=3",
+            "Policy=2&Signature=2&Key-Pair-Id=2&v=3"},
+        {true, "AWSAccessKeyId=1&Expires=1&Signature=1",
+            "GoogleAccessId=2&Expires=2&Signature=2"},
+        {false, "Expires=1&Signature=1&v=3", "Expires=1&Signature=1&v=4"},
+        /* No signature is next to these. */
+        {false, "se=1", "se=2"},
+        {false, "Expires=1", "Expires=2"},
+        {false, "X-Amz-Date=1&X-Goog-Signature=1", "X-Amz-Date=2&X-Goog-Signature=1"},
+        {false, "sig2=1", "sig2=2"},
+        {false, "v=sig&se=1", "v=sig&se=2"},
+    };
+    char one[512], two[512];
+    (void)state;
+    server_set(0, 1, false);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bags_identity a = identify_with(cases[i].one, NULL, one);
+        bags_identity b = identify_with(cases[i].two, NULL, two);
+        assert_true(a.inode == b.inode && a.time == b.time && a.size == b.size);
+        if ((a.device == b.device) != cases[i].same ||
+            (!strcmp(one, two)) != cases[i].same)
+            fail_msg("%s and %s", cases[i].one, cases[i].two);
+    }
+    bags_identity a = identify_with("", "alice:pw", one);
+    bags_identity b = identify_with("", "bob:pw", two);
+    assert_true(a.inode == b.inode && a.size == b.size && a.device != b.device);
+    assert_string_not_equal(one, two);
+    assert_null(strstr(two, "bob"));
+    assert_null(strstr(two, "pw"));
+}
+
 static void invalid_arguments_are_refused(void **state) {
     bags_http_options options;
     bags_path_kind kind;
@@ -873,6 +966,7 @@ int main(void) {
         TEST(closing_ends_requests_that_run),
         TEST(a_silent_server_is_an_error),
         TEST(the_child_of_a_fork_is_refused),
+        TEST(a_query_is_of_the_identity_and_its_signature_is_not),
         TEST(invalid_arguments_are_refused),
     };
     return cmocka_run_group_tests_name("http", tests, server_start, NULL);
