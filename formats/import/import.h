@@ -307,6 +307,11 @@ const char *bags_import_guessed(const bags_import_column *column);
 void bags_source_add_columns(
     bags_source *source, const char *(*type)(const bags_import_column *column));
 
+/* The remedy if images or audio of Hugging Face's datasets are not in the source. */
+#define BAGS_IMPORT_EMBED                                                              \
+    "embed the files in the source: dataset.with_format(\"arrow\").map("               \
+    "datasets.table.embed_table_storage, batched=True)"
+
 /* ---- without a source ---- */
 
 /* The first bytes of a file, at most `size`; returns their number, 0 if it cannot
