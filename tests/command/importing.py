@@ -267,13 +267,14 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
         return
     _tar('a.tar', [('__info__', b'x'), ('d/1.JPG', b'\xff\xd8\xff1'), ('d/1.txt', b'one'),
                    ('README', b'none'), ('d/.hidden', b''), ('d/2.txt', b'two'),
-                   ('2.txt', b'other'), ('2.x.y', bytes(3)), ('d/1.txt', b'again')])
+                   ('2.txt', b'other'), ('2.x.y', bytes(3)), ('d/1.1/1.txt', b'again')])
     run('import', 'a.tar', 'out')
     assert read('out')['spec'] == {'__key__': 'utf8', 'jpg': 'jpeg[]', 'txt': 'utf8',
                                    'x.y': 'bytes[]'}
     assert [(row['__key__'], row['txt'], len(row['jpg']), len(row['x.y']))
             for row in run('get', 'out', ':', code=1).lines] == \
-        [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1), ('d/1', 'again', 0, 0)]
+        [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1),
+         ('d/1.1/1', 'again', 0, 0)]
     _tar('twice.tar', [('1.txt', b'a'), ('1.TXT', b'b')])
     refuse('import', 'twice.tar', 'bad', says=['twice.tar', '1.txt', 'duplicate'])
     _tar('wrong.tar', [('1.jpg', b'\xff\xd8\xff'), ('2.jpg', b'\x89PNG\r\n\x1a\n'),
@@ -291,6 +292,31 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     _tar('folder/4.tbz2', [('1.txt', b'e')], 'w:bz2')
     run('import', 'folder', 'five')
     assert [row['txt'] for row in values('five')] == ['a', 'b', 'c', 'd', 'e']
+
+
+def a_key_that_appears_again_in_its_tar_is_an_error():
+    if 'webdataset' not in _kinds():
+        return
+    def member(name):
+        return name, name.encode()
+    orders = {'interleaved': ['a.jpg', 'b.jpg', 'a.json', 'b.json'],
+              'again': ['b.txt', 'c.txt', 'b.txt'],
+              'after a folder': ['d/b.txt', 'd/b/c.txt', 'd/b.json']}
+    pathlib.Path('in').mkdir()
+    _tar('in/0.tar', [member('b.txt'), member('d/b.txt')])
+    _tar('in/2.tar', [member('z.txt')])
+    for name, members in orders.items():
+        key = 'd/b' if 'folder' in name else 'b' if name == 'again' else 'a'
+        for ending in ('', '.gz'):
+            _tar(f'in/1.tar{ending}', map(member, members), 'w:' + ending[1:])
+            for source in (f'in/1.tar{ending}', 'in'):
+                refuse('import', source, 'bad', says=[
+                    f'in/1.tar{ending}: key "{key}" appears again', 'tar --sort=name'])
+            os.remove(f'in/1.tar{ending}')
+    # Of other tar files a key may come again; members of no sample do not end a sample.
+    _tar('in/1.tar', map(member, ['b.txt', 'README', 'b.json', 'b2.txt', 'd/b.txt']))
+    assert [row['__key__'] for row in run('import', 'in', 'out') and values('out')] == \
+        ['b', 'd/b', 'b', 'b2', 'd/b', 'z']
 
 
 def damage_of_a_tar_is_found():
@@ -463,7 +489,7 @@ def columns_of_arrow_are_what_its_writers_wrote():
 
 def what_is_left_out_is_counted_and_named():
     """By every importer, in the same words."""
-    _tar('x.tar', [('1.txt', b'a'), ('README', b''), ('.hidden', b''), ('__x__', b'')])
+    _tar('x.tar', [('README', b''), ('1.txt', b'a'), ('.hidden', b''), ('__x__', b'')])
     for kind, source, says in (
             ('webdataset', 'x.tar', ['left out: 3 members (README, .hidden, __x__)']),
             ('benzina', SOURCES.parent / 'golden/benzina/data.bzna',
