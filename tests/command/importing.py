@@ -487,6 +487,35 @@ def columns_of_arrow_are_what_its_writers_wrote():
         assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
 
 
+def files_in_a_zip_of_zarr_that_are_no_chunks_are_an_error_or_counted():
+    if 'zarr' not in _kinds():
+        return
+    def array(**more):
+        return json.dumps({'zarr_format': 2, 'shape': [2, 2], 'chunks': [1, 2], 'dtype': '|u1',
+                           'order': 'C', 'filters': None, 'fill_value': 0, 'compressor': None,
+                           **more})
+    def write(name, root='', slash='.', **files):
+        with zipfile.ZipFile(name, 'w') as out:
+            out.writestr(root + '.zgroup', '{"zarr_format": 2}')
+            for key in 'xy':
+                out.writestr(f'{root}{key}/.zarray', array(dimension_separator=slash))
+                out.writestr(f'{root}{key}/1{files.get(key, slash)}0', b'ab')
+            for key in files.get('more', ()):
+                out.writestr(root + key, b'x')
+    for root in ('', 'data.zarr/'):
+        for slash, other in './', '/.':
+            write('bad.zip', root, slash, y=other)
+            refuse('import', 'bad.zip', 'bad', says=[
+                f'bad.zip: no chunk has a name that {root}y/.zarray states (found '
+                f'{root}y/1{other}0, expected {root}y/0{slash}0)',
+                f'; set "dimension_separator": "{other}" in {root}y/.zarray'])
+            write('good.zip', root, slash, more=['README', f'x/0{other}0', 'y/.hidden', 'z/'])
+            shutil.rmtree('good', ignore_errors=True)
+            said = run('import', 'good.zip', 'good').err
+            assert f'left out: 2 other files (README, x/0{other}0)' in said, said
+            assert [row['x']['hex'] for row in read('good')['data']] == ['0000', '6162']
+
+
 def what_is_left_out_is_counted_and_named():
     """By every importer, in the same words."""
     _tar('x.tar', [('README', b''), ('1.txt', b'a'), ('.hidden', b''), ('__x__', b'')])
