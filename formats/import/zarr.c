@@ -292,26 +292,6 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
- * written with as many digits: 0.1 is a float32, 16777217 is not. */
-static bool zr_is_decimal(const char *text, double number, double held) {
-    char again[64];
-    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
-    for (; *text && *text != 'e' && *text != 'E'; text++) {
-        if (*text < '0' || *text > '9' || (*text == '0' && digits == 0))
-            continue;
-        digits++;
-        zeros = *text == '0' ? zeros + 1 : 0;
-    }
-    digits -= zeros;
-    bool is_zero = number <= 0 && number >= 0;
-    if (digits == 0 || is_zero)
-        return digits == 0;
-    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
-    double same = strtod(again, NULL);
-    return digits <= 17 && same <= number && same >= number;
-}
-
 /* A number in JSON, or one of three words, as a little-endian float. */
 static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -337,7 +317,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     if (word < 3 || !fits || isinf(number))
         return word < 3;
     if (is_double)
-        return zr_is_decimal(text, number, held);
+        return format_is_decimal(text, number, held);
     return *text == '-' ? held >= -9223372036854775808.0 &&
                               (int64_t)held == json_object_get_int64(value)
                         : held < 18446744073709551616.0 &&

@@ -180,7 +180,8 @@ def fields_are_selected_renamed_and_converted():
             (('--type', 'jpg=png'), ['samples.tar: datapoint 0: field "jpg"'], 1),
             (('--type', 'bin=int(4)'), ['samples.tar: datapoint 0: field "bin"'], 1),
             (('--type', 'json=int(4)'), ['field "json"', 'not a number'], 1),
-            (('--type', 'cls=array(int8)'), ['field "cls"', 'text is not a value of type'], 1),
+            (('--type', 'cls=array'), ['field "cls"', 'text is not a value of type array'], 1),
+            (('--type', 'cls=array(float32,2)'), ['field "cls"', 'shape'], 1),
             (('--type', 'seg.png=png'), ['field "seg.png"', '0 items'], 1),
             (('--type', 'jpg=flac'), 'no codec for type "flac"', 1),
             (('--type', 'jpg=int(0)'), 'int(0)', 1),
@@ -485,6 +486,47 @@ def columns_of_arrow_are_what_its_writers_wrote():
         assert [row['s'] for row in found] == texts and [row['d_ms'] for row in found] == [0, 1, 2]
         assert [plain(row['l']) for row in found] == [[1, 2], [3], []]
         assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
+
+
+def a_column_of_csv_has_any_type_that_holds_its_text():
+    if 'csv' not in _kinds():
+        return
+    def write(*lines):
+        pathlib.Path('x.csv').write_text(''.join(line + '\n' for line in lines))
+        shutil.rmtree('out', ignore_errors=True)
+    def check(type, *shown):
+        write('a,x', *(f'{i},{cell}' for i, (cell, _) in enumerate(shown)))
+        run('import', 'x.csv', 'out', '--type', f'x={type}')
+        assert read('out')['spec']['x'] == type
+        found = [row['x'] for row in run('get', 'out', ':').lines]
+        assert found == [value for _, value in shown], found
+    check('array(float32)', ('1.50', 1.5), (' .1', .1), ('-2e3', -2000), ('7', 7), ('nan', 'NaN'))
+    check('array(float16)', ('0.1', .099975586), ('Infinity', 'Infinity'))
+    check('array(float64)', ('1', 1), ('3', 3))
+    check('array(int8)', ('-128', -128), ('127', 127))
+    check('array(bool)', ('TRUE', True), ('false', False))
+    check('int(2)', ('65535', 65535), ('0', 0))
+    check('u64', ('18446744073709551615', 2**64 - 1))
+    check('utf8', ('1.50', '1.50'), ('007', '007'), (' 2', ' 2'), ('""', ''))
+    check('utf8', ('TRUE', 'TRUE'), ('true', 'true'))
+    check('msgpack', ('1.5', 1.5), ('-3', -3))
+    check('array(float32)[]', ('1.5', [1.5]), ('', []), ('""', []))
+    check('zstd(utf8)', ('1.0', '1.0'))
+    write('a,x', '1,2.50')
+    run('import', 'x.csv', 'out', '--fields', 'x=y', '--type', 'y=utf8')
+    assert run('get', 'out', '0').json == {'y': '2.50'}
+    for type, cell, says in (
+            ('array(float32)', '1.23456789', '"1.23456789" would be rounded (float32)'),
+            ('array(float32)', '16777217', 'would be rounded'),
+            ('array(float16)', '65536', 'is too large'), ('array(uint8)', '256', 'is out of range'),
+            ('array(int64)', '1.5', '"1.5" is not a whole number'), ('array(bool)', '1', 'true or false'),
+            ('i64', '1.0', 'is not a number of 64 bits'), ('u64', '-1', '-1'),
+            ('array(float32)', 'TRUE', '"true" is not a number')):
+        write('a,x', '1,' + cell)
+        refuse('import', 'x.csv', '--dry-run', '--type', f'x={type}', says=['x.csv: ', 'field "x": ', says])
+    for cell in ('007', '+5', 'abc', '2024-01-01'):
+        write('a,x', '1,2', '2,' + cell)
+        refuse('import', 'x.csv', 'out', '--type', 'x=i64', says='column "x": line 3: not a number, or it')
 
 
 def files_in_a_zip_of_zarr_that_are_no_chunks_are_an_error_or_counted():
