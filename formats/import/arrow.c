@@ -155,6 +155,7 @@ typedef struct ar_state {
     bool open;        /* a file is read: */
     uint64_t at, end; /* offsets of the next message in it, of the end */
     uint64_t start;   /* of the last one, for messages */
+    bool again;       /* it is not the first file */
     bool parsed;      /* the schema of the first file, in */
     ar_node root;     /* its children are the fields */
     size_t nodes;
@@ -293,7 +294,7 @@ static bags_code ar_parse_time(
         return ar_refuse(s, node);
     if (!node->zone)
         return BAGS_ERROR_MEMORY;
-    if (size)
+    if (size && !((ar_state *)s->state)->again)
         bags_source_leave_out(s, "time zone", 1, "%s: %s", node->name, node->zone);
     return BAGS_OK;
 }
@@ -617,7 +618,7 @@ static bags_code ar_open_file(bags_source *s) {
             s, BAGS_ERROR_TYPE, "big-endian files are not supported");
     for (ar_dictionary *d = a->dictionaries; d; d = d->next)
         d->loaded = false;
-    bool again = a->parsed;
+    a->again = a->parsed;
     ar_dictionary *dictionaries = a->dictionaries;
     ar_node other;
     memset(&other, 0, sizeof other);
@@ -625,10 +626,10 @@ static bags_code ar_open_file(bags_source *s) {
     a->parsed = true;
     a->nodes = 0;
     ar_metadata(s, fb, schema, 2, "");
-    code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
-    if (again)
+    code = ar_parse_children(s, fb, schema, 1, a->again ? &other : &a->root, 0);
+    if (a->again)
         a->dictionaries = dictionaries;
-    return code || !again || ar_same(&a->root, &other)
+    return code || !a->again || ar_same(&a->root, &other)
                ? code
                : bags_source_fail(
                      s, BAGS_ERROR_TYPE, "other columns than in %s", s->paths[0]);

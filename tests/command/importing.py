@@ -197,6 +197,30 @@ def fields_are_selected_renamed_and_converted():
     assert read('many')['spec']['jpg'] == 'jpeg[]'
 
 
+def features_without_a_list_are_missing_values():
+    """tf.train.Feature(), as TFX writes them: also in the first records, before others."""
+    if 'tfrecord' not in _kinds():
+        return
+    one = _record(_example({'x': (3, _part(1, b'\1'))}))
+    unset = _record(_part(1, _part(1, _part(1, b'x') + _part(2, b''))))
+    for first in (unset, _record(b''), _record(_part(1, b'')), unset * 2 + _record(b'')):
+        for records, at in ((first + one, -1), (one + first, 0)):
+            pathlib.Path('x.tfrecord').write_bytes(records)
+            shutil.rmtree('out', ignore_errors=True)
+            run('import', 'x.tfrecord', 'out')
+            assert read('out')['spec'] == {'x': 'i64[]'}
+            rows = run('get', 'out', ':').lines
+            assert rows.pop(at) == {'x': [1]} and rows and all(row == {'x': []} for row in rows)
+    for other in (b'raw', b'\x0a\x05'):
+        pathlib.Path('x.tfrecord').write_bytes(_record(b'') + unset + _record(other))
+        shutil.rmtree('out', ignore_errors=True)
+        run('import', 'x.tfrecord', 'out')
+        assert read('out')['spec'] == {'record': 'bytes'}
+        assert values('out')[2] == {'record': other.hex()}
+    pathlib.Path('x.tfrecord').write_bytes(one + _record(b'raw'))
+    refuse('import', 'x.tfrecord', 'bad', says='not a tf.train.Example')
+
+
 def names_that_files_cannot_have_are_replaced():
     if 'tfrecord' not in _kinds():
         return
@@ -407,11 +431,13 @@ def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
     jpeg = b'\xff\xd8\xff0'
     pil = struct.pack('<3I', 2, 1, 3) + b'RGB' + bytes(range(6))
     columns = [('a', 'ndarray', None), ('b', 'ndarray:uint16', None), ('c', 'pil', None),
-               ('d', 'jpeg_array', None), ('e', 'list[pil]', None)]
+               ('d', 'jpeg_array:90', None), ('e', 'list[pil]', None), ('f', 'jpeg:75', None),
+               ('g', 'ndarray:', None), ('h', 'ndarray:int16:1,2', 4)]
     good = [bytes([34, 2 << 2, 1, 2]) + struct.pack('<2f', 0.5, -1),
             bytes([1 << 2 | 1, 3, 0]) + struct.pack('<3H', 7, 8, 9), pil,
             struct.pack('<3I', 2, 4, 5) + jpeg + jpeg + b'1',
-            struct.pack('<3I', 0, 1, len(pil)) + pil]
+            struct.pack('<3I', 0, 1, len(pil)) + pil, jpeg, bytes([8, 1 << 2, 1, 5]),
+            struct.pack('<2h', -1, 1)]
     _mds(columns, [good])
     run('import', 'mds', 'out')
     assert _shown('out', '0', '--lists')[0] == {
@@ -419,7 +445,11 @@ def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
         'b': {'dtype': 'uint16', 'list': [7, 8, 9]},
         'c': {'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]},
         'd': [{'type': 'jpeg', 'bytes': 4}, {'type': 'jpeg', 'bytes': 5}],
-        'e': [{'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]}]}
+        'e': [{'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]}],
+        'f': {'type': 'jpeg', 'bytes': 4}, 'g': {'dtype': 'uint8', 'list': [5]}, 'h': [[-1, 1]]}
+    for encoding in ('jpeg:x', 'png:9', 'str:utf8', 'jpeg:9:9', 'int:4'):
+        _mds([('a', encoding, None)], [[jpeg]])
+        refuse('import', 'mds', 'bad', says=f'column "a": unknown encoding "{encoding}"')
     for column, value in ((0, b'\x07' + good[0][1:]), (0, good[0][:-1]), (0, b''),
                           (1, good[1] + b'x'), (1, b'\xff'), (2, pil[:5]),
                           (2, pil.replace(b'RGB', b'1  ')), (3, good[3][:9]),
