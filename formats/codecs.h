@@ -571,7 +571,8 @@ typedef struct bags_mp4_options {
     uint64_t max_pixels; /* H x W; 0: 2^26 */
     uint64_t max_size;   /* bytes of the frames that one call returns; 0: 2^32 */
     /* For both. */
-    uint32_t threads; /* per video; 0: 1 */
+    uint32_t threads; /* per video; 0: 1. A reader continues with one if the decoder
+                         refuses H.264: only one decodes what was cut in an open GOP */
 } bags_mp4_options;
 
 typedef struct bags_mp4_info {
@@ -633,14 +634,15 @@ const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    start > stop
- *   BAGS_ERROR_CORRUPT  a frame cannot be decoded or has another size than the
- *                       video; err names it
+ *   BAGS_ERROR_CORRUPT  a frame cannot be decoded, may depend on one that is damaged, or
+ *                       has another size than the video; err names it
  *   BAGS_ERROR_LIMIT    more bytes than max_size
  *   BAGS_ERROR_TYPE     no decoder for it in this build of FFmpeg
  *   BAGS_ERROR_MEMORY   out of memory
  *
  * Threads: one at a time per reader. Cost: decodes from the preceding keyframe, or
- * from where the last call stopped, whichever is nearer.
+ * from where the last call stopped, whichever is nearer. A frame of an open GOP that is
+ * shown before its keyframe needs the keyframe before.
  */
 bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t stop,
     uint64_t step, bags_buffer *scratch, bags_value *out, bags_error *err);

@@ -78,6 +78,21 @@ static inline bool format_jpeg_is_frame(unsigned marker) {
            marker != 0xCC;
 }
 
+/* The segment that starts the frame of a JPEG: its bits per channel, height, width, and
+ * number of channels. No bytes if there is none, also of other files. */
+static inline bags_view format_jpeg_frame(bags_view file) {
+    bags_view data;
+    size_t at = 0;
+    unsigned marker = format_jpeg_marker(file, &at, &data);
+    if (marker != 0xD8)
+        marker = 0;
+    while (marker && !format_jpeg_is_frame(marker))
+        marker = format_jpeg_marker(file, &at, &data);
+    if (!marker || data.size < 6)
+        data.size = 0;
+    return data;
+}
+
 #define FORMAT_PNG_START "\x89PNG\r\n\x1a\n" /* 8 bytes */
 
 /* The chunk of a PNG at *at, which moves to the next one: its name, which its data and

@@ -17,8 +17,13 @@
  * Decoding: the demuxer reads the blob once. Its packets become an index: where
  * each is in the blob, if it is a keyframe, and the rank of its frame in
  * display order. Then it is closed; the decoder receives packets from the blob,
- * with the rank as time stamp. So frames are recognized whatever B-frames, edit
+ * with their number as time stamp. So frames are recognized whatever B-frames, edit
  * lists and variable rates do to time stamps, and seeking is a step in the index.
+ *
+ * A packet is damaged if the decoder refuses it, or marks its frame. Frames that may
+ * depend on it are refused as well: frames that are decoded later from the same keyframe.
+ * In an open GOP, leading pictures are decoded after a keyframe and shown before it. They
+ * depend on the GOP before, and only leading pictures depend on them.
  *
  * Rejected: other containers, other codecs than h264, hevc, mpeg4, vp8, vp9 and
  * av1, frames that change their size, packets compressed by the container,
@@ -58,6 +63,7 @@ extern "C" {
 #define MP4_HEADER 64         /* before the pixels of a decoded value: its shape */
 #define MP4_QUIET 128         /* added to a level; higher bits would mean colors */
 #define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
+#define MP4_HELD 20           /* more frames than a decoder reorders */
 
 /* ---- errors and silence ---- */
 
@@ -430,8 +436,10 @@ static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) 
 
 typedef struct mp4_packet {
     AVPacket *packet;
-    uint32_t key;  /* the keyframe from which it can be decoded */
-    uint32_t rank; /* which frame it shows, or MP4_HIDDEN */
+    uint32_t key;     /* the keyframe from which it can be decoded */
+    uint32_t rank;    /* which frame it shows, or MP4_HIDDEN */
+    int64_t until;    /* the last time stamp since the last keyframe */
+    uint32_t damaged; /* the run of the decoder in which it was; 0: in none */
 } mp4_packet;
 
 /* A frame in display order. */
@@ -461,11 +469,29 @@ struct bags_mp4_reader {
     uint32_t next;     /* the packet to feed */
     uint64_t shown;    /* no frame at or after this one has been decoded */
     bool positioned;   /* `next` and `shown` are valid */
+    /* Since the last rewind, which began run `run`. */
+    uint32_t run;
+    uint32_t damaged;        /* the last keyframe of a damaged packet, from 1 */
+    int64_t latest;          /* the last time stamp of a decoded frame */
+    AVFrame *held[MP4_HELD]; /* decoded frames that may be read next, */
+    size_t held_count;       /* with the number of their packet as pts */
 };
+
+/* Free the frames up to this rank that are held. */
+static void mp4_release(bags_mp4_reader *reader, uint64_t rank) {
+    size_t count = reader->held_count;
+    reader->held_count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (reader->packets[reader->held[i]->pts].rank > rank)
+            reader->held[reader->held_count++] = reader->held[i];
+        else
+            av_frame_free(&reader->held[i]);
+}
 
 void bags_mp4_reader_close(bags_mp4_reader *reader) {
     if (!reader)
         return;
+    mp4_release(reader, UINT64_MAX);
     avcodec_free_context(&reader->codec);
     avcodec_parameters_free(&reader->parameters);
     av_frame_free(&reader->frame);
@@ -544,8 +570,11 @@ static bags_code mp4_index_add(
     if (!made->packet)
         return mp4_fail_memory(err);
     made->rank = mp4_shows(id, packet) ? 0 : MP4_HIDDEN;
+    made->packet->flags &= ~AV_PKT_FLAG_DISCARD; /* other frames may depend on it */
     if (packet->pts == AV_NOPTS_VALUE)
-        made->packet->pts = packet->dts == AV_NOPTS_VALUE ? n : packet->dts;
+        made->packet->pts = packet->dts;
+    if (made->packet->pts == AV_NOPTS_VALUE && n > 0 && n != (int)reader->first + 1)
+        made->packet->pts = reader->packets[n - 1].packet->pts;
     return BAGS_OK;
 }
 
@@ -621,10 +650,12 @@ static int mp4_compare(const void *a, const void *b) {
 /*
  * Set the rank and the keyframe of every packet. What comes before the first
  * keyframe, in decoding order or display order, cannot be decoded; nor can what is
- * shown before the keyframe that precedes it be decoded from that.
+ * shown before the keyframe that precedes it be decoded from that. Matroska has no
+ * time stamps below 0: packets without one after the first keyframe are shown before it.
  */
 static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
-    uint32_t count = 0, key = reader->first, length = (uint32_t)reader->length;
+    uint32_t key = reader->first, length = (uint32_t)reader->length;
+    uint32_t decoded = length - key, count = 0;
     mp4_packet *packets = reader->packets;
     int64_t start = packets[key].packet->pts;
     reader->order = (mp4_shown *)av_malloc_array(length, sizeof(mp4_shown));
@@ -632,29 +663,32 @@ static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
         return mp4_fail_memory(err);
     for (uint32_t i = 0; i < length; i++) {
         int64_t pts = packets[i].packet->pts;
-        bool shown =
-            packets[i].rank != MP4_HIDDEN && i >= reader->first && pts >= start;
-        packets[i].rank = MP4_HIDDEN;
         if (packets[i].packet->flags & AV_PKT_FLAG_KEY)
             key = i;
         packets[i].key = key;
+        packets[i].until =
+            i > key && packets[i - 1].until > pts ? packets[i - 1].until : pts;
         while (
             packets[i].key > reader->first && packets[packets[i].key].packet->pts > pts)
             packets[i].key = packets[packets[i].key - 1].key;
-        if (!shown)
+        if (i < reader->first || pts < start)
+            packets[i].rank = MP4_HIDDEN;
+        if (i < reader->first)
             continue;
-        reader->order[count].pts = pts;
-        reader->order[count++].packet = i;
+        reader->order[i - reader->first].pts = pts;
+        reader->order[i - reader->first].packet = i;
     }
-    qsort(reader->order, count, sizeof *reader->order, mp4_compare);
+    qsort(reader->order, decoded, sizeof *reader->order, mp4_compare);
+    for (uint32_t i = 0; i < decoded; i++) {
+        mp4_shown shown = reader->order[i];
+        int delay = (int)(shown.packet - reader->first) - (int)i;
+        reader->delay = delay > reader->delay ? delay : reader->delay;
+        if (packets[shown.packet].rank == MP4_HIDDEN)
+            continue;
+        packets[shown.packet].rank = count;
+        reader->order[count++] = shown;
+    }
     reader->info.frames = count;
-    for (uint32_t i = 0; i < count; i++)
-        packets[reader->order[i].packet].rank = i;
-    for (uint32_t i = 0, decoded = 0; i < length; i++)
-        if (packets[i].rank != MP4_HIDDEN) {
-            int delay = (int)(decoded++ - packets[i].rank);
-            reader->delay = delay > reader->delay ? delay : reader->delay;
-        }
     return BAGS_OK;
 }
 
@@ -731,6 +765,14 @@ bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
 
 /* ---- decoder ---- */
 
+/* True if the decoder marks the frames that are damaged, and must not stop there: H.264
+ * that was cut in an open GOP names frames that no longer exist, but does not use them.
+ * Before FFmpeg 7, threads may return a frame before it is marked. */
+static bool mp4_marks_frames(const bags_mp4_reader *reader) {
+    return reader->parameters->codec_id == AV_CODEC_ID_H264 &&
+           mp4_threads(&reader->options) == 1;
+}
+
 static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
     if (reader->codec)
         return BAGS_OK;
@@ -744,8 +786,11 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
     int result = avcodec_parameters_to_context(codec, reader->parameters);
     codec->log_level_offset = MP4_QUIET;
     codec->thread_count = mp4_threads(&reader->options);
-    codec->err_recognition =
-        AV_EF_EXPLODE | AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER;
+    codec->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER;
+    if (mp4_marks_frames(reader))
+        codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
+    else
+        codec->err_recognition |= AV_EF_EXPLODE;
     /* Frames must not grow after indexing. Decoders add borders of their own. */
     codec->max_pixels =
         (int64_t)((reader->info.width + 320) * (reader->info.height + 320));
@@ -852,7 +897,8 @@ static bags_code mp4_take(
             "frame %" PRId64 " has another size (%d x %d, expected %" PRIu64
             " x %" PRIu64 ")",
             frame->pts, frame->height, frame->width, (uint64_t)height, (uint64_t)width);
-    if ((frame->flags & AV_FRAME_FLAG_CORRUPT) || frame->decode_error_flags)
+    /* The decoder started there, and refers to frames that are missing. */
+    if (frame->flags & AV_FRAME_FLAG_CORRUPT)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "frame %" PRId64 " is damaged", frame->pts);
     return mp4_convert(reader, out, err);
@@ -864,70 +910,167 @@ static int mp4_feed(bags_mp4_reader *reader) {
         reader->next = UINT32_MAX;
         return avcodec_send_packet(reader->codec, NULL);
     }
-    const mp4_packet *from = &reader->packets[reader->next++];
-    AVPacket *packet = from->packet;
+    AVPacket *packet = reader->packets[reader->next].packet;
     int64_t pts = packet->pts;
-    packet->pts = from->rank == MP4_HIDDEN ? -1 : (int64_t)from->rank;
-    packet->dts = packet->pts;
+    packet->pts = packet->dts = reader->next++;
     int result = avcodec_send_packet(reader->codec, packet);
     packet->pts = pts;
     return result;
 }
 
+/* Note that a packet is damaged. On leading pictures of the first keyframe nothing depends
+ * that is shown. */
+static void mp4_mark(bags_mp4_reader *reader, uint32_t packet) {
+    mp4_packet *at = &reader->packets[packet];
+    if (packet < reader->first ||
+        at->packet->pts < reader->packets[at->key].packet->pts)
+        return;
+    at->damaged = reader->run;
+    if (reader->damaged <= at->key)
+        reader->damaged = at->key + 1;
+}
+
+/* True if a packet may depend on another one that is damaged. */
+static bool mp4_is_damaged(const bags_mp4_reader *reader, uint32_t packet) {
+    const mp4_packet *packets = reader->packets;
+    uint32_t key = packets[packet].key, i = key;
+    if (reader->damaged <= key)
+        return false;
+    while (i <= packet && (packets[i].damaged != reader->run || packets[i].key < key))
+        i++;
+    return i <= packet;
+}
+
+/* Note the frame that the decoder returned. If it is frame `rank` or a later one, it is
+ * held, in place of the oldest if there are too many. */
+static bags_code mp4_note(bags_mp4_reader *reader, uint64_t rank, bags_error *err) {
+    AVFrame *frame = reader->frame;
+    if (frame->pts < 0 || frame->pts >= reader->length)
+        return BAGS_OK;
+    const mp4_packet *from = &reader->packets[frame->pts];
+    if (frame->decode_error_flags)
+        mp4_mark(reader, (uint32_t)frame->pts);
+    if (reader->latest < from->packet->pts)
+        reader->latest = from->packet->pts;
+    if (from->rank == MP4_HIDDEN)
+        return BAGS_OK;
+    if (reader->shown <= from->rank)
+        reader->shown = (uint64_t)from->rank + 1;
+    if (from->rank < rank)
+        return BAGS_OK;
+    AVFrame *kept = av_frame_alloc();
+    if (!kept)
+        return mp4_fail_memory(err);
+    if (reader->held_count == MP4_HELD) {
+        av_frame_free(&reader->held[0]);
+        memmove(reader->held, reader->held + 1,
+            --reader->held_count * sizeof *reader->held);
+    }
+    av_frame_move_ref(kept, frame);
+    reader->held[reader->held_count++] = kept;
+    return BAGS_OK;
+}
+
+/* True if the frame of a packet is held. */
+static bool mp4_is_held(const bags_mp4_reader *reader, uint32_t packet) {
+    size_t i = 0;
+    while (i < reader->held_count && reader->held[i]->pts != (int64_t)packet)
+        i++;
+    return i < reader->held_count;
+}
+
+/* Convert frame `rank`, which is held, and free it and the frames before. */
+static bags_code mp4_take_held(
+    bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
+    uint32_t packet = reader->order[rank].packet;
+    if (mp4_is_damaged(reader, packet))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "frame %" PRIu64 " is damaged, or depends on a damaged one", rank);
+    for (size_t i = 0; i < reader->held_count; i++)
+        if (reader->held[i]->pts == (int64_t)packet &&
+            av_frame_ref(reader->frame, reader->held[i]) < 0)
+            return mp4_fail_memory(err);
+    reader->frame->pts = (int64_t)rank;
+    bags_code code = mp4_take(reader, out, err);
+    av_frame_unref(reader->frame);
+    mp4_release(reader, rank);
+    return code;
+}
+
 /*
- * Run the decoder until it returns frame `rank`. Faults after its packet do not
- * matter: the decoder then receives the end of the video, so that it returns the
- * frames that it holds back.
+ * Run the decoder until it has returned frame `rank` and, if it marks them, all frames on
+ * which that may depend: B-frames are returned before a frame that is decoded before them.
+ * Faults of other packets do not matter.
  */
 static bags_code mp4_pump(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
-    const AVFrame *frame = reader->frame;
-    char what[64];
-    for (;;) {
-        int result = avcodec_receive_frame(reader->codec, reader->frame);
+    uint32_t length = (uint32_t)reader->length, packet = reader->order[rank].packet;
+    const mp4_packet *wanted = &reader->packets[packet];
+    int64_t until = mp4_marks_frames(reader) ? wanted->until : wanted->packet->pts;
+    int result = 0;
+    for (uint32_t faults = 0; faults <= length;) {
+        bool held = mp4_is_held(reader, packet);
+        if (held && (reader->latest >= until || result == AVERROR_EOF))
+            return mp4_take_held(reader, rank, out, err);
+        result = avcodec_receive_frame(reader->codec, reader->frame);
         if (result >= 0) {
-            int64_t pts = frame->pts;
-            bool found = pts >= 0 && (uint64_t)pts == rank;
-            if (pts >= 0 && (uint64_t)pts >= reader->shown)
-                reader->shown = (uint64_t)pts + 1;
-            bags_code code = found ? mp4_take(reader, out, err) : BAGS_OK;
+            bags_code code = mp4_note(reader, rank, err);
             av_frame_unref(reader->frame);
-            if (found)
+            if (code)
                 return code;
             continue;
         }
-        uint32_t fed = reader->next;
         if (result == AVERROR(EAGAIN))
             result = mp4_feed(reader);
-        if (result >= 0)
+        if (result >= 0 || (result == AVERROR_EOF && held))
             continue;
-        (void)snprintf(what, sizeof what, "frame %" PRIu64, (uint64_t)rank);
-        if (result == AVERROR_EOF || fed <= reader->order[rank].packet ||
-            fed >= (uint32_t)reader->length)
-            return mp4_fail(err, BAGS_ERROR_CORRUPT, result, what);
-        reader->next = UINT32_MAX;
+        if (result == AVERROR_EOF || result == AVERROR(ENOMEM) || reader->next > length)
+            break;
+        mp4_mark(reader, reader->next - 1);
+        if (mp4_is_damaged(reader, packet))
+            break;
+        faults++;
     }
+    char what[64];
+    (void)snprintf(what, sizeof what, "frame %" PRIu64, (uint64_t)rank);
+    return mp4_fail(err, BAGS_ERROR_CORRUPT, result, what);
 }
 
 static void mp4_rewind(bags_mp4_reader *reader, uint32_t packet) {
     avcodec_flush_buffers(reader->codec);
+    mp4_release(reader, UINT64_MAX);
     reader->next = packet;
     reader->shown = 0;
+    reader->latest = INT64_MIN;
+    reader->damaged = 0;
+    reader->run++;
     reader->positioned = true;
 }
 
 /*
  * Read a frame: from where the decoder is, if it is not past it, or from the
- * keyframe. If that fails, keyframes may not be what the index states: from the
- * start.
+ * keyframe. If that fails, first one thread is tried, which can decode more H.264. Then
+ * keyframes may not be what the index states: from the start.
  */
 static bags_code mp4_read_frame(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
-    uint32_t key = reader->packets[reader->order[rank].packet].key;
-    bool resume = reader->positioned && reader->next >= key && reader->shown <= rank;
+    uint32_t packet = reader->order[rank].packet, key = reader->packets[packet].key;
+    bool resume =
+        reader->positioned &&
+        (mp4_is_held(reader, packet) || (reader->next >= key && reader->shown <= rank));
     if (!resume)
         mp4_rewind(reader, key);
     bags_code code = mp4_pump(reader, rank, out, err);
+    if (code == BAGS_ERROR_CORRUPT && mp4_threads(&reader->options) > 1 &&
+        reader->codec->codec_id == AV_CODEC_ID_H264) {
+        reader->options.threads = 1;
+        avcodec_free_context(&reader->codec);
+        code = mp4_decoder_open(reader, err);
+        if (code)
+            return code;
+        mp4_rewind(reader, key);
+        code = mp4_pump(reader, rank, out, err);
+    }
     if (code == BAGS_ERROR_CORRUPT && (resume || key > reader->first)) {
         mp4_rewind(reader, reader->first);
         code = mp4_pump(reader, rank, out, err);

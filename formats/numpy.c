@@ -77,6 +77,13 @@ static void npy_stop(npy_parser *p, bags_code code, const char *problem) {
     p->at = p->end;
 }
 
+/* What is valid, but not read here. */
+static void npy_refuse(npy_parser *p, const char *problem) {
+    if (!p->code)
+        p->code = bags_fail(p->err, BAGS_ERROR_VALUE, "%s", problem);
+    p->at = p->end;
+}
+
 static void npy_fail(npy_parser *p, const char *problem) {
     npy_stop(p, BAGS_ERROR_CORRUPT, problem);
 }
@@ -283,7 +290,8 @@ static void npy_type(npy_parser *p, bags_npy_type *type, int depth) {
     const char *text = npy_string(p);
     type->dtype = bags_dtype_parse(text, strlen(text), &type->big_endian);
     if (text[strspn(text, "<>|=")] == 'O' || !strcmp(text, "object")) {
-        npy_stop(p, BAGS_ERROR_VALUE, "dtype object: only Python reads it");
+        npy_refuse(p, "array of Python objects (dtype object); only numpy.load with "
+                      "allow_pickle=True reads it");
     } else if (type->dtype) {
         type->kind = bags_dtype_code(type->dtype)[0];
         type->item_size = bags_dtype_size(type->dtype);

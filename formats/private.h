@@ -468,6 +468,26 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     return fraction < 0x7C00;
 }
 
+/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
+ * written with as many digits: 0.1 is a float32, 16777217 is not. */
+static inline bool format_is_decimal(const char *word, double number, double held) {
+    char again[64];
+    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
+    for (; *word && *word != 'e' && *word != 'E'; word++) {
+        if (*word < '0' || *word > '9' || (*word == '0' && digits == 0))
+            continue;
+        digits++;
+        zeros = *word == '0' ? zeros + 1 : 0;
+    }
+    digits -= zeros;
+    bool is_zero = number <= 0 && number >= 0;
+    if (digits == 0 || is_zero)
+        return digits == 0;
+    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
+    double same = strtod(again, NULL);
+    return digits <= 17 && same <= number && same >= number;
+}
+
 /* The number that a hexadecimal digit is; -1 if it is not one. */
 static inline int format_hex(char c) {
     const char *digits = "0123456789abcdef";

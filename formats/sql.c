@@ -802,19 +802,13 @@ static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_
 
 /* The width and height that a JPEG or PNG states. */
 static bool sql_image_size(bags_view file, uint64_t size[2]) {
-    bags_view data;
-    size_t at = 0;
-    unsigned marker = format_jpeg_marker(file, &at, &data);
+    bags_view data = format_jpeg_frame(file);
     if (file.size >= 24 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
         size[0] = bags_load(file.data + 16, 4, true);
         size[1] = bags_load(file.data + 20, 4, true);
         return true;
     }
-    if (marker != 0xD8)
-        return false;
-    while (marker && !format_jpeg_is_frame(marker))
-        marker = format_jpeg_marker(file, &at, &data);
-    if (data.size < 5)
+    if (data.size == 0)
         return false;
     size[1] = bags_load(data.data + 1, 2, true);
     size[0] = bags_load(data.data + 3, 2, true);

@@ -560,6 +560,9 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
+/* The element that text is: a number without a loss, except that float64 rounds; true or
+ * false. For a type of arrays without dimensions; valid until the next call. */
+bags_value element_from_text(const char *type, const bags_value *value);
 /* Decode a file, whose kind its first bytes or its name's ending determine, to be
  * encoded as a type; an image is turned upright. The value is valid as long as the
  * file's bytes and the scratch. */

@@ -286,6 +286,41 @@ static bags_field *plan_fields(void) {
     return fields;
 }
 
+/* True if a field of the source is the one that a word means. */
+static bool is_meant(const char *word, const char *field) {
+    size_t size = strlen(word), length = strlen(field);
+    char *name = (char *)allocate(size + length + 4, 1);
+    bags_import_name(word, size, name);
+    bags_import_name(field, length, name + size + 2);
+    bool same = !strcmp(name, name + size + 2);
+    free(name);
+    return same;
+}
+
+/* What --type makes of a field; see override_types. */
+static bags_source_want what_is_wanted(void *user, const char *field) {
+    char *renames = string_format("%s", fields_words ? fields_words : "");
+    char *types = string_format("%s", types_words ? types_words : ""), *at = renames;
+    char *word, *other;
+    const char *name = field;
+    bags_source_want want = BAGS_WANT_NOTHING;
+    (void)user;
+    while (list_next(&at, &word, &other))
+        if (other && is_meant(word, field))
+            name = other;
+    for (at = types; list_next(&at, &word, &other);) {
+        if (!other || (strcmp(word, name) && !is_meant(word, field)))
+            continue;
+        type_class kind = type_kind(other);
+        want = kind == TYPE_NUMBER || type_dtype(other) ? BAGS_WANT_NUMBER
+               : kind == TYPE_ARRAY                     ? BAGS_WANT_NOTHING
+                                                        : BAGS_WANT_TEXT;
+    }
+    free(renames);
+    free(types);
+    return want;
+}
+
 /* ---- values ---- */
 
 static bool in_datapoint; /* a failure is in this datapoint, */
@@ -349,8 +384,8 @@ static bags_value array_from_integers(
         is_array ? values->shape : &length, elements.data);
 }
 
-/* The value that --type makes of one: text becomes a whole number or, if it is JSON,
- * msgpack, and never the elements of an array, which any bytes could be; nor are elements
+/* The value that --type makes of one: text becomes a number, also the element of an array,
+ * or, if it is JSON, msgpack, and never the bytes of an array, which any text could be; nor are elements
  * of more than a byte a number or text, except one integer; other bytes must be a blob of
  * the type; an array of integers becomes one of other integers; numbers and arrays must
  * fit, which is checked when they are encoded. */
@@ -382,10 +417,12 @@ static bags_value convert(const plan *to, const bags_value *value) {
         return *value;
     if (is_text && kind == TYPE_NUMBER)
         return number_from_text(value);
+    if (is_text && kind == TYPE_ARRAY && type_dtype(to->type))
+        return element_from_text(to->type, value);
     if (is_text && kind == TYPE_ARRAY)
         fail(BAGS_ERROR_VALUE,
-            "text is not a value of type %s; --type makes only whole numbers "
-            "and msgpack of text",
+            "text is not a value of type %s; --type makes only numbers and msgpack "
+            "of text",
             to->type);
     if (is_text && kind == TYPE_MSGPACK)
         blob = msgpack_from_text(value, &scratch);
@@ -567,7 +604,7 @@ static void note_left_out(void) {
 }
 
 static int run(char **operands) {
-    bags_source_options how = {.progress = show_opening};
+    bags_source_options how = {.progress = show_opening, .want = what_is_wanted};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
     how.dtype = raw_dtype.given ? (bags_dtype)(BAGS_DTYPE_UINT8 + (int)raw_dtype.value)
@@ -618,8 +655,9 @@ const command command_import = {"import", "a dataset from another format", "SRC 
     "a star. Encoded values are stored as they are. "
     "formats/import/README.md lists the formats, and their fields, in whose "
     "names characters that file names cannot have become _.\n"
-    "--type makes whole numbers and msgpack (from JSON) of text, and arrays of "
-    "lists of numbers; other bytes must be a blob of the type.\n"
+    "--type makes numbers and msgpack (from JSON) of text, and arrays of lists of "
+    "numbers; other bytes must be a blob of the type. Of CSV it applies to the text "
+    "in the file.\n"
     "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",

@@ -223,6 +223,54 @@ static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     return get_double(json, &value) ? put_float(out, size, value) : "is not a number";
 }
 
+/* A float of a decimal, of which float16 and float32 must lose no digit. */
+static const char *put_decimal(text *out, size_t size, const char *word) {
+    char *end;
+    double value = strtod(word, &end);
+    uint64_t bits;
+    if (end == word || *end || strpbrk(word, "xX"))
+        return "is not a number";
+    if (is_too_large(value, word, end) || !format_real_bits(value, size, &bits))
+        return "is too large";
+    put_bits(out, bits, size);
+    return size == 8 || !isfinite(value) ||
+                   format_is_decimal(word, value, format_real(bits, size))
+               ? NULL
+               : "would be rounded";
+}
+
+bags_value element_from_text(const char *type, const bags_value *value) {
+    static text element;
+    bags_dtype dtype = type_dtype(type);
+    size_t size = bags_dtype_size(dtype);
+    bags_value number;
+    char word[400] = "";
+    const char *fault = "is not a number";
+    element.size = 0;
+    if (value->size < sizeof word && value->size > 0)
+        memcpy(word, value->data, value->size);
+    if (strlen(word) == value->size && dtype == BAGS_DTYPE_BOOL) {
+        put_bits(&element, !strcmp(word, "true"), 1);
+        fault = !strcmp(word, "true") || !strcmp(word, "false")
+                    ? NULL
+                    : "is not true or false";
+    } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_INT64) {
+        bool good = number_parse(word, value->size, &number);
+        bool negative = good && number.kind == BAGS_KIND_INT && number.sint < 0;
+        uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
+        put_bits(&element, good ? bits : 0, size);
+        fault = !good                                 ? "is not a whole number"
+                : integer_fits(dtype, bits, negative) ? NULL
+                                                      : "is out of range";
+    } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_FLOAT64) {
+        fault = put_decimal(&element, size, word);
+    }
+    if (fault)
+        fail(
+            BAGS_ERROR_VALUE, "\"%.40s\" %s (%s)", word, fault, bags_dtype_name(dtype));
+    return bags_array(dtype, 0, NULL, element.buffer.data);
+}
+
 /* ---- arrays ---- */
 
 /* Its shape is that of the first elements, which all others must have. */

@@ -16,6 +16,8 @@
  */
 #include "command.h"
 
+#include "../../formats/images.h"
+
 #include <errno.h>
 
 #define FLUSH_BYTES ((uint64_t)1 << 20)
@@ -102,6 +104,7 @@ typedef struct field_state {
     bool dedup;
     size_t before; /* its number in the reader of the existing datapoints */
     size_t items;  /* items of the datapoint that is being compared */
+    bool image;
 } field_state;
 
 static const char *path, *input;
@@ -112,6 +115,7 @@ static bag_writer *bag;     /* one of these two; none if it is complete */
 static bags_writer *dataset;
 static bool sharded;
 static uint64_t seen;       /* datapoints of the input that are this worker's */
+static uint64_t undecoded;  /* JPEG images that no codec decodes */
 static uint64_t appended;   /* datapoints in the shard that is being written */
 static uint64_t shards;     /* shards finished before it */
 static bags_reader *before; /* --resume: the datapoints that exist, */
@@ -308,6 +312,7 @@ void sink_open(const char *out, const char *from, const bags_field *given,
         must(bags_type_parse(fields[i].type, &parsed, &failure));
         states[i].sequence = parsed.sequence;
         states[i].type = fields[i].type;
+        states[i].image = type_kind(states[i].type) == TYPE_IMAGE;
     }
     if (version.given)
         fields = fields_for_python();
@@ -439,11 +444,20 @@ void sink_begin(void) {
             path, counted(existing, "datapoint"));
 }
 
+/* True for a JPEG in CMYK, or with more than 8 bits per channel. */
+static bool is_undecoded(const bags_value *value) {
+    bags_view frame = format_jpeg_frame(value_bytes(value));
+    return frame.size > 0 &&
+           (frame.data[0] != 8 || (frame.data[5] != 1 && frame.data[5] != 3));
+}
+
 void sink_put(size_t field, size_t item, const bags_value *given) {
     const char *name = fields[field].name;
     bags_value stored = stored_value(field, given);
     const bags_value *value = &stored;
     bytes += value->size;
+    if (states[field].image && !comparing && value->kind == BAGS_KIND_BLOB)
+        undecoded += is_undecoded(value);
     if (comparing) {
         compare(field, item, value);
     } else if (bag) {
@@ -571,6 +585,11 @@ void sink_finish(void) {
             (uintmax_t)resumed);
     else
         print("%s: %s\n", path, counted(length, unit));
+    if (undecoded)
+        print("%s: %s in CMYK or with more than 8 bits per channel: stored as they "
+              "are, but "
+              "not decoded by readers\n",
+            path, counted(undecoded, "JPEG"));
 }
 
 /* An appended shard is closed, since --append cannot continue it; without a new

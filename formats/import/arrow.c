@@ -12,7 +12,8 @@
  *     floats, Booleans   array(DTYPE)
  *     text               utf8; so are decimals
  *     binary             jpeg, png, ... if all of them begin like that, else bytes
- *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets
+ *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
+ *                        bytes with a path, which are a file elsewhere, are an error
  *     lists, maps        sequences; of structs, one per member; a list in a list is
  *                        array(DTYPE,-1). NULL is an empty sequence
  *     fixed-size lists   array(DTYPE,N)
@@ -146,6 +147,7 @@ typedef struct ar_column {
     const char *name;
     const ar_node *path[AR_DEPTH + 2]; /* from the schema to the values */
     size_t depth, list;  /* nodes in path; the list's place in it, from 1 */
+    const ar_node *file; /* the path next to the values in {bytes, path}, or NULL */
     bags_buffer *values; /* of a row */
 } ar_column;
 
@@ -153,6 +155,7 @@ typedef struct ar_state {
     bool open;        /* a file is read: */
     uint64_t at, end; /* offsets of the next message in it, of the end */
     uint64_t start;   /* of the last one, for messages */
+    bool again;       /* it is not the first file */
     bool parsed;      /* the schema of the first file, in */
     ar_node root;     /* its children are the fields */
     size_t nodes;
@@ -291,7 +294,7 @@ static bags_code ar_parse_time(
         return ar_refuse(s, node);
     if (!node->zone)
         return BAGS_ERROR_MEMORY;
-    if (size)
+    if (size && !((ar_state *)s->state)->again)
         bags_source_leave_out(s, "time zone", 1, "%s: %s", node->name, node->zone);
     return BAGS_OK;
 }
@@ -615,7 +618,7 @@ static bags_code ar_open_file(bags_source *s) {
             s, BAGS_ERROR_TYPE, "big-endian files are not supported");
     for (ar_dictionary *d = a->dictionaries; d; d = d->next)
         d->loaded = false;
-    bool again = a->parsed;
+    a->again = a->parsed;
     ar_dictionary *dictionaries = a->dictionaries;
     ar_node other;
     memset(&other, 0, sizeof other);
@@ -623,10 +626,10 @@ static bags_code ar_open_file(bags_source *s) {
     a->parsed = true;
     a->nodes = 0;
     ar_metadata(s, fb, schema, 2, "");
-    code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
-    if (again)
+    code = ar_parse_children(s, fb, schema, 1, a->again ? &other : &a->root, 0);
+    if (a->again)
         a->dictionaries = dictionaries;
-    return code || !again || ar_same(&a->root, &other)
+    return code || !a->again || ar_same(&a->root, &other)
                ? code
                : bags_source_fail(
                      s, BAGS_ERROR_TYPE, "other columns than in %s", s->paths[0]);
@@ -685,6 +688,25 @@ static bool ar_is_number(const ar_node *node) {
     return node->dtype && node->type != AR_BOOL && !node->dictionary;
 }
 
+static bool ar_is_text(const ar_node *node) {
+    const ar_node *leaf = node->dictionary ? &node->dictionary->values : node;
+    return leaf->type == AR_UTF8 || leaf->type == AR_LARGE_UTF8 ||
+           leaf->type == AR_UTF8_VIEW;
+}
+
+/* The path of {bytes, path}, as Hugging Face's datasets store images and audio; NULL if a
+ * struct is another one. */
+static const ar_node *ar_file(const ar_node *node) {
+    const ar_node *at = node->children;
+    if (node->count != 2)
+        return NULL;
+    const ar_node *path = &at[strcmp(at[0].name, "path") != 0];
+    return !strcmp(at[path == at].name, "bytes") && !strcmp(path->name, "path") &&
+                   (ar_is_text(path) || path->type == AR_NULL)
+               ? path
+               : NULL;
+}
+
 static bags_code ar_add_columns(
     bags_source *s, const char *name, const ar_node *node, ar_column column) {
     ar_state *a = (ar_state *)s->state;
@@ -696,17 +718,14 @@ static bags_code ar_add_columns(
         return ar_add_columns(s, name, node->children, column);
     }
     if (node->type == AR_STRUCT && !node->dictionary) {
-        bool file = node->count == 2; /* {bytes, path} */
-        for (size_t i = 0; i < node->count && file; i++)
-            file = !strcmp(node->children[i].name, "bytes") ||
-                   !strcmp(node->children[i].name, "path");
+        const ar_node *file = column.file = ar_file(node);
         for (size_t i = 0; !code && i < node->count; i++) {
             const ar_node *member = &node->children[i];
             const char *full =
                 file ? name : bags_source_format(s, "%s.%s", name, member->name);
             if (!full)
                 return BAGS_ERROR_MEMORY;
-            if (!file || !strcmp(member->name, "bytes"))
+            if (member != file)
                 code = ar_add_columns(s, full, member, column);
             else
                 bags_source_leave_out(s, "column", 1, "%s.%s", name, member->name);
@@ -750,8 +769,7 @@ static const char *ar_type(bags_source *s, const ar_column *c) {
         return bags_source_number_type(s, leaf->dtype, dims, shape, sequence);
     if (leaf->type == AR_NULL)
         type = "i64";
-    else if (leaf->type == AR_UTF8 || leaf->type == AR_LARGE_UTF8 ||
-             leaf->type == AR_UTF8_VIEW || leaf->type == AR_DECIMAL)
+    else if (ar_is_text(leaf) || leaf->type == AR_DECIMAL)
         type = "utf8";
     else if (c->about.magic)
         type = c->about.magic;
@@ -885,6 +903,21 @@ static const ar_node *ar_walk(
     return c->path[step];
 }
 
+/* Fail if element i of a column has a path in place of its bytes, which are NULL. */
+static bags_code ar_check_file(
+    bags_source *s, const ar_column *c, uint64_t row, uint64_t i) {
+    bags_value path;
+    bool null = c->file->type == AR_NULL;
+    bags_code code = null ? BAGS_OK : ar_value(s, c->file, i, NULL, &path, &null);
+    if (code || null)
+        return code;
+    return bags_source_fail(s, BAGS_ERROR_VALUE,
+        "column %.200s: datapoint %" PRIu64 ": its bytes are NULL, and its path is "
+        "\"%.*s\": a file elsewhere; " BAGS_IMPORT_EMBED,
+        c->name, ((ar_state *)s->state)->batch_start + row,
+        (int)(path.size < 200 ? path.size : 200), (const char *)path.data);
+}
+
 /* The values of a column in a row of the batch. */
 static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *out) {
     uint64_t start = row, stop = row + 1;
@@ -913,6 +946,8 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
         node = ar_walk(c, c->list, c->depth, i);
         if (node)
             code = ar_value(s, node, i, text, &values[out->count], &null);
+        if (!code && node && null && c->file)
+            code = ar_check_file(s, c, row, i);
         if (!code && null && (c->list || (node && !ar_is_null(node, i))))
             return bags_source_fail(s, BAGS_ERROR_VALUE,
                 "column %.200s: datapoint %" PRIu64 ": NULL in a list", c->name,

@@ -7,8 +7,11 @@
  *
  * The separator is , tab ; or |: the one that splits the first lines into the same number
  * of values, at least 2. If none does, it is the one of the first line; if this has none,
- * a line is one value. All lines must have the same number of values. A line without any
- * value is left out, unless there is one column.
+ * a line is one value. A first line sep=X, as Excel writes it, states the separator X.
+ *
+ * Lines before the others that begin with # are comments, if they have another number of
+ * values, or if the header follows them. All other lines must have the same number of
+ * values. A line without any value is left out, unless there is one column.
  *
  * The first line has the names, unless columns of numbers or Booleans begin with one. All
  * values of a column decide what it is:
@@ -22,7 +25,9 @@
  * integers above 2^64, floats above 1.8e308. So are dates, t, f, yes and no. A value that
  * is missing makes a sequence of 0 or 1; "" in quotes is empty text in a column of text.
  *
- * Rejected: integers between 2^63 and 2^64 (state their type in a query of DuckDB).
+ * If the caller converts a column (bags_source_options.want), its values are their text.
+ *
+ * Rejected: integers between 2^63 and 2^64, unless the caller converts them.
  */
 #include "detect.h"
 #include "gzip.h"
@@ -52,6 +57,8 @@ typedef struct cv_column {
     bool missing, empty; /* some values are: nothing, "" in quotes */
     bool large, huge;    /* integers of more than 63, of more than 64 bits */
     bool sequence;
+    bags_source_want want;
+    uint64_t text_line; /* of its first value that is text */
 } cv_column;
 
 typedef struct cv_state {
@@ -61,13 +68,18 @@ typedef struct cv_state {
     size_t start, stop;
     bool ended;       /* there are no more */
     bags_code failed; /* to read or parse the file */
-    char separator;   /* 0: none */
+    char chosen;      /* the separator; 0: none */
+    char separator;   /* of this file, */
+    bool stated;      /* which states it in its first line */
     char line_break;
     uint64_t line, first; /* numbers of the next line and of the current one */
     bags_buffer *cells;
     cv_value *values; /* of the current line, in `cells` */
     size_t count;
     const char **header; /* the first line; NULL: it is data */
+    const char *
+        *hash; /* the line `hash_line` before it, which begins with #, or NULL */
+    uint64_t hash_line;
     cv_column *columns;
     size_t column_count;
     uint64_t next; /* the index of the next datapoint */
@@ -109,6 +121,37 @@ static int cv_byte(bags_source *s, size_t at) {
                                                  : c->data->data[c->start + at];
 }
 
+/* True at the end of a line: *size becomes that of its break. `byte` is the one there. */
+static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
+    const cv_state *c = (const cv_state *)s->state;
+    *size = byte != CV_END;
+    if (byte == CV_END || byte == c->line_break)
+        return true;
+    if (byte != '\r')
+        return false;
+    int next = cv_byte(s, at + 1);
+    *size += next == '\n';
+    return next == '\n' || next == CV_END;
+}
+
+/* Skip a first line sep=X. */
+static bags_code cv_read_separator(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    static const char word[] = "sep=";
+    size_t i = 0, size;
+    while (i < 4 && (cv_byte(s, i) | (i < 3 ? 32 : 0)) == word[i])
+        i++;
+    int byte = i == 4 ? cv_byte(s, 4) : CV_END;
+    c->stated = byte != CV_END && !strchr("\r\n\"", byte) &&
+                cv_is_end(s, 5, cv_byte(s, 5), &size);
+    if (c->stated) {
+        c->separator = (char)byte;
+        c->start += 5 + size;
+        c->first = ++c->line;
+    }
+    return c->failed;
+}
+
 static void cv_close_file(cv_state *c) {
     bags_import_stream_close(&c->stream);
     c->open = false;
@@ -143,26 +186,14 @@ static bags_code cv_open_file(bags_source *s) {
     const unsigned char *text = c->data->data + c->start;
     c->line_break =
         size && !memchr(text, '\n', size) && memchr(text, '\r', size) ? '\r' : '\n';
-    return BAGS_OK;
+    c->separator = c->chosen;
+    return cv_read_separator(s);
 }
 
 /* ---- lines ---- */
 
 static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
-}
-
-/* True at the end of a line: *size becomes that of its break. `byte` is the one there. */
-static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
-    const cv_state *c = (const cv_state *)s->state;
-    *size = byte != CV_END;
-    if (byte == CV_END || byte == c->line_break)
-        return true;
-    if (byte != '\r')
-        return false;
-    int next = cv_byte(s, at + 1);
-    *size += next == '\n';
-    return next == '\n' || next == CV_END;
 }
 
 /* Parse the value at *at, which is then after it: at a separator or the end of the line.
@@ -225,6 +256,23 @@ static bags_code cv_line(bags_source *s) {
         c->values[i].at += c->start;
     c->start += code ? 0 : at;
     return code;
+}
+
+/* Skip lines that begin with # and do not have `count` values. Quotes mean nothing there. */
+static bags_code cv_skip_comments(bags_source *s, size_t count, bool report) {
+    cv_state *c = (cv_state *)s->state;
+    while (cv_byte(s, 0) == '#') {
+        size_t at = 0, size = 0, values = 1;
+        for (int byte; byte = cv_byte(s, at), !cv_is_end(s, at, byte, &size); at++)
+            values += c->separator && byte == c->separator;
+        if (c->failed || values == count)
+            break;
+        if (report)
+            bags_source_leave_out(s, "comment line", 1, "line %" PRIu64, c->line);
+        c->start += at + size;
+        c->line++;
+    }
+    return c->failed;
 }
 
 /* ---- values ---- */
@@ -300,18 +348,26 @@ static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
     return CV_INTEGER;
 }
 
-/* What a value is. Spaces around numbers and Booleans do not matter. */
-static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out) {
+/* A value without the spaces around it. */
+static bags_value cv_trimmed(const cv_state *c, const cv_value *value) {
     const char *text = (const char *)c->data->data + value->at;
     size_t size = value->size;
-    if (size == 0)
-        return CV_NONE;
     while (size > 0 && *text == ' ') {
         text++;
         size--;
     }
     while (size > 0 && text[size - 1] == ' ')
         size--;
+    return bags_utf8_sized(text, size);
+}
+
+/* What a value is. Spaces around numbers and Booleans do not matter. */
+static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out) {
+    if (value->size == 0)
+        return CV_NONE;
+    bags_value trimmed = cv_trimmed(c, value);
+    const char *text = (const char *)trimmed.data;
+    size_t size = trimmed.size;
     out->integer = cv_is_word(text, size, "true");
     if (out->integer || cv_is_word(text, size, "false"))
         return CV_BOOL;
@@ -339,6 +395,8 @@ static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
         column->kind = kind;
     else if ((kind == CV_BOOL) != (column->kind == CV_BOOL))
         column->kind = CV_TEXT;
+    if (column->kind == CV_TEXT && !column->text_line)
+        column->text_line = c->first;
     if (kind != CV_TEXT ||
         bags_utf8_valid(c->data->data + value->at, value->size, NULL))
         return BAGS_OK;
@@ -358,6 +416,9 @@ static bags_code cv_next(bags_source *s) {
     for (;;) {
         bool opens = !c->open;
         bags_code code = opens ? cv_open_file(s) : BAGS_OK;
+        bool has_names = c->header && **c->header != '#';
+        if (!code && !s->ended && opens)
+            code = cv_skip_comments(s, has_names ? 0 : c->column_count, true);
         if (!code && !s->ended)
             code = cv_line(s);
         if (code || s->ended)
@@ -398,9 +459,19 @@ static bags_code cv_choose(bags_source *s) {
     char best = 0, best_first = 0;
     for (size_t i = 0; i < sizeof separators; i++) {
         size_t count = 0;
-        c->separator = separators[i];
+        c->chosen = separators[i];
         s->path_next = 0;
         bags_code code = cv_open_file(s);
+        if (!code && c->stated) {
+            best = c->separator;
+            break;
+        }
+        if (!code)
+            code = cv_skip_comments(s, 0, false);
+        if (!code && cv_byte(s, 0) == CV_END) { /* nothing else */
+            s->path_next = 0;
+            code = cv_open_file(s);
+        }
         for (size_t line = 0; !code && line < CV_SAMPLE; line++) {
             code = cv_line(s);
             if (line == 0 && !code && c->count > most_first) {
@@ -422,7 +493,7 @@ static bags_code cv_choose(bags_source *s) {
             best = c->separator;
         }
     }
-    c->separator = best ? best : best_first;
+    c->chosen = best ? best : best_first;
     cv_close_file(c);
     s->path_next = 0;
     return BAGS_OK;
@@ -435,11 +506,12 @@ static const char *const cv_types[] = {
 
 /* Decide whether the first line of the first file, `firsts`, is the header: unless a
  * column of numbers or Booleans begins with one. The columns are those of the lines after
- * it. */
+ * it. A line before it that begins with # is the header, unless a column of numbers or
+ * Booleans begins with text. */
 static bags_code cv_decide(
     bags_source *s, const char **firsts, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
-    bool data = false, text = false;
+    bool data = false, text = false, over_numbers = false;
     for (size_t i = 0; i < c->column_count; i++) {
         cv_kind kind = c->columns[i].kind, first = of_first[i].kind;
         bool number = kind == CV_INTEGER || kind == CV_FLOAT;
@@ -449,11 +521,17 @@ static bags_code cv_decide(
             text = text || first == CV_TEXT;
         } else if (number || kind == CV_BOOL) {
             data = data || first != CV_NONE;
-            text =
-                text || (first != CV_NONE && (number ? !is_number : first != CV_BOOL));
+            over_numbers =
+                over_numbers ||
+                (first != CV_NONE && (number ? !is_number : first != CV_BOOL));
         }
     }
-    if (!data || text) {
+    text = text || over_numbers;
+    if (c->hash && over_numbers)
+        bags_source_leave_out(s, "comment line", 1, "line %" PRIu64, c->hash_line);
+    if (c->hash && !over_numbers) {
+        c->header = c->hash;
+    } else if (!data || text) {
         c->header = firsts;
         return BAGS_OK;
     }
@@ -497,19 +575,73 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
     column->name = cv_name(s, i);
     if (!column->name)
         return BAGS_ERROR_MEMORY;
-    if (column->kind == CV_INTEGER && column->large && !column->huge)
+    if (s->options.want)
+        column->want = s->options.want(s->options.user, column->name);
+    if (column->want == BAGS_WANT_NUMBER && column->kind == CV_TEXT)
         return bags_source_fail(s, BAGS_ERROR_VALUE,
-            "column \"%.200s\": integers above 2^63-1 would be rounded; "
-            "state their type in a query of DuckDB (--from sql \"SELECT * FROM "
-            "read_csv('x.csv', types={'%.200s': 'UBIGINT'})\")",
+            "column \"%.200s\": line %" PRIu64
+            ": not a number, or it would lose zeros, a sign "
+            "or digits; use a type of text, such as utf8",
+            column->name, column->text_line);
+    if (column->kind == CV_INTEGER && column->large && !column->huge && !column->want)
+        return bags_source_fail(s, BAGS_ERROR_VALUE,
+            "column \"%.200s\": integers above 2^63-1 are not an i64; state a type: "
+            "--type '%.200s=u64'",
             column->name, column->name);
-    if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->huge))
+    if (column->kind == CV_NONE ||
+        (column->kind == CV_INTEGER && column->huge && !column->want) ||
+        column->want == BAGS_WANT_TEXT)
         column->kind = CV_TEXT;
     column->sequence = column->missing || (column->empty && column->kind != CV_TEXT);
     bags_source_field(s, column->name,
-        bags_source_format(
-            s, "%s%s", cv_types[column->kind], column->sequence ? "[]" : ""));
+        bags_source_format(s, "%s%s", column->want ? "utf8" : cv_types[column->kind],
+            column->sequence ? "[]" : ""));
     return BAGS_OK;
+}
+
+/* The text of the current line's values. */
+static const char **cv_texts(bags_source *s) {
+    const cv_state *c = (const cv_state *)s->state;
+    const char **texts =
+        (const char **)bags_source_alloc(s, c->count, sizeof(const char *));
+    for (size_t i = 0; texts && i < c->count; i++) {
+        texts[i] =
+            bags_source_text(s, c->data->data + c->values[i].at, c->values[i].size);
+        if (!texts[i])
+            return NULL;
+    }
+    return texts;
+}
+
+/* Skip the comments before the first line of the first file. The last line that begins with
+ * # may be the header: keep its values. */
+static bags_code cv_open_comments(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    if (cv_byte(s, 0) != '#')
+        return c->failed;
+    bags_code code = cv_skip_comments(s, 0, false);
+    if (!code)
+        code = cv_line(s);
+    size_t count = c->count;
+    s->path_next = 0;
+    if (!code)
+        code = cv_open_file(s);
+    if (code || count == 0)
+        return code; /* all lines begin with # */
+    code = cv_skip_comments(s, count, true);
+    if (code || cv_byte(s, 0) != '#')
+        return code;
+    size_t at = 0, size = 0;
+    while (!cv_is_end(s, at, cv_byte(s, at), &size))
+        at++;
+    if (cv_byte(s, at + size) == '#')
+        return c->failed;
+    code = cv_line(s);
+    if (code || c->count != count)
+        return code;
+    c->hash = cv_texts(s);
+    c->hash_line = c->first;
+    return c->hash ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* Read the first line of the first file: the columns, and its text. */
@@ -517,6 +649,8 @@ static bags_code cv_open_columns(
     bags_source *s, const char ***firsts, cv_column **of_first) {
     cv_state *c = (cv_state *)s->state;
     bags_code code = cv_open_file(s);
+    if (!code)
+        code = cv_open_comments(s);
     if (!code)
         code = cv_line(s);
     if (!code && c->count == 0)
@@ -526,14 +660,11 @@ static bags_code cv_open_columns(
     c->column_count = c->count;
     c->columns = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
     *of_first = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
-    *firsts = (const char **)bags_source_alloc(s, c->count, sizeof(const char *));
+    *firsts = cv_texts(s);
     if (!c->columns || !*of_first || !*firsts)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < c->count; i++) {
-        (*firsts)[i] =
-            bags_source_text(s, c->data->data + c->values[i].at, c->values[i].size);
-        code = (*firsts)[i] ? cv_learn(s, &(*of_first)[i], i) : BAGS_ERROR_MEMORY;
-    }
+    for (size_t i = 0; !code && i < c->count; i++)
+        code = cv_learn(s, &(*of_first)[i], i);
     return code;
 }
 
@@ -600,13 +731,18 @@ static bags_code cv_read(bags_source *s, uint64_t index) {
         bool good = kind == column->kind ||
                     (kind == CV_INTEGER && column->kind == CV_FLOAT) ||
                     (kind == CV_NONE && column->sequence);
-        if (!good || (kind == CV_INTEGER && column->kind == CV_INTEGER && all[i].large))
+        if (!good || (kind == CV_INTEGER && column->kind == CV_INTEGER &&
+                         all[i].large && !column->want))
             return bags_source_fail(
                 s, BAGS_ERROR_CORRUPT, "the file changed while it was read");
         s->entries[i].count = kind != CV_NONE;
         if (kind == CV_TEXT)
             s->values[i] =
                 bags_utf8_sized((const char *)c->data->data + value->at, value->size);
+        else if (column->want)
+            s->values[i] = kind != CV_BOOL  ? cv_trimmed(c, value)
+                           : all[i].integer ? bags_utf8("true")
+                                            : bags_utf8("false");
         else if (kind == CV_BOOL)
             s->values[i] = bags_blob(bits + all[i].integer, 1);
         else if (column->kind == CV_INTEGER)

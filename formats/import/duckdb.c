@@ -17,7 +17,8 @@
  *     text               utf8; so are decimals, huge integers, UUIDs, enums,
  *                        intervals and bits
  *     blobs              jpeg or png if all of them begin like that, else bytes
- *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets
+ *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
+ *                        bytes with a path, which are a file elsewhere, are an error
  *     lists              sequences; of structs, one per member; a list in a list is
  *                        array(DTYPE,-1). NULL is an empty sequence
  *     fixed-size lists   array(DTYPE,N)
@@ -107,7 +108,8 @@ typedef struct dk_list {
 
 typedef struct dk_column {
     const char *name, *expression; /* in SQL */
-    bags_dtype dtype;              /* of numbers; otherwise it is text or a blob */
+    const char *file; /* the first path next to bytes that are NULL, or NULL: text */
+    bags_dtype dtype; /* of numbers; otherwise it is text or a blob */
     bool text;
     bool list;     /* a list of values */
     bool inner;    /* values are lists: arrays of one dimension */
@@ -289,7 +291,17 @@ static dk_kind dk_kind_of(int type) {
 }
 
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
-    void *type, bool list, int depth);
+    const char *file, void *type, bool list, int depth);
+
+/* The first path next to bytes that are NULL, as text: of a {bytes, path} or a list of them.
+ * NULL in SQL if there is none. */
+static const char *dk_file(bags_source *s, const char *expression, bool list) {
+    return bags_source_format(s,
+        "([CAST(struct_extract(x, 'path') AS VARCHAR) FOR x IN %s%s%s IF "
+        "struct_extract(x, 'bytes') IS NULL AND struct_extract(x, 'path') IS NOT "
+        "NULL])[1]",
+        list ? "" : "[", expression, list ? "" : "]");
+}
 
 /* Add the columns of a struct, or of a list of them. */
 static bags_code dk_members(bags_source *s, const char *name, const char *expression,
@@ -297,12 +309,15 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
     const dk_library *call = &((dk_state *)s->state)->call;
     uint64_t count = call->struct_type_child_count(type);
     bags_code code = BAGS_OK;
-    bool file = count == 2; /* {bytes, path} */
-    for (uint64_t i = 0; i < count && file; i++) {
+    bool is_file = count == 2; /* {bytes, path} */
+    for (uint64_t i = 0; i < count && is_file; i++) {
         char *member = call->struct_type_child_name(type, i);
-        file = member && (!strcmp(member, "bytes") || !strcmp(member, "path"));
+        is_file = member && (!strcmp(member, "bytes") || !strcmp(member, "path"));
         call->free(member);
     }
+    const char *file = is_file ? dk_file(s, expression, list) : NULL;
+    if (is_file && !file)
+        return BAGS_ERROR_MEMORY;
     for (uint64_t i = 0; i < count && !code; i++) {
         char *member = call->struct_type_child_name(type, i);
         void *inner = call->struct_type_child_type(type, i);
@@ -313,13 +328,13 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
                 ? bags_source_format(
                       s, "[struct_extract(x, %s) FOR x IN %s]", quoted, expression)
                 : bags_source_format(s, "struct_extract(%s, %s)", expression, quoted);
-        const char *full = !member ? NULL
-                           : file  ? name
-                                   : bags_source_format(s, "%s.%s", name, member);
+        const char *full = !member   ? NULL
+                           : is_file ? name
+                                     : bags_source_format(s, "%s.%s", name, member);
         if (!value || !full)
             code = BAGS_ERROR_MEMORY;
-        else if (!file || !strcmp(member, "bytes"))
-            code = dk_columns(s, full, value, inner, list, depth + 1);
+        else if (!is_file || !strcmp(member, "bytes"))
+            code = dk_columns(s, full, value, file, inner, list, depth + 1);
         else
             bags_source_leave_out(s, "column", 1, "%s.%s", name, member);
         call->free(member);
@@ -330,13 +345,14 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
 
 /* Add the columns that a value of this type becomes, or a list of such values. */
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
-    void *type, bool list, int depth) {
+    const char *file, void *type, bool list, int depth) {
     dk_state *d = (dk_state *)s->state;
     const dk_library *call = &d->call;
     dk_column column;
     memset(&column, 0, sizeof column);
     column.name = name;
     column.expression = expression;
+    column.file = file;
     column.list = list;
     int id = call->get_type_id(type);
     dk_kind kind = dk_kind_of(id);
@@ -344,7 +360,7 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
         return dk_members(s, name, expression, type, list, depth);
     if (id == DK_LIST && !list) {
         void *inner = call->list_type_child_type(type);
-        bags_code code = dk_columns(s, name, expression, inner, true, depth + 1);
+        bags_code code = dk_columns(s, name, expression, NULL, inner, true, depth + 1);
         call->destroy_logical_type(&inner);
         return code;
     }
@@ -511,8 +527,9 @@ static bags_code dk_connect(bags_source *s) {
 
 static bool dk_is_blob(const dk_column *c) { return !c->dtype && !c->text; }
 
-/* Ask for the number of rows and, of each column, for the number of values; of blobs,
- * whether all begin like a JPEG, or a PNG. */
+/* Ask for the number of rows and, of each column, for the number of values; of files, for
+ * the number of paths without bytes, and a path; of blobs, whether all begin like a JPEG,
+ * or a PNG. */
 static bags_code dk_ask(bags_source *s) {
     static const char *const bounds[2][2] = {{"\\xFF\\xD8\\xFF", "\\xFF\\xD9"},
         {"\\x89PNG\\x0D\\x0A\\x1A\\x0A", "\\x89PNG\\x0D\\x0A\\x1A\\x0B"}};
@@ -522,6 +539,8 @@ static bags_code dk_ask(bags_source *s) {
         const dk_column *c = &d->columns[i];
         const char *x = c->list ? "x" : c->expression;
         dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
+        if (c->file)
+            dk_add(s, bags_source_format(s, ", count(%s), min(%s)", c->file, c->file));
         for (int k = 0; dk_is_blob(c) && k < 2; k++) {
             const char *test =
                 bags_source_format(s, "%s >= '%s'::BLOB AND %s < '%s'::BLOB", x,
@@ -540,12 +559,13 @@ static bags_code dk_ask(bags_source *s) {
 static bags_code dk_count(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     uint64_t at = 0;
-    dk_column number, truth;
-    bags_value value;
+    dk_column number, truth, text;
+    bags_value value, path;
     memset(&number, 0, sizeof number);
-    truth = number;
+    truth = text = number;
     number.dtype = BAGS_DTYPE_INT64;
     truth.dtype = BAGS_DTYPE_BOOL;
+    text.text = true;
     bags_code code = dk_ask(s);
     if (!code)
         code = dk_next(s);
@@ -560,6 +580,18 @@ static bags_code dk_count(bags_source *s) {
         bool kinds[2] = {false, false};
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
         c->optional = !c->list && value.uint != s->length;
+        if (c->file) {
+            dk_value(
+                d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
+            void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
+            if (value.uint && dk_value(d, &text, vector, 0, &path))
+                return bags_source_fail(s, BAGS_ERROR_VALUE,
+                    "column %.200s: its bytes are NULL, and its path is \"%.*s\": a "
+                    "file "
+                    "elsewhere (datapoints: %" PRIu64 "); " BAGS_IMPORT_EMBED,
+                    c->name, (int)(path.size < 200 ? path.size : 200),
+                    (const char *)path.data, value.uint);
+        }
         for (int k = 0; dk_is_blob(c) && k < 2; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
@@ -722,7 +754,8 @@ static bags_code dk_open(bags_source *s) {
         void *type = d->call.column_logical_type(&d->result, i);
         name = name ? bags_source_text(s, name, strlen(name)) : NULL;
         const char *quoted = name ? dk_quote(s, name, '"') : NULL;
-        code = quoted ? dk_columns(s, name, quoted, type, false, 0) : BAGS_ERROR_MEMORY;
+        code = quoted ? dk_columns(s, name, quoted, NULL, type, false, 0)
+                      : BAGS_ERROR_MEMORY;
         d->call.destroy_logical_type(&type);
     }
     if (!code && d->count == 0)

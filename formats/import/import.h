@@ -89,6 +89,13 @@ typedef enum bags_source_layout {
     BAGS_LAYOUT_EPISODES, /* a datapoint is a group of arrays */
 } bags_source_layout;
 
+/* What the caller makes of the text of a field. */
+typedef enum bags_source_want {
+    BAGS_WANT_NOTHING, /* the importer decides on the type */
+    BAGS_WANT_TEXT,    /* text, as it is in the source */
+    BAGS_WANT_NUMBER,  /* numbers or Booleans: others are an error, "" is missing */
+} bags_source_want;
+
 /* Things of one kind that are left out of the dataset. */
 #define BAGS_LEFT_OUT_NAMES 5
 typedef struct bags_left_out {
@@ -105,6 +112,9 @@ typedef struct bags_source_options {
      * them. May be NULL. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
+    /* Of CSV, called for each field while a source is opened: unless it returns
+     * BAGS_WANT_NOTHING, the field is utf8 with the text of its values. May be NULL. */
+    bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* of HDF5; other formats have one layout */
     /* Of raw tokens. Without a separator each document has `document` tokens, the last one
      * what is left. */
@@ -306,6 +316,11 @@ const char *bags_import_guessed(const bags_import_column *column);
  * `sequence` is set. */
 void bags_source_add_columns(
     bags_source *source, const char *(*type)(const bags_import_column *column));
+
+/* The remedy if images or audio of Hugging Face's datasets are not in the source. */
+#define BAGS_IMPORT_EMBED                                                              \
+    "embed the files in the source: dataset.with_format(\"arrow\").map("               \
+    "datasets.table.embed_table_storage, batched=True)"
 
 /* ---- without a source ---- */
 

@@ -12,7 +12,7 @@
  *                                                  array(int8), ...: one number
  *     ndarray:DTYPE:SHAPE                          array(DTYPE,SHAPE)
  *     ndarray, ndarray:DTYPE; pil                  array
- *     jpeg; png                                    jpeg; png, as stored
+ *     jpeg, jpeg:QUALITY; png                      jpeg; png, as stored
  *     jpeg_array, jpegarray, list[jpeg]; list[png]; list[pil]
  *                                                  jpeg[]; png[]; array[]
  *
@@ -145,8 +145,8 @@ static const char *md_ndarray(bags_source *s, const char *text, md_column *colum
 static bags_code md_make_column(bags_source *s, md_column *column, const char *name,
     const char *encoding, json_object *size) {
     const char *path = ((md_state *)s->state)->index_path;
-    const char *arguments = !strncmp(encoding, "ndarray:", 8) ? encoding + 8 : "";
-    size_t length = *arguments ? 7 : strlen(encoding);
+    size_t length = strcspn(encoding, ":");
+    const char *arguments = encoding[length] ? encoding + length + 1 : "";
     const char *type = NULL;
     for (size_t j = 0; j < sizeof md_encodings / sizeof *md_encodings; j++)
         if (strlen(md_encodings[j].name) == length &&
@@ -156,8 +156,12 @@ static bags_code md_make_column(bags_source *s, md_column *column, const char *n
         }
     if (json_object_is_type(size, json_type_int))
         column->size = json_object_get_uint64(size);
-    if (type && *arguments)
+    if (type && *arguments && column->encoding.kind == MD_ARRAY)
         type = md_ndarray(s, arguments, column);
+    else if (type && *arguments &&
+             (strncmp(type, "jpeg", 4) != 0 ||
+                 strspn(arguments, "0123456789") != strlen(arguments)))
+        type = NULL; /* the quality of a JPEG is of no use here */
     if (!type)
         return bags_fail(s->err, BAGS_ERROR_TYPE,
             "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64 ")",

@@ -5,8 +5,8 @@
  * bytes, and their masked CRC-32C. All are checked. Files that are compressed are
  * rejected.
  *
- * The first record decides: if it is an Example with at least one feature, every
- * record must be one, and each feature is a field; otherwise the only field is
+ * The first record that is not an Example without lists decides: if it is an Example,
+ * every record must be one, and each feature is a field; otherwise the only field is
  * `record: bytes`. A first pass over all records finds the type of each feature:
  *
  *     a list of        always one value        other numbers of values
@@ -329,15 +329,19 @@ static bool tf_accept(const char *name) { return strstr(name, "tfrecord") != NUL
 static bags_code tf_open(bags_source *s) {
     tf_state *t = (tf_state *)s->state;
     bags_view record;
-    size_t found;
+    size_t found = 0;
+    bool decided = false;
     bags_code code = bags_source_files(s, tf_accept);
     /* The first pass. */
     while (!code) {
         code = tf_next(s, false, &record);
         if (code || s->ended)
             break;
-        if (t->next == 1)
-            t->examples = !tf_walk(s, record, NULL, &found) && found > 0;
+        if (!decided) {
+            t->examples = !tf_walk(s, record, NULL, &found);
+            decided = !t->examples || found > 0;
+            t->examples = t->examples && decided;
+        }
         if (t->examples)
             code = tf_walk(s, record, tf_learn, &found);
     }

@@ -4,9 +4,10 @@
  *
  * The members "dir/000017.jpg" and "dir/000017.seg.png", one after the other, are
  * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
- * case). Members that are not files, whose names have no such ending, begin with a
- * dot, or are like __this__, belong to no sample, and are left out. A tar file may be compressed
- * (gzip, zstd, xz, bzip2, lz4).
+ * case). A key that appears again later in the same tar is an error: its members would
+ * become two samples. Members that are not files, whose names have no such ending, begin
+ * with a dot, or are like __this__, belong to no sample, and are left out. A tar file may
+ * be compressed (gzip, zstd, xz, bzip2, lz4).
  *
  * A first pass over the members finds the fields. `__key__` is utf8; the others are
  * the members' bytes, of the type that all of a field begin with, or utf8 if all are
@@ -19,6 +20,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #define WD_FIELDS 4096     /* the most fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
@@ -37,6 +39,11 @@ typedef struct wd_state {
     bool pending;       /* if there is one */
     uint64_t stop;      /* where it ended in the tar */
     uint64_t next;      /* the index of the next sample */
+    bags_buffer *keys;  /* of the tar: `keys_size` bytes, each key with its NUL */
+    size_t keys_size;
+    bags_buffer *sorted; /* `key_count` pointers to them */
+    size_t key_count;
+    bool learned; /* the first pass is over */
 } wd_state;
 
 /* ---- bytes ---- */
@@ -186,7 +193,8 @@ static bags_code wd_advance(bags_source *s) {
             return wd_fail(s);
         if (archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry))
             code = wd_split(s, name);
-        if (!code && !w->pending && archive_entry_filetype(entry) != AE_IFDIR)
+        if (!code && !w->pending && !w->learned &&
+            archive_entry_filetype(entry) != AE_IFDIR)
             bags_source_leave_out(s, "member", 1, "%s", name);
     }
     return code;
@@ -298,6 +306,50 @@ static bags_code wd_sample(bags_source *s, wd_task task) {
     return code;
 }
 
+/* ---- keys ---- */
+
+static bags_code wd_note_key(bags_source *s) {
+    wd_state *w = (wd_state *)s->state;
+    size_t size = strlen((const char *)w->key->data) + 1;
+    bags_code code = bags_source_reserve(s, &w->keys, w->keys_size + size);
+    if (code)
+        return code;
+    memcpy(w->keys->data + w->keys_size, w->key->data, size);
+    w->keys_size += size;
+    w->key_count++;
+    return BAGS_OK;
+}
+
+static int wd_compare(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+/* Fail if a key appears twice among those of a tar file, and forget them. */
+static bags_code wd_check_keys(bags_source *s, size_t file) {
+    wd_state *w = (wd_state *)s->state;
+    const char *key = (const char *)w->keys->data;
+    bags_code code = w->key_count < SIZE_MAX / sizeof key
+                         ? bags_source_reserve(s, &w->sorted, w->key_count * sizeof key)
+                         : bags_source_no_memory(s);
+    if (code)
+        return code;
+    const char **sorted = (const char **)(void *)w->sorted->data;
+    for (size_t i = 0; i < w->key_count; i++, key += strlen(key) + 1)
+        sorted[i] = key;
+    qsort(sorted, w->key_count, sizeof *sorted, wd_compare);
+    for (size_t i = 1; i < w->key_count; i++)
+        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
+            s->where = s->paths[file];
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "key \"%.200s\" appears again after members of another key; write the "
+                "tar "
+                "with sorted members: tar --sort=name",
+                sorted[i]);
+        }
+    w->keys_size = w->key_count = 0;
+    return BAGS_OK;
+}
+
 /* ---- the source ---- */
 
 static bags_code wd_open(bags_source *s) {
@@ -308,7 +360,12 @@ static bags_code wd_open(bags_source *s) {
     if (!code)
         code = wd_advance(s);
     while (!code && w->pending) {
+        size_t file = s->path_next - 1;
         code = wd_sample(s, WD_LEARN);
+        if (!code)
+            code = wd_note_key(s);
+        if (!code && (!w->pending || s->path_next - 1 != file))
+            code = wd_check_keys(s, file);
         if (code)
             break;
         const char *key = (const char *)w->key->data;
@@ -317,6 +374,7 @@ static bags_code wd_open(bags_source *s) {
     s->length = w->next;
     s->path_next = 0;
     w->next = 0;
+    w->learned = true;
     bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
     bags_source_add_columns(s, bags_import_guessed);
     return code ? code : wd_advance(s);

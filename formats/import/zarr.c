@@ -19,7 +19,8 @@
  * those of its scene are repeated, "scenes.host", and scene_index is its number.
  * agents_mask, which L5Kit derives from the others, is left out, as are attributes.
  *
- * A missing chunk is the fill value, which its dtype must hold exactly.
+ * A missing chunk is the fill value, which its dtype must hold exactly. An array that has
+ * files, but no chunk under a name that .zarray states, is an error.
  *
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
@@ -73,6 +74,10 @@ typedef struct zr_array {
     zr_member *members;
     size_t count; /* of them */
     size_t first; /* its first field */
+    /* Of the files in its directory: one is a chunk; the key of another one, by preference
+     * of a chunk with the other separator, or NULL. */
+    bool has_chunk, other_is_chunk;
+    const char *other;
     /* Rows band_start to band_stop. */
     uint64_t band_start, band_stop;
     bags_buffer *band;
@@ -89,7 +94,7 @@ typedef struct zr_state {
     zr_entry *entries; /* sorted by name, each once */
     size_t entry_count;
     const char *root;
-    bags_buffer *file, *chunk;
+    bags_buffer *file, *chunk, *path;
     const char **keys; /* of arrays */
     size_t key_count;
     const char **attributes; /* keys of .zattrs, without that name */
@@ -287,26 +292,6 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
- * written with as many digits: 0.1 is a float32, 16777217 is not. */
-static bool zr_is_decimal(const char *text, double number, double held) {
-    char again[64];
-    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
-    for (; *text && *text != 'e' && *text != 'E'; text++) {
-        if (*text < '0' || *text > '9' || (*text == '0' && digits == 0))
-            continue;
-        digits++;
-        zeros = *text == '0' ? zeros + 1 : 0;
-    }
-    digits -= zeros;
-    bool is_zero = number <= 0 && number >= 0;
-    if (digits == 0 || is_zero)
-        return digits == 0;
-    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
-    double same = strtod(again, NULL);
-    return digits <= 17 && same <= number && same >= number;
-}
-
 /* A number in JSON, or one of three words, as a little-endian float. */
 static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -332,7 +317,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     if (word < 3 || !fits || isinf(number))
         return word < 3;
     if (is_double)
-        return zr_is_decimal(text, number, held);
+        return format_is_decimal(text, number, held);
     return *text == '-' ? held >= -9223372036854775808.0 &&
                               (int64_t)held == json_object_get_int64(value)
                         : held < 18446744073709551616.0 &&
@@ -971,12 +956,140 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
     return code;
 }
 
-/* A directory of the source. */
+/* ---- files ---- */
+
+/* True if a name in the array's directory is the name of one of its chunks. */
+static bool zr_is_chunk(const zr_array *a, const char *name, char separator) {
+    size_t dims = a->dims ? a->dims : 1;
+    for (size_t d = 0; d < dims; d++) {
+        size_t digits = strspn(name, "0123456789");
+        uint64_t length = a->dims ? a->shape[d] : 1, chunk = a->dims ? a->chunks[d] : 1;
+        if (digits == 0 || digits > 19 || (digits > 1 && *name == '0') || !length ||
+            strtoull(name, NULL, 10) > (length - 1) / chunk)
+            return false;
+        name += digits;
+        if (d + 1 < dims && *name++ != separator)
+            return false;
+    }
+    return *name == 0;
+}
+
+/* Report a file that no field has: of an array, or of none. */
+static int zr_other_file(bags_source *s, zr_array *a, const char *key) {
+    const char *root = ((const zr_state *)s->state)->root;
+    size_t size = strlen(root);
+    bags_source_leave_out(
+        s, "other file", 1, "%s", key + (strncmp(key, root, size) ? 0 : size));
+    if (!a)
+        return 0;
+    bool is_chunk =
+        zr_is_chunk(a, key + strlen(a->key), *a->separator == '.' ? '/' : '.');
+    if (a->other &&
+        (is_chunk != a->other_is_chunk ? a->other_is_chunk : strcmp(a->other, key) < 0))
+        return 0;
+    a->other_is_chunk = is_chunk;
+    a->other = bags_source_text(s, key, strlen(key));
+    return a->other ? 0 : ENOMEM;
+}
+
+/* A directory of the source, and its array. */
 typedef struct zr_directory {
     bags_source *s;
+    zr_array *array;
     const char *key;
     int depth;
 } zr_directory;
+
+/* Find the files of an array in a directory, and below. Names of chunks are enough, since
+ * there may be millions. */
+static int zr_walk_array(void *user, const char *name) {
+    const zr_directory *in = (const zr_directory *)user;
+    const bags_io *io = bags_io_local();
+    bags_source *s = in->s;
+    zr_state *z = (zr_state *)s->state;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    zr_directory below = {s, in->array, NULL, in->depth + 1};
+    size_t size = strlen(in->key), more = strlen(name);
+    if (name[0] == '.')
+        return 0;
+    if (bags_source_reserve(s, &z->path, size + more))
+        return ENOMEM;
+    char *key = (char *)memcpy(z->path->data, in->key, size);
+    memcpy(key + size, name, more + 1);
+    if (zr_is_chunk(in->array, key + strlen(in->array->key), *in->array->separator)) {
+        in->array->has_chunk = true;
+        return 0;
+    }
+    below.key = bags_source_format(s, "%s/", key);
+    const char *path =
+        below.key ? bags_source_format(s, "%s/%s", s->path, below.key) : NULL;
+    int error = path ? io->kind(io->user, path, &kind) : ENOMEM;
+    if (error || kind != BAGS_PATH_DIRECTORY)
+        return error ? error : zr_other_file(s, in->array, key);
+    return below.depth > BAGS_MAX_DIMS
+               ? ELOOP
+               : io->list(io->user, path, zr_walk_array, &below);
+}
+
+/* Find the files in a .zip: both lists are sorted. */
+static int zr_walk_members(bags_source *s) {
+    zr_state *z = (zr_state *)s->state;
+    size_t next = 0;
+    int error = 0;
+    for (size_t i = 0; !error && i < z->entry_count; i++) {
+        const char *name = z->entries[i].name;
+        size_t size = strlen(name);
+        if (name[0] == '.' || strstr(name, "/.") || size == 0 || name[size - 1] == '/')
+            continue;
+        while (next < z->count && strcmp(z->arrays[next].key, name) <= 0)
+            next++;
+        zr_array *a = next ? &z->arrays[next - 1] : NULL;
+        if (a && strncmp(name, a->key, strlen(a->key)) != 0)
+            a = NULL;
+        if (a && zr_is_chunk(a, name + strlen(a->key), *a->separator))
+            a->has_chunk = true;
+        else
+            error = zr_other_file(s, a, name);
+    }
+    return error;
+}
+
+/* Find the files of the arrays. An array of which all chunks are missing has only fill
+ * values: so if it has files, they may be chunks under names that are not looked up. */
+static bags_code zr_check_files(bags_source *s) {
+    zr_state *z = (zr_state *)s->state;
+    const bags_io *io = bags_io_local();
+    int error = z->zip ? zr_walk_members(s) : 0;
+    for (size_t i = 0; !error && !z->zip && i < z->count; i++) {
+        zr_directory top = {s, &z->arrays[i], z->arrays[i].key, 0};
+        const char *path = bags_source_format(s, "%s/%s", s->path, top.key);
+        error = path ? io->list(io->user, path, zr_walk_array, &top) : ENOMEM;
+    }
+    if (error)
+        return error == ENOMEM
+                   ? bags_source_no_memory(s)
+                   : bags_source_fail(s, BAGS_ERROR_IO, "%s", strerror(error));
+    for (size_t i = 0; i < z->count; i++) {
+        const zr_array *a = &z->arrays[i];
+        const char *first = a->key;
+        if (a->has_chunk || !a->other || (a->dims && a->shape[0] == 0))
+            continue;
+        for (size_t d = 0; first && d < (a->dims ? a->dims : 1); d++)
+            first = bags_source_format(s, "%s%s0", first, d ? a->separator : "");
+        if (!first)
+            return BAGS_ERROR_MEMORY;
+        const char *remedy =
+            a->other_is_chunk
+                ? bags_source_format(s,
+                      "; set \"dimension_separator\": \"%s\" in %s.zarray",
+                      *a->separator == '.' ? "/" : ".", a->key)
+                : "";
+        return bags_source_fail(s, BAGS_ERROR_MISSING,
+            "no chunk has a name that %s.zarray states (found %s, expected %s)%s",
+            a->key, a->other, first, remedy ? remedy : "");
+    }
+    return BAGS_OK;
+}
 
 /* Find the arrays in a directory, and below. */
 static int zr_walk(void *user, const char *name) {
@@ -984,7 +1097,7 @@ static int zr_walk(void *user, const char *name) {
     const bags_io *io = bags_io_local();
     bags_source *s = in->s;
     bags_path_kind kind = BAGS_PATH_NONE;
-    zr_directory below = {s, NULL, in->depth + 1};
+    zr_directory below = {s, NULL, NULL, in->depth + 1};
     below.key = *name ? bags_source_format(s, "%s%s/", in->key, name) : "";
     const char *path =
         below.key ? bags_source_format(s, "%s/%s", s->path, below.key) : NULL;
@@ -1044,7 +1157,7 @@ static int zr_compare(const void *a, const void *b) {
 static bags_code zr_open_arrays(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     bags_path_kind kind = bags_import_kind(s->path, NULL);
-    zr_directory top = {s, "", 0};
+    zr_directory top = {s, NULL, "", 0};
     if (kind == BAGS_PATH_NONE)
         return bags_source_fail(
             s, BAGS_ERROR_MISSING, "cannot open: No such file or directory");
@@ -1082,6 +1195,8 @@ static bags_code zr_open_arrays(bags_source *s) {
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
+    if (!code)
+        code = zr_check_files(s);
     for (size_t i = 0; !code && i < z->attributes_count; i++)
         code = zr_attributes(s, z->attributes[i]);
     return code;

@@ -498,3 +498,59 @@ def directories_that_have_numbers_as_names_are_not_shards():
     refuse('info', 'claimed', says='claimed/000000: unfinished')
     pathlib.Path('claimed/000000/n.bag').touch()
     refuse('info', 'claimed', says='claimed/000000: unfinished')
+
+
+def _npy(name, descr, shape, data):
+    head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b' ' * (-(len(head) + 11) % 64) + b'\n'
+    pathlib.Path(name).write_bytes(b'\x93NUMPY\1\0' + struct.pack('<H', len(head)) + head + data)
+    return json.dumps({'x': {'file': name}}) + '\n'
+
+
+def npy_files_of_every_dtype_are_shown():
+    """Dates as their number of units, text, structures; bytes that JSON cannot hold by size."""
+    structure = "[('a', [('b', '>i2'), ('', '|V1'), ('c', '<U1')]), ('d', '<f4', (1, 2)), ('e', '>c8')]"
+    record = struct.pack('>hx', -2) + 'é'.encode('utf-32-le') + struct.pack('<2f', 1, .5) + \
+        struct.pack('>2f', 1, -2)
+    shown = {'a': {'b': -2, 'c': 'é'}, 'd': [[1, .5]], 'e': '1-2j'}
+    text = ''.join(('a\0\0', 'é\0😀', '\0\0\0')).encode('utf-32-be')
+    most = [(1 << 63) - 1, -1 << 63]
+    cases = [
+        ("'<M8[25s]'", (2,), struct.pack('<2q', *most), [most[0], 'NaT']),
+        ("'>m8[ns]'", (2, 1), struct.pack('>2q', 1, -1), [[1], [-1]]),
+        ("'>U3'", (3,), text, ['a', 'é\0😀', '']),
+        ("'<U1'", (2,), struct.pack('<2I', 0xD800, 0x110000), [{'bytes': 4}] * 2),
+        ("'|S2'", (3,), b'a\0\xff\xff\0\0', ['a', {'bytes': 2}, '']),
+        ("'|V3'", (1,), b'abc', [{'bytes': 3}]),
+        ("'<f16'", (1,), bytes(16), [{'bytes': 16}]),
+        (structure, (2,), record * 2, [shown] * 2),
+        ("'<M8[D]'", (), struct.pack('<q', 7), 7),
+        ("'<U2'", (0,), b'', []),
+    ]
+    pathlib.Path('m.jsonl').write_text(''.join(
+        _npy(f'{i}.npy', *case[:3]) for i, case in enumerate(cases)))
+    run('pack', 'm.jsonl', 'out', '--spec', 'x=npy')
+    pathlib.Path('z.jsonl').write_text(
+        pathlib.Path('m.jsonl').read_text().replace('"file"', '"from"'))
+    has_zstd = 'zstd' in run('--version').out.decode().split()
+    if has_zstd:
+        run('pack', 'z.jsonl', 'zstd', '--spec', 'x=zstd(npy)')
+    def flat(value, dims):
+        return [b for a in value for b in flat(a, dims - 1)] if dims else [value]
+    for path in ('out', 'zstd')[:1 + has_zstd]:
+        for (descr, shape, data, value), row, whole in zip(
+                cases, run('get', path, ':').lines, run('get', path, ':', '--lists').lines):
+            dtype = descr.strip("'")
+            assert whole == {'x': {'dtype': dtype, 'list': value}}, whole
+            assert row == {'x': {'dtype': dtype, 'shape': list(shape), 'preview':
+                                 flat(value, len(shape))} if shape else value}, row
+    # Elements that are large, or many lists without elements.
+    descr = "[('a', '|i1', (99, 999))]"
+    pathlib.Path('m.jsonl').write_text(
+        _npy('0.npy', descr, (1,), bytes(99 * 999)) +
+        _npy('1.npy', "[('a', '|i1', (1099511627776, 0))]", (1,), b''))
+    run('pack', 'm.jsonl', 'large', '--spec', 'x=npy')
+    for options in ([], ['--lists']):
+        first, second = run('get', 'large', ':', *options).lines
+        assert first == {'x': {'dtype': descr, 'shape': [1], 'preview': []}}
+        assert second['x']['preview'] == []

@@ -215,6 +215,25 @@ def the_first_file_of_classes_counts():
     assert sorted(os.listdir()) == ['d', 'names.txt', 'out', 'slow']
 
 
+def jpegs_that_are_not_decoded_are_counted():
+    """CMYK, and 12 bits per channel, in `images` and `pack`, also in sequences."""
+    cmyk = (harness.ROOT / 'tests/data/images/bad-cmyk.jpg').read_bytes()
+    at = cmyk.index(b'\xff\xc0') + 4
+    deep = cmyk[:at] + b'\x0c' + cmyk[at + 1:]
+    pathlib.Path('in').mkdir()
+    for name, data in (('a', cmyk), ('b', deep), ('c', JPEG)):
+        pathlib.Path(f'in/{name}.jpg').write_bytes(data)
+    says = ': 2 JPEGs in CMYK or with more than 8 bits per channel'
+    assert 'out' + says in run('images', 'in', 'out').out.decode()
+    assert says not in run('images', 'in', 'bytes', '--type', 'bytes').out.decode()
+    files = [{'file': f'in/{name}.jpg'} for name in 'abc']
+    for value, spec in ((files, 'x=jpeg[]'), (files[1], 'x=jpeg'), (files[2], 'x=jpeg')):
+        pathlib.Path('m.jsonl').write_text(json.dumps({'x': value}) + '\n')
+        said = run('pack', 'm.jsonl', f'o{len(value)}{value is files[2]}', '--spec', spec).out.decode()
+        count = 2 if value is files else int(value is files[1])
+        assert (f': {count} JPEG' in said) == bool(count), said
+
+
 def images_are_resumed_and_appended():
     _tree({f'd/{i % 3}/{i:02}.jpg': JPEG + bytes([i]) for i in range(11)})
     _tree({'e/x/1.jpg': JPEG})

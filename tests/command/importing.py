@@ -180,7 +180,8 @@ def fields_are_selected_renamed_and_converted():
             (('--type', 'jpg=png'), ['samples.tar: datapoint 0: field "jpg"'], 1),
             (('--type', 'bin=int(4)'), ['samples.tar: datapoint 0: field "bin"'], 1),
             (('--type', 'json=int(4)'), ['field "json"', 'not a number'], 1),
-            (('--type', 'cls=array(int8)'), ['field "cls"', 'text is not a value of type'], 1),
+            (('--type', 'cls=array'), ['field "cls"', 'text is not a value of type array'], 1),
+            (('--type', 'cls=array(float32,2)'), ['field "cls"', 'shape'], 1),
             (('--type', 'seg.png=png'), ['field "seg.png"', '0 items'], 1),
             (('--type', 'jpg=flac'), 'no codec for type "flac"', 1),
             (('--type', 'jpg=int(0)'), 'int(0)', 1),
@@ -194,6 +195,30 @@ def fields_are_selected_renamed_and_converted():
     run('import', source, 'flac', '--type', 'jpg=flac', '--any-type')
     run('import', source, 'many', '--type', 'jpg=jpeg[]')
     assert read('many')['spec']['jpg'] == 'jpeg[]'
+
+
+def features_without_a_list_are_missing_values():
+    """tf.train.Feature(), as TFX writes them: also in the first records, before others."""
+    if 'tfrecord' not in _kinds():
+        return
+    one = _record(_example({'x': (3, _part(1, b'\1'))}))
+    unset = _record(_part(1, _part(1, _part(1, b'x') + _part(2, b''))))
+    for first in (unset, _record(b''), _record(_part(1, b'')), unset * 2 + _record(b'')):
+        for records, at in ((first + one, -1), (one + first, 0)):
+            pathlib.Path('x.tfrecord').write_bytes(records)
+            shutil.rmtree('out', ignore_errors=True)
+            run('import', 'x.tfrecord', 'out')
+            assert read('out')['spec'] == {'x': 'i64[]'}
+            rows = run('get', 'out', ':').lines
+            assert rows.pop(at) == {'x': [1]} and rows and all(row == {'x': []} for row in rows)
+    for other in (b'raw', b'\x0a\x05'):
+        pathlib.Path('x.tfrecord').write_bytes(_record(b'') + unset + _record(other))
+        shutil.rmtree('out', ignore_errors=True)
+        run('import', 'x.tfrecord', 'out')
+        assert read('out')['spec'] == {'record': 'bytes'}
+        assert values('out')[2] == {'record': other.hex()}
+    pathlib.Path('x.tfrecord').write_bytes(one + _record(b'raw'))
+    refuse('import', 'x.tfrecord', 'bad', says='not a tf.train.Example')
 
 
 def names_that_files_cannot_have_are_replaced():
@@ -267,13 +292,14 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
         return
     _tar('a.tar', [('__info__', b'x'), ('d/1.JPG', b'\xff\xd8\xff1'), ('d/1.txt', b'one'),
                    ('README', b'none'), ('d/.hidden', b''), ('d/2.txt', b'two'),
-                   ('2.txt', b'other'), ('2.x.y', bytes(3)), ('d/1.txt', b'again')])
+                   ('2.txt', b'other'), ('2.x.y', bytes(3)), ('d/1.1/1.txt', b'again')])
     run('import', 'a.tar', 'out')
     assert read('out')['spec'] == {'__key__': 'utf8', 'jpg': 'jpeg[]', 'txt': 'utf8',
                                    'x.y': 'bytes[]'}
     assert [(row['__key__'], row['txt'], len(row['jpg']), len(row['x.y']))
             for row in run('get', 'out', ':', code=1).lines] == \
-        [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1), ('d/1', 'again', 0, 0)]
+        [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1),
+         ('d/1.1/1', 'again', 0, 0)]
     _tar('twice.tar', [('1.txt', b'a'), ('1.TXT', b'b')])
     refuse('import', 'twice.tar', 'bad', says=['twice.tar', '1.txt', 'duplicate'])
     _tar('wrong.tar', [('1.jpg', b'\xff\xd8\xff'), ('2.jpg', b'\x89PNG\r\n\x1a\n'),
@@ -291,6 +317,31 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     _tar('folder/4.tbz2', [('1.txt', b'e')], 'w:bz2')
     run('import', 'folder', 'five')
     assert [row['txt'] for row in values('five')] == ['a', 'b', 'c', 'd', 'e']
+
+
+def a_key_that_appears_again_in_its_tar_is_an_error():
+    if 'webdataset' not in _kinds():
+        return
+    def member(name):
+        return name, name.encode()
+    orders = {'interleaved': ['a.jpg', 'b.jpg', 'a.json', 'b.json'],
+              'again': ['b.txt', 'c.txt', 'b.txt'],
+              'after a folder': ['d/b.txt', 'd/b/c.txt', 'd/b.json']}
+    pathlib.Path('in').mkdir()
+    _tar('in/0.tar', [member('b.txt'), member('d/b.txt')])
+    _tar('in/2.tar', [member('z.txt')])
+    for name, members in orders.items():
+        key = 'd/b' if 'folder' in name else 'b' if name == 'again' else 'a'
+        for ending in ('', '.gz'):
+            _tar(f'in/1.tar{ending}', map(member, members), 'w:' + ending[1:])
+            for source in (f'in/1.tar{ending}', 'in'):
+                refuse('import', source, 'bad', says=[
+                    f'in/1.tar{ending}: key "{key}" appears again', 'tar --sort=name'])
+            os.remove(f'in/1.tar{ending}')
+    # Of other tar files a key may come again; members of no sample do not end a sample.
+    _tar('in/1.tar', map(member, ['b.txt', 'README', 'b.json', 'b2.txt', 'd/b.txt']))
+    assert [row['__key__'] for row in run('import', 'in', 'out') and values('out')] == \
+        ['b', 'd/b', 'b', 'b2', 'd/b', 'z']
 
 
 def damage_of_a_tar_is_found():
@@ -380,11 +431,13 @@ def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
     jpeg = b'\xff\xd8\xff0'
     pil = struct.pack('<3I', 2, 1, 3) + b'RGB' + bytes(range(6))
     columns = [('a', 'ndarray', None), ('b', 'ndarray:uint16', None), ('c', 'pil', None),
-               ('d', 'jpeg_array', None), ('e', 'list[pil]', None)]
+               ('d', 'jpeg_array:90', None), ('e', 'list[pil]', None), ('f', 'jpeg:75', None),
+               ('g', 'ndarray:', None), ('h', 'ndarray:int16:1,2', 4)]
     good = [bytes([34, 2 << 2, 1, 2]) + struct.pack('<2f', 0.5, -1),
             bytes([1 << 2 | 1, 3, 0]) + struct.pack('<3H', 7, 8, 9), pil,
             struct.pack('<3I', 2, 4, 5) + jpeg + jpeg + b'1',
-            struct.pack('<3I', 0, 1, len(pil)) + pil]
+            struct.pack('<3I', 0, 1, len(pil)) + pil, jpeg, bytes([8, 1 << 2, 1, 5]),
+            struct.pack('<2h', -1, 1)]
     _mds(columns, [good])
     run('import', 'mds', 'out')
     assert _shown('out', '0', '--lists')[0] == {
@@ -392,7 +445,11 @@ def arrays_images_and_lists_of_mds_become_arrays_and_sequences():
         'b': {'dtype': 'uint16', 'list': [7, 8, 9]},
         'c': {'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]},
         'd': [{'type': 'jpeg', 'bytes': 4}, {'type': 'jpeg', 'bytes': 5}],
-        'e': [{'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]}]}
+        'e': [{'dtype': 'uint8', 'list': [[[0, 1, 2], [3, 4, 5]]]}],
+        'f': {'type': 'jpeg', 'bytes': 4}, 'g': {'dtype': 'uint8', 'list': [5]}, 'h': [[-1, 1]]}
+    for encoding in ('jpeg:x', 'png:9', 'str:utf8', 'jpeg:9:9', 'int:4'):
+        _mds([('a', encoding, None)], [[jpeg]])
+        refuse('import', 'mds', 'bad', says=f'column "a": unknown encoding "{encoding}"')
     for column, value in ((0, b'\x07' + good[0][1:]), (0, good[0][:-1]), (0, b''),
                           (1, good[1] + b'x'), (1, b'\xff'), (2, pil[:5]),
                           (2, pil.replace(b'RGB', b'1  ')), (3, good[3][:9]),
@@ -461,9 +518,79 @@ def columns_of_arrow_are_what_its_writers_wrote():
         assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
 
 
+def a_column_of_csv_has_any_type_that_holds_its_text():
+    if 'csv' not in _kinds():
+        return
+    def write(*lines):
+        pathlib.Path('x.csv').write_text(''.join(line + '\n' for line in lines))
+        shutil.rmtree('out', ignore_errors=True)
+    def check(type, *shown):
+        write('a,x', *(f'{i},{cell}' for i, (cell, _) in enumerate(shown)))
+        run('import', 'x.csv', 'out', '--type', f'x={type}')
+        assert read('out')['spec']['x'] == type
+        found = [row['x'] for row in run('get', 'out', ':').lines]
+        assert found == [value for _, value in shown], found
+    check('array(float32)', ('1.50', 1.5), (' .1', .1), ('-2e3', -2000), ('7', 7), ('nan', 'NaN'))
+    check('array(float16)', ('0.1', .099975586), ('Infinity', 'Infinity'))
+    check('array(float64)', ('1', 1), ('3', 3))
+    check('array(int8)', ('-128', -128), ('127', 127))
+    check('array(bool)', ('TRUE', True), ('false', False))
+    check('int(2)', ('65535', 65535), ('0', 0))
+    check('u64', ('18446744073709551615', 2**64 - 1))
+    check('utf8', ('1.50', '1.50'), ('007', '007'), (' 2', ' 2'), ('""', ''))
+    check('utf8', ('TRUE', 'TRUE'), ('true', 'true'))
+    check('msgpack', ('1.5', 1.5), ('-3', -3))
+    check('array(float32)[]', ('1.5', [1.5]), ('', []), ('""', []))
+    check('zstd(utf8)', ('1.0', '1.0'))
+    write('a,x', '1,2.50')
+    run('import', 'x.csv', 'out', '--fields', 'x=y', '--type', 'y=utf8')
+    assert run('get', 'out', '0').json == {'y': '2.50'}
+    for type, cell, says in (
+            ('array(float32)', '1.23456789', '"1.23456789" would be rounded (float32)'),
+            ('array(float32)', '16777217', 'would be rounded'),
+            ('array(float16)', '65536', 'is too large'), ('array(uint8)', '256', 'is out of range'),
+            ('array(int64)', '1.5', '"1.5" is not a whole number'), ('array(bool)', '1', 'true or false'),
+            ('i64', '1.0', 'is not a number of 64 bits'), ('u64', '-1', '-1'),
+            ('array(float32)', 'TRUE', '"true" is not a number')):
+        write('a,x', '1,' + cell)
+        refuse('import', 'x.csv', '--dry-run', '--type', f'x={type}', says=['x.csv: ', 'field "x": ', says])
+    for cell in ('007', '+5', 'abc', '2024-01-01'):
+        write('a,x', '1,2', '2,' + cell)
+        refuse('import', 'x.csv', 'out', '--type', 'x=i64', says='column "x": line 3: not a number, or it')
+
+
+def files_in_a_zip_of_zarr_that_are_no_chunks_are_an_error_or_counted():
+    if 'zarr' not in _kinds():
+        return
+    def array(**more):
+        return json.dumps({'zarr_format': 2, 'shape': [2, 2], 'chunks': [1, 2], 'dtype': '|u1',
+                           'order': 'C', 'filters': None, 'fill_value': 0, 'compressor': None,
+                           **more})
+    def write(name, root='', slash='.', **files):
+        with zipfile.ZipFile(name, 'w') as out:
+            out.writestr(root + '.zgroup', '{"zarr_format": 2}')
+            for key in 'xy':
+                out.writestr(f'{root}{key}/.zarray', array(dimension_separator=slash))
+                out.writestr(f'{root}{key}/1{files.get(key, slash)}0', b'ab')
+            for key in files.get('more', ()):
+                out.writestr(root + key, b'x')
+    for root in ('', 'data.zarr/'):
+        for slash, other in './', '/.':
+            write('bad.zip', root, slash, y=other)
+            refuse('import', 'bad.zip', 'bad', says=[
+                f'bad.zip: no chunk has a name that {root}y/.zarray states (found '
+                f'{root}y/1{other}0, expected {root}y/0{slash}0)',
+                f'; set "dimension_separator": "{other}" in {root}y/.zarray'])
+            write('good.zip', root, slash, more=['README', f'x/0{other}0', 'y/.hidden', 'z/'])
+            shutil.rmtree('good', ignore_errors=True)
+            said = run('import', 'good.zip', 'good').err
+            assert f'left out: 2 other files (README, x/0{other}0)' in said, said
+            assert [row['x']['hex'] for row in read('good')['data']] == ['0000', '6162']
+
+
 def what_is_left_out_is_counted_and_named():
     """By every importer, in the same words."""
-    _tar('x.tar', [('1.txt', b'a'), ('README', b''), ('.hidden', b''), ('__x__', b'')])
+    _tar('x.tar', [('README', b''), ('1.txt', b'a'), ('.hidden', b''), ('__x__', b'')])
     for kind, source, says in (
             ('webdataset', 'x.tar', ['left out: 3 members (README, .hidden, __x__)']),
             ('benzina', SOURCES.parent / 'golden/benzina/data.bzna',

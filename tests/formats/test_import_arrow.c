@@ -77,6 +77,21 @@ static void what_is_not_supported_is_refused(void **state) {
     check_import_fails(ARROW, BAGS_ERROR_MISSING, at("none.arrow"), "No such file");
 }
 
+/* Images of Hugging Face's datasets that were not embedded. */
+static void a_path_in_place_of_bytes_is_an_error(void **state) {
+    static const char *const columns[][2] = {
+        {"column", "column x: datapoint 2: its bytes are NULL, and its path is "
+                   "\"/data/cat.jpg\""},
+        {"list", "column x: datapoint 2: its bytes are NULL"},
+        {"member", "column x.i.image: datapoint 2: its bytes are NULL"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        char path[256];
+        snprintf(path, sizeof path, FILES "bad-path-%s.arrow", columns[i][0]);
+        check_import_fails(ARROW, BAGS_ERROR_VALUE, path, columns[i][1]);
+    }
+}
+
 static void what_follows_the_end_of_a_stream_is_an_error(void **state) {
     (void)state;
     bytes stream = load(FILES "types.arrows");
@@ -100,6 +115,7 @@ int main(void) {
         TEST(the_files_of_a_directory_must_have_the_same_columns),
         TEST(damage_is_an_error_or_without_effect),
         TEST(what_is_not_supported_is_refused),
+        TEST(a_path_in_place_of_bytes_is_an_error),
         TEST(what_follows_the_end_of_a_stream_is_an_error),
         TEST(an_allocation_that_fails_is_an_error),
     };

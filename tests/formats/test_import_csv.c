@@ -48,11 +48,26 @@ static void integers_in_csv_are_not_rounded(void **state) {
     (void)state;
     check_csv("a,b\n1,13835058055282163713\n2,13835058055282163714\n3,\n",
         BAGS_ERROR_VALUE,
-        "x.csv: column \"b\": integers above 2^63-1 would be rounded*UBIGINT");
+        "x.csv: column \"b\": integers above 2^63-1 are not an i64*--type 'b=u64'");
     check_csv("a\n9223372036854775807\n-1\n", BAGS_OK, "2\ni64 * a\n");
     check_csv("a\n13835058055282163713\n0.5\n", BAGS_OK, "2\narray(float64) * a\n");
     check_csv("a\n1e30\nInfinity\n", BAGS_OK, "2\narray(float64) * a\n");
     check_csv("a,b\n1,2.0\n,\n", BAGS_OK, "2\ni64[] * a\narray(float64)[] * b\n");
+}
+
+/* Of all files; the second one has another separator. */
+static void comments_before_the_header_are_counted(void **state) {
+    bags_code code;
+    (void)state;
+    make_dir(at("c"));
+    save_text(at("c/0.csv"), "# one\n# two\n\"a\",b\n1,2\n");
+    save_text(at("c/1.csv"), "sep=;\n#\na;b\n3;4\n");
+    bytes text = import_all(&bags_import_csv, at("c"), &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_true(contains((const char *)text.data, "2\ni64 * a\ni64 * b\n"));
+    assert_string_equal(import_left_out, "comment line 3 line 1,line 2,line 2;");
+    bytes_free(&text);
+    check_out_of_memory(&bags_import_csv, at("c"));
 }
 
 static void names_of_files_are_no_patterns(void **state) {
@@ -118,6 +133,23 @@ static void columns_have_the_types_of_all_their_values(void **state) {
         {"\xEF\xBB\xBF\"a\",b\n1,2\n", "1\ni64 * a\ni64 * b\n"},
         {"a,b\r\n1,2\r\n3,4", "2\ni64 * a\ni64 * b\n"},
         {"a,b\r1,2\r3,4\r", "2\ni64 * a\ni64 * b\n"},
+        {"sep=;\na;b\n1;x,y\n", "1\ni64 * a\nutf8 * b\n"},
+        {"\xEF\xBB\xBFSEP=|\r\na|b;c\r\n1|2;3\r\n", "1\ni64 * a\nutf8 * b;c\n"},
+        {"sep=,\n1,2\n", "1\ni64 * column0\ni64 * column1\n"},
+        {"sep=\t\ra\tb\r1\t2\r", "1\ni64 * a\ni64 * b\n"},
+        {"sep=:\na:b\n1,5:2\n", "1\nutf8 * a\ni64 * b\n"},
+        {"sep=;;\n1;2;3\n", "1\ni64 * sep=\ni64 * column1\ni64 * column2\n"},
+        {"sep\n1\n2\n", "2\ni64 * sep\n"},
+        {"# made by \"z\n# x, y\na,b\n1,2\n#3,4\n", "2\nutf8 * a\ni64 * b\n"},
+        {"# x,y\n1,2\n", "1\ni64 * # x\ni64 * y\n"},
+        {"#a,b\nx,y\n", "1\nutf8 * #a\nutf8 * b\n"},
+        {"#ff0,1\n#0ff,2\nred,3\n", "3\nutf8 * column0\ni64 * column1\n"},
+        {"# c\na\n1\n", "1\ni64 * a\n"},
+        {"##v=1\n#a\tb\n1\t2\n", "1\ni64 * #a\ni64 * b\n"},
+        {"# one\n1,2\n3,4\n", "2\ni64 * column0\ni64 * column1\n"},
+        {"#a,b\n", "0\nutf8 * #a\nutf8 * b\n"},
+        {"#a\n1\n2\n", "2\ni64 * #a\n"},
+        {"sep=;\n# c\na;b\n1;2\n", "1\ni64 * a\ni64 * b\n"},
         {"a,b\n1,2\n\n3,4\n\n", "2\ni64 * a\ni64 * b\n"},
         {"a\n1\n\n3\n", "3\ni64[] * a\n"},
     };
@@ -222,6 +254,7 @@ int main(void) {
         TEST(a_table_is_imported),
         TEST(every_line_of_csv_is_imported_or_an_error),
         TEST(integers_in_csv_are_not_rounded),
+        TEST(comments_before_the_header_are_counted),
         TEST(names_of_files_are_no_patterns),
         TEST(a_message_names_the_file_of_a_directory),
         TEST(columns_have_the_types_of_all_their_values),

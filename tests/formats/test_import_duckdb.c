@@ -62,6 +62,37 @@ static void what_has_no_counterpart_is_an_error(void **state) {
     check_import_fails(PARQUET, BAGS_ERROR_CORRUPT, at("bad.parquet"), "bad.parquet");
 }
 
+/* Images of Hugging Face's datasets that were not embedded. */
+static void a_path_in_place_of_bytes_is_an_error(void **state) {
+#define STORED "{'bytes': 'a'::BLOB, 'path': 'b'}"
+#define ELSEWHERE "{'bytes': NULL, 'path': '/data/cat.jpg'}"
+    static const char *const columns[][2] = {
+        {"SELECT unnest([" STORED ", NULL, " ELSEWHERE "]) AS x", "column x: "},
+        {"SELECT unnest([[" STORED "], NULL, [" STORED ", " ELSEWHERE "]]) AS x",
+            "column x: "},
+        {"SELECT {'y': {'z': unnest([" STORED ", " ELSEWHERE "])}} AS x",
+            "column x.y.z: "},
+        {"SELECT [{'y': {'z': unnest([" STORED ", " ELSEWHERE "])}}] AS x",
+            "column x.y.z: "},
+    };
+    (void)state;
+    skip_without_duckdb();
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        char text[200];
+        snprintf(text, sizeof text,
+            "%sits bytes are NULL, and its path is \"/data/cat.jpg\": a file elsewhere "
+            "(datapoints: 1)",
+            columns[i][1]);
+        check_import_fails(&bags_import_sql, BAGS_ERROR_VALUE, columns[i][0], text);
+    }
+    bags_code code;
+    bytes all = import_all(&bags_import_sql,
+        "SELECT unnest([" STORED ", NULL, {'bytes': NULL, 'path': NULL}]) AS x", &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_true(contains((const char *)all.data, "3\nbytes[] * x\n"));
+    bytes_free(&all);
+}
+
 /* Write the result of a query to a Parquet file in the test's directory. */
 static void write_parquet(const char *name, const char *query) {
     int (*begin)(const char *path, void **database);
@@ -137,6 +168,7 @@ int main(void) {
         TEST(columns_of_every_type_are_fields),
         TEST(a_query_can_be_imported),
         TEST(what_has_no_counterpart_is_an_error),
+        TEST(a_path_in_place_of_bytes_is_an_error),
         TEST(files_with_other_columns_are_refused),
         TEST(a_truncated_file_is_an_error),
         TEST(an_allocation_that_fails_is_an_error),

@@ -232,6 +232,69 @@ static void a_missing_chunk_without_a_fill_value_is_an_error(void **state) {
         "none: 1: is missing, and the array has no fill_value");
 }
 
+/* Otherwise all values would be the fill value. */
+static void an_array_without_chunks_under_the_stated_names_is_an_error(void **state) {
+    static const struct {
+        const char *shape, *more, *file, *message;
+    } bad[] = {
+        {"[4,4]", "", "0/1",
+            "(found x/0/1, expected x/0.0); set \"dimension_separator\": \"/\" in "
+            "x/.zarray"},
+        {"[4,4]", ",\"dimension_separator\":\".\"", "1/1",
+            "(found x/1/1, expected x/0.0)"},
+        {"[4,4]", ",\"dimension_separator\":\"/\"", "0.1",
+            "(found x/0.1, expected x/0/0); set \"dimension_separator\": \".\""},
+        {"[4,4]", "", "2.0", "(found x/2.0, expected x/0.0)"},
+        {"[4,4]", "", "00.1", "(found x/00.1, expected x/0.0)"},
+        {"[4,4]", "", "c/0/1", "(found x/c/0/1, expected x/0.0)"},
+        {"[4,4]", ",\"dimension_separator\":\"/\"", "0/2",
+            "(found x/0/2, expected x/0/0)"},
+        {"[4]", "", "README", "(found x/README, expected x/0)"},
+        {"[]", "", "0.0", "(found x/0.0, expected x/0)"},
+    };
+    bags_code code;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char group[512], file[1024];
+        snprintf(group, sizeof group, "%s", at("g%d", (int)i));
+        make_dir(group);
+        snprintf(file, sizeof file, "%s/x", group);
+        save_array(file, bad[i].shape,
+            strlen(bad[i].shape) == 5   ? "[2,2]"
+            : strlen(bad[i].shape) == 3 ? "[2]"
+                                        : "[]",
+            "\"|u1\"", bad[i].more);
+        for (const char *c = bad[i].file; *c; c++)
+            if (*c == '/') {
+                snprintf(file, sizeof file, "%s/x/%.*s", group, (int)(c - bad[i].file),
+                    bad[i].file);
+                make_dir(file);
+            }
+        snprintf(file, sizeof file, "%s/x/%s", group, bad[i].file);
+        save(file, "abcd", 4);
+        check_import_fails(ZARR, BAGS_ERROR_MISSING, group, bad[i].message);
+    }
+    /* Next to a chunk under its name other files are counted. */
+    save(at("g0/x/1.1"), "abcd", 4);
+    bytes text = import_all(ZARR, at("g0"), &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_string_equal(import_left_out, "other file 1 x/0/1;");
+    bytes_free(&text);
+    /* No files: all are the fill value. No elements: no chunk is expected. */
+    remove_tree(at("g0/x/0"));
+    remove_tree(at("g0/x/1.1"));
+    text = import_all(ZARR, at("g0"), &code);
+    assert_int_equal(code, BAGS_OK);
+    bytes_free(&text);
+    save_array(at("empty"), "[0]", "[2]", "\"|u1\"", "");
+    save(at("empty/0"), "ab", 2);
+    text = import_all(ZARR, at("empty"), &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_string_equal(import_left_out, "other file 1 0;");
+    bytes_free(&text);
+    check_out_of_memory(ZARR, at("empty"));
+}
+
 static void what_is_left_out_is_counted_and_named(void **state) {
     bags_code code;
     (void)state;
@@ -372,6 +435,7 @@ int main(void) {
         TEST(what_is_not_supported_is_refused_by_name),
         TEST(a_fill_value_is_held_exactly_or_an_error),
         TEST(a_missing_chunk_without_a_fill_value_is_an_error),
+        TEST(an_array_without_chunks_under_the_stated_names_is_an_error),
         TEST(what_is_left_out_is_counted_and_named),
         TEST(a_chunk_of_another_size_is_an_error_that_names_it),
         TEST(an_interval_out_of_range_is_an_error),

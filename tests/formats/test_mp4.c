@@ -6,6 +6,7 @@
 #include "../../bags.h"
 #include "../../formats/formats.h"
 
+#include <dlfcn.h>
 #include <libavcodec/avcodec.h>
 #include <libavutil/log.h>
 #include <math.h>
@@ -34,6 +35,19 @@ static bool have_ffmpeg, have_ffprobe;
 /* ------------------------------------------------------------------------
  * Helpers
  * --------------------------------------------------------------------- */
+
+/* The calls that pass packets to decoders, in place of libavcodec's. */
+static int packets_sent;
+
+int avcodec_send_packet(AVCodecContext *codec, const AVPacket *packet) {
+    static int (*next)(AVCodecContext * codec, const AVPacket *packet);
+    if (!next) {
+        void *symbol = dlsym(RTLD_NEXT, "avcodec_send_packet");
+        memcpy(&next, &symbol, sizeof next);
+    }
+    __atomic_add_fetch(&packets_sent, packet != NULL, __ATOMIC_RELAXED);
+    return next(codec, packet);
+}
 
 /* What FFmpeg would have printed. Helpers that speak for no context, and those
  * of images, cannot be hushed. */
@@ -278,6 +292,8 @@ static const clip clips[] = {
     {"video.mp4", "h264", 140, 144, 256, 30, 1, false},
     {"av1.mp4", "av1", 20, 48, 64, 25, 1, false},
     {"h264.mkv", "h264", 60, 48, 64, 25, 1, false},
+    {"h264_cut_open_gop.mkv", "h264", 21, 48, 64, 25, 1, false},
+    {"h264_cut_open_gop.mp4", "h264", 20, 48, 64, 25, 1, false},
     {"h264_422.mp4", "h264", 20, 48, 64, 25, 1, false},
     {"h264_bt709.mp4", "h264", 20, 48, 64, 25, 1, true},
     {"h264_edit_list.mp4", "h264", 46, 48, 64, 25, 1, false},
@@ -286,6 +302,8 @@ static const clip clips[] = {
     {"h264_no_key_at_start.mp4", "h264", 40, 48, 64, 25, 1, false},
     {"h264_open_gop.mp4", "h264", 45, 48, 64, 25, 1, false},
     {"h264_variable_rate.mp4", "h264", 40, 48, 64, 100, 9, false},
+    {"hevc_cut_open_gop.mkv", "hevc", 21, 48, 64, 25, 1, false},
+    {"hevc_cut_open_gop.mp4", "hevc", 20, 48, 64, 25, 1, false},
     {"hevc_10_bit.mp4", "hevc", 20, 48, 64, 25, 1, false},
     {"hevc_no_key_at_start.mp4", "hevc", 33, 48, 64, 25, 1, true},
     {"hevc_open_gop.mp4", "hevc", 45, 48, 64, 25, 1, false},
@@ -395,8 +413,12 @@ static void frames_before_the_first_keyframe_are_skipped(void **state) {
     static const char *const pairs[][2] = {
         {"hevc_no_key_at_start.mp4", "hevc_open_gop.mp4"},
         {"mpeg4_no_key_at_start.mp4", "mpeg4_b_frames.mp4"},
+        {"h264_cut_open_gop.mkv", "h264_open_gop.mp4"},
+        {"h264_cut_open_gop.mp4", "h264_open_gop.mp4"},
+        {"hevc_cut_open_gop.mkv", "hevc_open_gop.mp4"},
+        {"hevc_cut_open_gop.mp4", "hevc_open_gop.mp4"},
     };
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         bags_buffer cut = {0}, whole = {0};
         char path[256];
         snprintf(path, sizeof path, VIDEO "%s", pairs[i][0]);
@@ -515,6 +537,50 @@ static void every_range_has_the_frames_of_the_entire_video(void **state) {
         drop(blob);
     }
     bags_buffer_free(&all);
+    bags_buffer_free(&scratch);
+}
+
+/* Leading pictures need the GOP before. A frame is complete when those on which it may
+ * depend have left the decoder. */
+static void a_seek_decodes_from_its_keyframe(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t frames;
+        int most; /* packets: of two GOPs, and those that the decoder holds back */
+    } videos[] = {{"h264_open_gop.mp4", 45, 26}, {"hevc_open_gop.mp4", 45, 26},
+        {"mpeg4_b_frames.mp4", 40, 12}, {"h264_cut_open_gop.mp4", 20, 24}};
+    bags_buffer scratch = {0};
+    for (size_t i = 0; i < sizeof videos / sizeof *videos; i++) {
+        char path[256];
+        bags_error err = {BAGS_OK, 0, ""};
+        bags_value value;
+        snprintf(path, sizeof path, VIDEO "%s", videos[i].name);
+        bags_view blob = read_file(path);
+        bags_mp4_reader *reader = bags_mp4_reader_open(blob, NULL, &err);
+        assert_non_null(reader);
+        int most = 0;
+        for (uint64_t n = videos[i].frames; n-- > 0;) {
+            packets_sent = 0;
+            assert_int_equal(
+                bags_mp4_reader_get(reader, n, n + 1, 1, &scratch, &value, &err),
+                BAGS_OK);
+            most = packets_sent > most ? packets_sent : most;
+        }
+        if (most > videos[i].most)
+            fail_msg("%s: a seek decodes %d packets", videos[i].name, most);
+        bags_mp4_reader_close(reader);
+        reader = bags_mp4_reader_open(blob, NULL, &err);
+        assert_non_null(reader);
+        packets_sent = 0;
+        for (uint64_t n = 0; n < videos[i].frames; n++)
+            assert_int_equal(
+                bags_mp4_reader_get(reader, n, n + 1, 1, &scratch, &value, &err),
+                BAGS_OK);
+        assert_in_range(packets_sent, videos[i].frames, videos[i].frames + 4);
+        bags_mp4_reader_close(reader);
+        drop(blob);
+    }
     bags_buffer_free(&scratch);
 }
 
@@ -1200,6 +1266,7 @@ int main(void) {
         TEST(frames_before_the_first_keyframe_are_skipped),
         TEST(golden_clips_decode_as_ffmpeg_decodes_them),
         TEST(every_range_has_the_frames_of_the_entire_video),
+        TEST(a_seek_decodes_from_its_keyframe),
         TEST(frames_go_into_the_callers_memory),
         TEST(what_is_encoded_comes_back),
         TEST(default_files_have_the_layout_of_pythons),

@@ -330,7 +330,7 @@ static void arrays_of_python_objects_are_rejected_by_name(void **state) {
     (void)state;
     bytes file = load(DATA "bad/objects.npy");
     assert_fails(BAGS_ERROR_VALUE, bags_npy_read(view(&file), &scratch, &value, &said));
-    assert_says("object");
+    assert_says("array of Python objects (dtype object); only numpy.load");
     bytes_free(&file);
     file = load(DATA "bad/unknown-dtype.npy");
     assert_fails(

@@ -185,6 +185,23 @@ def every_type_is_encoded_in_c_and_decoded():
     assert not kept[0].flags.writeable and kept[1].flags.writeable
 
 
+def arrays_of_npy_have_every_dtype():
+    record = [('a', [('b', '>i2')]), ('c', '<f4', (2,)), ('d', 'U2')]
+    arrays = [np.array(['2024-01-01', 'NaT'], '>M8[25s]'), np.array([['a', 'b\u00e9']]), np.array([b'a', b'\xff']),
+              np.array([1.5], np.longdouble), np.zeros(3, 'V2'), np.array(((1,), (2, 3), 'x'), record)]
+    with bags.DatasetWriter('x', {'n': 'npy'}, encoders={'npy': None}) as writer:
+        for array in arrays:
+            file = io.BytesIO()
+            np.save(file, array)
+            writer.append({'n': file.getvalue()})
+    for array, row in zip(arrays, bags.DatasetReader('x')):
+        assert (row['n'].dtype, row['n'].shape, row['n'].tobytes()) == \
+            (array.dtype, array.shape, array.tobytes()), row
+    file = io.BytesIO()
+    np.save(file, np.array([{}]))
+    raises(ValueError, bags.decoders['npy'], file.getvalue(), says='allow_pickle=True')
+
+
 def msgpack_has_the_extensions_of_its_package():
     try:
         import msgpack

@@ -570,6 +570,20 @@ static PyObject *unpack_inside(State *state, const bags_value *packed, bool tree
                : unpack(state, value.object, tree);
 }
 
+/* An array of npy whose dtype is not a bags_dtype: dates, text, structures. */
+static PyObject *load_npy(State *state, const bags_value *value) {
+    AT_END(bags_buffer_free) bags_buffer scratch = {0};
+    bags_view file;
+    bags_error err;
+    if (bags_encode(state->registry, "npy", value, &scratch, &file, &err))
+        return raise_error(state, &err, NULL);
+    OWNED PyObject *bytes = new_bytes(file), *io = PyImport_ImportModule("io");
+    OWNED PyObject *numpy = io ? PyImport_ImportModule("numpy") : NULL;
+    OWNED PyObject *opened =
+        bytes && numpy ? PyObject_CallMethod(io, "BytesIO", "O", bytes) : NULL;
+    return opened ? PyObject_CallMethod(numpy, "load", "O", opened) : NULL;
+}
+
 /* By the codec of C. */
 static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item) {
@@ -603,7 +617,7 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     case BAGS_KIND_OBJECT:
         if (how == HOW_MSGPACK || how == HOW_TREE)
             return unpack(state, value.object, how == HOW_TREE);
-        break;
+        return load_npy(state, &value);
     default:
         break;
     }

@@ -47,3 +47,15 @@ for (const compression of ['lz4', 'zstd'])
   frame.writeIPC(to + `polars-${compression}.arrow`, {compression});
 frame.withColumn(pl.col('s').cast(pl.Categorical).alias('cat'))
   .writeIPC(to + 'category.feather', {compression: 'lz4'});
+// Images whose bytes are NULL and whose path is not: in a column, a list, a member.
+const image = new A.Struct([field('bytes', new A.Binary()), field('path', new A.Utf8())]);
+const stored = {bytes: bytes(255, 216, 255), path: 'a.jpg'}, elsewhere = {bytes: null, path: '/data/cat.jpg'};
+const none = {bytes: null, path: null};
+const bad = {
+  column: column(image, [stored, none, elsewhere]),
+  list: column(list(image), [[stored], [], [stored, elsewhere]]),
+  member: column(list(new A.Struct([field('i', new A.Struct([field('image', image)]))])),
+    [[{i: {image: stored}}], null, [{i: {image: elsewhere}}]]),
+};
+for (const name in bad)
+  fs.writeFileSync(to + `bad-path-${name}.arrow`, A.tableToIPC(new A.Table({x: bad[name]}), 'file'));

@@ -25,6 +25,10 @@ cut whole.mp4 5 h264_no_key_at_start.mp4
 cut hevc_open_gop.mp4 5 hevc_no_key_at_start.mp4
 cut mpeg4_b_frames.mp4 3 mpeg4_no_key_at_start.mp4
 rm whole.mp4
+for f in h264 hevc; do
+    make -ss 1 -i ${f}_open_gop.mp4 -c copy ${f}_cut_open_gop.mp4
+    make -ss 1 -i ${f}_open_gop.mp4 -c copy ${f}_cut_open_gop.mkv
+done
 A="-auto-alt-ref 1 -b:v 60k"
 make $S -frames:v 40 -c:v libvpx $A -lag-in-frames 16 vp8_hidden.webm
 make $S -frames:v 40 -c:v libvpx-vp9 $A -lag-in-frames 25 vp9_hidden.webm
