@@ -41,12 +41,14 @@ typedef struct bags_derived_field {
                             as the source's; a copy needs the same number of datapoints.
                             NULL: the source */
     const bags_io *io;   /* where that is; NULL: env.io */
+    uint64_t version;    /* of that: see bags_derive_options */
 } bags_derived_field;
 
 /* A dataset whose datapoints follow those of the source. */
 typedef struct bags_derive_more {
     const char *path;
     const bags_io *io; /* where it is; NULL: env.io */
+    uint64_t version;  /* see bags_derive_options */
 } bags_derive_more;
 
 typedef struct bags_derive_options {
@@ -57,6 +59,10 @@ typedef struct bags_derive_options {
      * and the shards in order. NULL: all. */
     const uint64_t *rows;
     size_t rows_count;
+    /* bags_reader_version of the source as `rows` were selected: another version is
+     * BAGS_ERROR_STATE. 0: any, also if it is replaced between the selection and this
+     * call. */
+    uint64_t version;
     uint64_t shard_start, shard_stop; /* make only the shards of this worker */
     bool no_sync;                     /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
@@ -91,7 +97,8 @@ typedef struct bags_derive_report {
  * hard links to its Bags, a new refs.bag and a new spec.json and, if all shards of all
  * datasets have them, the checksums of the Bags, bound together anew. Shard i has
  * datapoints of one shard; shards without datapoints are left out, and the numbers
- * closed. An unsharded source makes an unsharded dataset. Indexes and .idx files are not
+ * closed. An unsharded source makes an unsharded dataset. Without any datapoint, the first
+ * worker makes one shard, whose Bags are empty, with and without `copy`. Indexes and .idx files are not
  * derived.
  *
  * With `copy`, a writer copies the blobs that are referred to, without decoding them (but
@@ -121,7 +128,9 @@ typedef struct bags_derive_report {
  *   BAGS_ERROR_RANGE     a number of `rows` that is not below the source's length
  *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths, or for a copy
  *                        another length; one of `more` has other fields or types
- *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile
+ *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile, or is not
+ *                        of its `version`. Every source is checked before the result is
+ *                        given its name
  *   BAGS_ERROR_LIMIT     without `copy`: an order across shards, `more`, or files that
  *                        cannot be linked: another file system, or one without links;
  *                        too many links of a file; a server or an archive; a split

@@ -577,6 +577,9 @@ extern const option reading_options[];
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
 bags_reader *dataset_open(const char *path, const bags_registry *registry);
+/* Open it again, with another registry: fail unless it is of the same version. */
+bags_reader *dataset_again(
+    const bags_reader *as, const char *path, const bags_registry *registry);
 /* Remark that a Bag, which may be NULL, is an empty file. */
 void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */

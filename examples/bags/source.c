@@ -76,6 +76,15 @@ bags_reader *dataset_open(const char *given, const bags_registry *registry) {
     return reader;
 }
 
+bags_reader *dataset_again(
+    const bags_reader *as, const char *given, const bags_registry *registry) {
+    bags_reader *reader = dataset_open(given, registry);
+    if (bags_reader_version(reader) != bags_reader_version(as))
+        fail(BAGS_ERROR_STATE, "%s: another process replaced it while it was read",
+            given);
+    return reader;
+}
+
 /* A URL's secrets are remembered by storage.c: from here on the path is the one that
  * may be shown. */
 void source_open(const char *given) {
@@ -191,7 +200,7 @@ bags_view source_alone(
         return out;
     codec_check("zstd");
     if (!blobs)
-        blobs = dataset_open(path, registry_blobs());
+        blobs = dataset_again(dataset, path, registry_blobs());
     bags_select one = source_is_sequence(field) ? bags_slice(field, at, at + 1, 1)
                                                 : bags_whole(field);
     must(bags_reader_get(blobs, index, &one, 1, &own, &failure));

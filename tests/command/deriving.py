@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 
-from harness import GOLDEN, each, files, pack, read, refuse, run, write_lines
+from harness import GOLDEN, each, files, pack, read, refuse, run, wait_for, write_lines
 
 QUICK = 'BAGS_QUICK' in os.environ
 CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 200
@@ -98,6 +98,97 @@ def selections_apply_one_after_the_other():
     run('derive', 'src', 'none', '--range', '40:')
     assert _values('none') == []
     assert not os.path.exists('none/000000')
+
+
+@each([(['--shard-length', 20], []), (['--shard-length', 20], ['--copy']), ([], []), ([], ['--copy'])])
+def nothing_selected_makes_an_empty_dataset_and_one_line(case):
+    shards, words = case
+    _pack(_rows(50), 'src', *shards, '--checksum')
+    line = ': no datapoint is selected: made an empty dataset\n'
+    for out, chosen in [('where', ['--where', 'label > 100']), ('range', ['--range', '3:3']),
+                        ('none', ['--rows', _numbers('numbers', [])])]:
+        done = run('derive', 'src', out, *chosen, *words)
+        assert (done.out.decode(), done.err) == (out + line, '')
+        assert _values(out) == []
+        run('verify', '--decode', out)
+        about = run('info', out, '--json').json
+        assert about['length'] == 0 and about['shards'] == 1 and about['checksums'] == 1
+        assert about['fields']['id'] == {'blobs': 0, 'bytes': 0}
+        assert os.path.exists(f'{out}/000000') == bool(shards)
+    done = run('derive', 'src', 'parts', '--split', 'train=0.999,val=0.001', *words)
+    assert done.out.decode().splitlines()[1] + '\n' == 'parts/val' + line
+    assert len(_values('parts/train')) == 50 and _values('parts/val') == []
+    # What is derived of it, packed after it, and made by workers.
+    run('derive', 'where', 'again', *words)
+    assert _values('again') == []
+    for worker in [1, 0]:
+        run('derive', 'src', 'workers', '--where', 'label > 100', '--shard-start', worker,
+            '--shard-stop', 2, *words, *(['--shard-length', 3] if words and not shards else []))
+    assert _values('workers') == []
+
+
+def _replace(path):
+    os.rename(path, 'old')
+    os.rename('next', path)
+
+
+def _versions():
+    """Two datasets, src and next, whose labels differ."""
+    for path, first in [('src', 0), ('next', 1)]:
+        _pack([{'id': f'{path}{i}', 'label': (first + i) % 2, 'name': f'{(first + i) % 2}'}
+               for i in range(20)], path, spec={'id': 'utf8', 'label': 'int(2)', 'name': 'zstd(utf8)'})
+    _pack([{'more': 'src'}] * 20, 'more', spec={'more': 'utf8'})
+    shutil.copytree('more', 'more2')
+
+
+@each([['--where', 'label = 1'], ['--where', 'label = 1', '--copy'], ['--add', 'more'],
+       ['--split', 'a=0.5,b=0.5', '--by', 'name'], ['--split', 'a=0.5,b=0.5', '--copy']])
+def a_dataset_that_is_replaced_after_the_selection_is_refused(words):
+    _versions()
+    os.mkfifo('not')
+    job = subprocess.Popen([*_program(), 'derive', 'src', 'out', '--exclude', 'not', *words],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = []
+
+    def opened():
+        try:
+            pipe.append(os.open('not', os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+    wait_for(opened, job)  # what precedes --exclude was computed
+    if '--add' in words:
+        os.rename('more', 'old')
+        os.rename('more2', 'more')
+    else:
+        _replace('src')
+    os.close(pipe[0])
+    out, error = job.communicate()
+    assert job.returncode == 1 and out == '', (job.returncode, out, error)
+    assert 'replaced it' in error, error
+    assert not any(name.startswith('out') for name in os.listdir('.'))
+
+
+@each([[], ['--copy']])
+def all_parts_of_a_split_are_of_one_version(words):
+    if not shutil.which('strace'):
+        print('skipped: no strace')
+        return
+    _versions()
+    environment = {**os.environ, 'ASAN_OPTIONS': os.environ['ASAN_OPTIONS'] + ':detect_leaks=0'}
+    job = subprocess.Popen(
+        ['strace', '-qq', '-f', '-o', '/dev/null', '-e', 'trace=rename', '-e',
+         f'inject=rename:delay_exit=300000:when={1 + len(words)}', *_program(), 'derive', 'src',
+         'out', '--split', 'a=0.5,b=0.5', *words], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=environment)
+    wait_for(lambda: os.path.exists('out.parts/a/spec.json') or job.poll() is not None)
+    _replace('src')
+    out, error = job.communicate()
+    if job.returncode == 0:  # it was faster
+        assert all(row['id'].startswith('src') for part in 'ab' for row in _values(f'out/{part}'))
+    else:
+        assert 'replaced' in error and out == '', error
+        assert not any(name.startswith('out') for name in os.listdir('.'))
 
 
 def a_split_is_exact_disjoint_and_repeatable():
@@ -412,9 +503,6 @@ def hostile_sources_and_destinations():
     refuse('derive', 'src', 'out', '--drop', 'ids', says='did you mean')
     refuse('derive', 'src', 'out', '--rows', _numbers('rows', [20]), says='out of range')
     refuse('derive', 'nothing', 'out', says='nothing')
-    none = run('derive', 'src', 'none', '--range', '2:2')
-    assert none.err == 'bags: src: no datapoint is selected\n'
-    assert none.out == b'none: no datapoint is selected, so no shard is made\n'
     assert files('src') == before and not os.path.exists('out')
     # An unfinished shard, and what a killed derivation leaves.
     os.rename('src/000001/spec.json', 'src/000001/spec.json.partial')

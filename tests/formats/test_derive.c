@@ -90,12 +90,25 @@ static void write_source(const char *path, char version, const way *how) {
     free(to);
 }
 
+/* The version of a dataset, as a caller has it who selects datapoints of it. */
+static uint64_t version_number(const char *path) {
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    uint64_t version = bags_reader_version(reader);
+    bags_reader_close(reader);
+    assert_int_not_equal(version, 0);
+    return version;
+}
+
+static uint64_t selected, joined_version; /* 0: any */
+
 static bags_code derive(
     const way *how, const char *from, const char *to, const bags_io *io) {
     bags_derive_options options = {0};
     bags_writer_options writing = {0};
-    const bags_derived_field joined[] = {
-        {"id", NULL, NULL, NULL}, {"words", NULL, at("other"), NULL}};
+    const bags_derived_field joined[] = {{"id", NULL, NULL, NULL, 0},
+        {"words", NULL, at("other"), NULL, joined_version}};
+    options.version = selected;
     writing.shard_length = how->shard_length;
     writing.checksum = how->checksum;
     options.copy = how->copy ? &writing : NULL;
@@ -315,9 +328,15 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                     write_source(at("next"), 'b', &ways[i]);
                 if (ways[i].joined)
                     copy_tree(at("from"), at("other"));
+                selected = n % 2 ? version_number(at("from")) : 0;
+                bool mixed = changes[k] == replace_shard && !selected;
                 let_another(changes[k], n, &ways[i]);
                 bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
                 disk.before = NULL;
+                /* What was selected in version a is never of another one. */
+                if (!code && selected)
+                    assert_int_equal(version_of(at("out"), &ways[i], false), 'a');
+                selected = 0;
                 assert_int_not_equal(code, BAGS_ERROR_MEMORY);
                 /* Nor is it reported as a fault of the source, whatever was found. */
                 assert_int_not_equal(code, BAGS_ERROR_CORRUPT);
@@ -325,11 +344,120 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                     assert_int_not_equal(code, BAGS_ERROR_LIMIT);
                     assert_null(strstr(said.message, "bags_checksum"));
                 }
-                check_outcome(code, &ways[i], changes[k] == replace_shard);
+                check_outcome(code, &ways[i], mixed);
                 remove_all();
                 if (!other.done)
                     break;
             }
+}
+
+static void what_was_selected_in_another_version_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < WAYS; i++) {
+        write_source(at("from"), 'a', &ways[i]);
+        write_source(at("next"), 'b', &ways[i]);
+        if (ways[i].joined)
+            copy_tree(at("from"), at("other"));
+        selected = version_number(at("from"));
+        assert_int_equal(selected, version_number(at("from")));
+        assert_ok(derive(&ways[i], at("from"), at("out"), &disk.io));
+        assert_int_equal(version_of(at("out"), &ways[i], false), 'a');
+        remove_tree(at("out"));
+        replace_source();
+        assert_fails(
+            BAGS_ERROR_STATE, derive(&ways[i], at("from"), at("out"), &disk.io));
+        assert_says("from: another process replaced it since its datapoints");
+        check_outcome(BAGS_ERROR_STATE, &ways[i], false);
+        selected = 0;
+        remove_all();
+    }
+}
+
+static void so_is_a_dataset_whose_fields_or_datapoints_are_added(void **state) {
+    (void)state;
+    bags_derive_options options = {0};
+    bags_derive_more more = {at("other"), NULL, 0};
+    bags_writer_options writing = {0};
+    write_source(at("from"), 'a', &ways[1]);
+    copy_tree(at("from"), at("other"));
+    selected = version_number(at("from"));
+    joined_version = more.version = version_number(at("other"));
+    options.version = selected;
+    options.copy = &writing;
+    options.more = &more;
+    options.more_count = 1;
+    for (int replaced = 0; replaced < 2; replaced++) {
+        bags_code expected = replaced ? BAGS_ERROR_STATE : BAGS_OK;
+        assert_int_equal(derive(&ways[1], at("from"), at("out"), &disk.io), expected);
+        if (replaced)
+            assert_says("other: another process replaced it");
+        check_outcome(expected, &ways[1], false);
+        assert_int_equal(
+            bags_derive(at("from"), at("out"), &options, NULL, &said), expected);
+        if (replaced)
+            assert_says("other: another process replaced it");
+        else
+            remove_tree(at("out"));
+        remove_tree(at("other"));
+        write_source(at("other"), 'b', &ways[1]);
+    }
+    selected = joined_version = 0;
+    remove_all();
+}
+
+/* ---- nothing is selected ---- */
+
+static void without_datapoints_it_is_an_empty_dataset(void **state) {
+    (void)state;
+    static const uint64_t none[1] = {0};
+    for (size_t i = 0; i < WAYS; i++)
+        for (uint64_t worker = 0; worker < 3; worker++) {
+            bags_derive_options options = {0};
+            bags_derive_report report;
+            bags_writer_options writing = {0};
+            bags_verify_options verifying = {0};
+            bags_verify_report found;
+            bags_reader *reader;
+            size_t shards = 0;
+            write_source(at("from"), 'a', &ways[i]);
+            writing.shard_length = ways[i].shard_length;
+            writing.checksum = ways[i].checksum;
+            writing.keep_idx = true;
+            options.copy = ways[i].copy ? &writing : NULL;
+            options.rows = none;
+            options.shard_start = worker;
+            options.shard_stop = worker ? 2 : 0;
+            options.env.io = &disk.io;
+            if (worker == 2)
+                options.shard_start = 0;
+            if (ways[i].copy && worker && !writing.shard_length)
+                writing.shard_length = 1;
+            assert_ok(bags_derive(at("from"), at("out"), &options, &report, &said));
+            assert_int_equal(report.shards, worker != 1);
+            assert_int_equal(report.length, 0);
+            assert_int_equal(report.linked, 0);
+            if (worker == 1) {
+                assert_false(exists(at("out/000000")));
+            } else {
+                assert_opens(reader, bags_reader_open(at("out"), NULL, &said));
+                const bags_shard *shard = bags_reader_shards(reader, &shards);
+                bool sharded = ways[i].shard_length || (ways[i].copy && worker);
+                assert_int_equal(shards, 1);
+                assert_int_equal(shard->digits, sharded ? 6 : 0);
+                assert_int_equal(bags_reader_length(reader), 0);
+                bags_reader_close(reader);
+                assert_ok(bags_verify(at("out"), &verifying, &found, &said));
+                assert_int_equal(found.checksums, ways[i].checksum ? 3 : 0);
+                assert_file(at(sharded ? "out/000000/id.bag" : "out/id.bag"),
+                    "\0\0\0\0\0\0\0\0", 8);
+                assert_int_equal(
+                    exists(at(sharded ? "out/000000/refs.idx" : "out/refs.idx")),
+                    ways[i].copy);
+            }
+            if (exists(at("out")))
+                remove_tree(at("out"));
+            remove_all();
+        }
 }
 
 static void derive_too(void) {
@@ -388,6 +516,9 @@ int main(void) {
         TEST(a_failure_to_allocate_leaves_nothing),
         TEST(files_that_cannot_be_linked_need_a_copy),
         TEST(a_source_that_changes_is_never_mixed),
+        TEST(what_was_selected_in_another_version_is_refused),
+        TEST(so_is_a_dataset_whose_fields_or_datapoints_are_added),
+        TEST(without_datapoints_it_is_an_empty_dataset),
         TEST(of_two_derivations_to_one_path_one_is_refused),
         TEST(nothing_is_made_in_the_directory_of_a_source),
     };
