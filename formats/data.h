@@ -1,9 +1,10 @@
 /*
  * data.h - what is done with datasets: versions that copy no data, and queries.
  *
- *     file           subject                 library
- *     derive.c       derived datasets        none
- *     sql.c          queries                 SQLite  -lsqlite3
+ *     file              subject                 library
+ *     derive.c          derived datasets        none
+ *     unreferenced.c    blobs without datapoint none
+ *     sql.c             queries                 SQLite  -lsqlite3
  */
 #ifndef BAGS_DATA_H
 #define BAGS_DATA_H
@@ -148,6 +149,30 @@ bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
+
+/* ========================================================================
+ * >>unreferenced
+ * Blobs that no datapoint refers to. A derived dataset has those of the datapoints that
+ * were not selected; Python's writer leaves some when an encoder fails. No library.
+ * ====================================================================== */
+
+/*
+ * Count the blobs of a finished dataset that no datapoint refers to.
+ *
+ *   env     with the hooks of the reader; NULL: local files
+ *   sizes   count their bytes, too
+ *   fields  an element for each field, to be filled; `size` is 0 without `sizes`. After a
+ *           failure it is unspecified
+ *
+ * Returns BAGS_OK, or what bags_reader_info and bags_reader_refs return. Threads: any.
+ * Cost: opens every Bag and reads all refs, but no blob. The refs of a shard are read
+ * again where the datapoints of a field are not in the order of its blobs, or leave some
+ * out: once, or with more than 134 million blobs several times. With `sizes`, fields that
+ * have such blobs are read again, with each entry of their tables; where files are not
+ * mapped, with each blob. Memory: 64 bytes per field; at most 16 MiB.
+ */
+bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool sizes,
+    bags_field_info *fields, bags_error *err);
 
 /* ========================================================================
  * >>sql

@@ -10,6 +10,7 @@
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
  *     index.c       indexes and keys
+ *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append
  *     source.c      reads a Bag or a dataset; lists shards
  *     parse.c       JSON as values
@@ -47,6 +48,7 @@
 #endif
 
 #include "../../bags.h"
+#include "../../formats/data.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -620,6 +622,9 @@ bags_view source_alone(
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
+/* The shards of a copy: as long as the longest of a dataset, if any that was passed is
+ * sharded. */
+void shards_follow(const bags_reader *reader, bags_writer_options *writing);
 /* The shards in a directory in the order of their numbers, also those that no reader
  * accepts: only `number` and `digits`. *count is 0 if it is not a directory. */
 bags_shard *shards_list(const char *path, size_t *count);
@@ -629,6 +634,25 @@ const char *shard_path(const char *path, const bags_shard *shard);
 uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
 /* Write all that are missing: "000002, 000004 to 000006". False if none is. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
+
+/* ---- compact.c: blobs that no datapoint refers to ---- */
+
+/* The options --compact and --whole of what passes a dataset on. */
+extern bool write_compact, write_whole;
+#define WHOLE_OPTIONS                                                                  \
+    {"compact", OPTION_FLAG, &write_compact, NULL,                                     \
+        "write only the blobs that datapoints refer to, as `bags derive --copy`"},     \
+    {                                                                                  \
+        "whole", OPTION_FLAG, &write_whole, NULL,                                      \
+            "also write blobs that no datapoint refers to, such as those that `bags "  \
+            "derive` did not select"                                                   \
+    }
+
+/* If the failure is that there are such blobs, append both options. */
+void compact_hint(void);
+/* Write what the datapoints of a dataset refer to, to a new local directory. */
+void dataset_compact(
+    const char *from, const char *to, bool no_sync, bags_derive_report *report);
 
 /* ---- pair.c ---- */
 

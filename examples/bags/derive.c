@@ -343,7 +343,7 @@ static void choose_rows(void) {
 /* The shards of a copy: as long as the longest of DATASET, if that has any. */
 static void choose_copy(void) {
     static bags_writer_options writing;
-    bool limited = shard_size.given || shard_length.given, sharded = false;
+    bool limited = shard_size.given || shard_length.given;
     options_need("shard-size|shard-length|unsharded|checksum|no-checksum", "copy");
     options_exclude("unsharded", "shard-size|shard-length|shard-stop");
     options_exclude("checksum|no-checksum", NULL);
@@ -351,18 +351,13 @@ static void choose_copy(void) {
         return;
     writing.shard_size = shard_size.value;
     writing.shard_length = shard_length.value;
-    for (size_t k = 0, count; k < froms_count && !unsharded && !limited; k++) {
-        const bags_shard *shards = bags_reader_shards(froms[k].reader, &count);
-        sharded = sharded || count != 1 || shards[0].digits > 0;
-        for (size_t i = 0; i < count; i++)
-            if (shards[i].length > writing.shard_length)
-                writing.shard_length = shards[i].length;
-    }
-    if (!sharded && !limited)
+    for (size_t k = 0; k < froms_count && !unsharded && !limited; k++)
+        shards_follow(froms[k].reader, &writing);
+    writing.sharded = writing.sharded || limited;
+    if (!writing.sharded)
         writing.shard_length = 0;
     if (shard_stop.value > 1 && (!writing.shard_length || writing.shard_size))
         usage("workers copy shards of a given --shard-length, without a --shard-size");
-    writing.sharded = limited || sharded;
     writing.checksum = with_checksums || (checksums && !without_checksums);
     given.copy = &writing;
 }
@@ -406,6 +401,13 @@ static void print_made(const char *to, const bags_derive_report *made) {
         print("%s: derived %s in %s, %s linked, %s new\n", to,
             counted(made->length, "datapoint"), counted(made->shards, "shard"),
             counted(made->linked, "byte"), counted(made->made, "byte"));
+}
+
+/* What was not selected is passed on with OUT. */
+static void print_shared(const char *to, uint64_t linked) {
+    if (linked)
+        print("%s: shares the files of %s; --copy leaves out what was not selected\n",
+            to, from);
 }
 
 typedef struct split_part {
@@ -604,11 +606,14 @@ static void derive_split(const char *to) {
         error = given.no_sync ? 0 : io->sync_dir(io->user, path_parent(to));
         must(bags_fail_io(io, error, to, "sync", &failure));
     }
+    uint64_t linked = 0;
     for (size_t k = 0; k < parts_count; k++) {
         char *path = path_join(to, parts[k].name);
         print_made(path, &parts[k].made);
+        linked += parts[k].made.linked;
         free(path);
     }
+    print_shared(to, linked);
     free(part_of);
     free(numbers);
 }
@@ -646,6 +651,7 @@ static int run(char **operands) {
     } else {
         bags_derive_report made = derive(to, rows, rows_count);
         print_made(to, &made);
+        print_shared(to, made.linked);
     }
     remove_claimed();
     return 0;

@@ -227,6 +227,15 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
 
 /* ---- shards ---- */
 
+void shards_follow(const bags_reader *reader, bags_writer_options *writing) {
+    size_t count;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    writing->sharded = writing->sharded || count != 1 || shards[0].digits > 0;
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].length > writing->shard_length)
+            writing->shard_length = shards[i].length;
+}
+
 typedef struct shard_list {
     bags_shard *shards;
     size_t count;

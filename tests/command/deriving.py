@@ -49,6 +49,57 @@ def _same(path, rows):
     run('verify', '--decode', path)
 
 
+def what_was_not_selected_is_not_passed_on_unasked():
+    texts = [f'text {i}' if i != 7 else 'SECRET' for i in range(20)]
+    _pack([{'id': f'x{i}', 'text': t, 'n': [i] * (i % 3)} for i, t in enumerate(texts)], 'src',
+          '--shard-length', 6, spec={'id': 'utf8', 'text': 'utf8', 'n': 'int(4)[]'})
+    done = run('derive', 'src', 'out', '--where', "text NOT LIKE '%SECRET%'")
+    assert done.out.decode().splitlines()[1:] == [
+        'out: shares the files of src; --copy leaves out what was not selected']
+    rows = _values('out')
+    assert len(rows) == 19
+    assert run('info', 'out', '--json').json['unreferenced'] == {'blobs': 3, 'bytes': 2 + 6 + 4}
+    assert 'unreferenced  12 bytes of 3 blobs' in run('info', 'out').out.decode()
+    before = files('out')
+    for words in [['zip', 'out', 'out.zip'], ['copy', 'out', 'to'], ['copy', 'out/000001', 'to']]:
+        refuse(*words, says=['field "', 'that no datapoint refers to; --compact writes', '--whole'])
+        refuse(*words, '--compact', '--whole', code=2)
+    assert sorted(os.listdir('.')) == ['manifest.jsonl', 'out', 'src']
+    assert files('out') == before
+
+    run('zip', 'out', 'out.zip', '--compact')
+    run('copy', 'out', 'to', '--compact')
+    for path in ['out.zip', 'to']:
+        run('verify', '--decode', path)
+        assert run('get', path, ':').out == run('get', 'out', ':').out
+        about = run('info', path, '--json').json
+        assert about['unreferenced'] == {'blobs': 0, 'bytes': 0}
+        assert about['checksums'] == about['shards'] == 4
+    for data in [*files('to').values(), pathlib.Path('out.zip').read_bytes()]:
+        assert b'SECRET' not in data
+    run('zip', 'out', 'whole.zip', '--whole')
+    assert b'SECRET' in pathlib.Path('whole.zip').read_bytes()
+    run('copy', 'out', 'whole', '--whole')
+    assert files('whole') == before
+    assert sorted(os.listdir('.')) == ['manifest.jsonl', 'out', 'out.zip', 'src', 'to', 'whole',
+                                       'whole.zip']
+    # All of them are referred to: of the source, what is compact, all fields, repeats, an order.
+    run('derive', 'src', 'all', '--drop', 'id', '--rows',
+        _numbers('rows', [*range(6), 11, 8, 8, 7, 6, 9, 10, *range(12, 20)]))
+    for path in ['src', 'to', 'out.zip', 'all']:
+        run('zip', path, 'x.zip')
+        run('copy', path, 'x')
+        os.remove('x.zip')
+        shutil.rmtree('x')
+    for out in ['out.zip', 'to']:
+        refuse('zip' if out == 'out.zip' else 'copy', 'out', out, '--compact', says='exists')
+    refuse('copy', 'out/000000/id.bag', 'x.bag', '--compact', says='a Bag', code=2)
+    refuse('copy', 'out', 's3://x/y', '--compact', says='local', code=2)
+    os.mkdir('y.zip.compact')
+    refuse('zip', 'out', 'y.zip', '--compact', says='y.zip.compact')
+    assert os.path.isdir('y.zip.compact')
+
+
 def some_datapoints_and_fields():
     rows = _rows(50)
     _pack(rows, 'src', '--shard-length', 20, '--checksum')
@@ -64,8 +115,7 @@ def some_datapoints_and_fields():
             '{"id": "utf8[]", "words": "utf8"}')
     assert run('info', 'out', '--json').json['checksums'] is not None
     assert files('src') == before
-    for command in ['copy', 'zip']:
-        run(command, 'out', f'{command}.zip' if command == 'zip' else 'copied')
+    run('copy', 'out', 'copied', '--whole')
     _same('copied', _values('out'))
     shutil.rmtree('src')
     _same('out', _values('copied'))
@@ -446,8 +496,8 @@ def what_reads_datasets_reads_derived_ones_like_copies():
     run('derive', 'src', 'linked', '--rows', numbers, '--rename', 'id=name')
     run('derive', 'src', 'copied', '--rows', numbers, '--rename', 'id=name', '--copy')
     shutil.rmtree('src')
-    run('zip', 'linked', 'linked.zip')
-    run('copy', 'linked', 'again')
+    run('zip', 'linked', 'linked.zip', '--whole')
+    run('copy', 'linked', 'again', '--whole')
     for path in ['linked', 'copied', 'linked.zip', 'again']:
         run('verify', '--decode', path)
     words = ['--digest', '--batch', 16, '--epochs', 2, '--seed', 5, '--check']

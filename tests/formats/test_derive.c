@@ -1,6 +1,6 @@
-/* Derived datasets: formats/derive.c where the system fails, and where other processes
- * change the source or the destination meanwhile. What is selected and renamed is tested
- * with the command. */
+/* Derived datasets, and blobs that they do not refer to: formats/derive.c where the system
+ * fails, and where other processes change the source or the destination meanwhile. What is
+ * selected and renamed is tested with the command. */
 // flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
@@ -510,6 +510,156 @@ static void nothing_is_made_in_the_directory_of_a_source(void **state) {
         }
 }
 
+/* ---- blobs that no datapoint refers to ---- */
+
+#define MOST_BLOBS 200
+
+/* What is expected of all shards, of the fields `many` and `one`. */
+static bags_field_info expected[2];
+
+/* Write a shard whose refs are random: in order, overlapping, repeated, with gaps. */
+static void write_random_shard(const char *path, enum variant variant, uint64_t *seed) {
+    hand_bag bags[2] = {{{0}, {0}}, {{0}, {0}}}, refs = {{0}, {0}};
+    uint64_t lengths[2], next[2] = {0, 0}, kind = next_random(seed) % 4;
+    bool used[2][MOST_BLOBS] = {{false}, {false}};
+    char *to = strdup(path);
+    make_dir(to);
+    for (int k = 0; k < 2; k++) {
+        lengths[k] = 1 + next_random(seed) % MOST_BLOBS;
+        for (uint64_t i = 0; i < lengths[k]; i++)
+            hand_add(&bags[k], "0123456789", 1 + (size_t)(i * 7 + (uint64_t)k) % 10);
+    }
+    for (uint64_t i = next_random(seed) % 100; i > 0; i--) {
+        bytes row = {0};
+        put_array(&row, 2);
+        for (int k = 0; k < 2; k++) {
+            uint64_t first = kind < 2 ? next[k] : next_random(seed) % lengths[k];
+            uint64_t count = k ? 1 : next_random(seed) % 5;
+            if (kind == 1) /* sometimes a gap, or some again */
+                first += next_random(seed) % 3 - (first > 0);
+            first = first < lengths[k] ? first : lengths[k] - 1;
+            count = count < lengths[k] - first ? count : lengths[k] - first;
+            next[k] = first + count;
+            for (uint64_t j = 0; j < count; j++)
+                used[k][first + j] = true;
+            if (k == 0)
+                put_array(&row, count ? 2 : 0);
+            if (k == 1 || count)
+                put_uint(&row, first);
+            if (k == 0 && count)
+                put_uint(&row, count);
+        }
+        hand_add(&refs, row.data, row.size);
+        bytes_free(&row);
+    }
+    for (int k = 0; k < 2; k++) {
+        for (uint64_t i = 0; i < lengths[k]; i++) {
+            expected[k].blobs += !used[k][i];
+            expected[k].size += used[k][i] ? 0 : 1 + (i * 7 + (uint64_t)k) % 10;
+        }
+        hand_save(&bags[k], variant, to, k ? "one" : "many");
+        hand_free(&bags[k]);
+    }
+    hand_save(&refs, variant, to, "refs");
+    hand_free(&refs);
+    char *spec = strdup(to);
+    spec = (char *)realloc(spec, strlen(to) + 16);
+    strcat(spec, "/spec.json");
+    save_text(spec, "{\"many\": \"utf8[]\", \"one\": \"utf8\"}");
+    free(spec);
+    free(to);
+}
+
+static void blobs_that_no_datapoint_refers_to_are_counted(void **state) {
+    (void)state;
+    uint64_t any = 0;
+    for (uint64_t n = 1; n <= 200; n++) {
+        uint64_t seed = n, shards = n % 4;
+        bags_reader *reader;
+        bags_zip_options zipping;
+        bags_field_info found[2];
+        enum variant variant = n % 2 ? V1 : V2;
+        memset(expected, 0, sizeof expected);
+        memset(&zipping, 0, sizeof zipping);
+        if (shards)
+            make_dir(at("from"));
+        for (uint64_t i = 0; i < (shards ? shards : 1); i++)
+            write_random_shard(
+                shards ? at("from/%06d", (int)i) : at("from"), variant, &seed);
+        assert_opens(reader, bags_reader_open(at("from"), NULL, &said));
+        for (int sizes = 0; sizes < 2; sizes++) {
+            memset(found, 255, sizeof found);
+            assert_ok(bags_unreferenced(reader, NULL, sizes != 0, found, &said));
+            for (int k = 0; k < 2; k++) {
+                assert_int_equal(found[k].blobs, expected[k].blobs);
+                assert_int_equal(found[k].size, sizes ? expected[k].size : 0);
+            }
+        }
+        bags_reader_close(reader);
+        bool all = !expected[0].blobs && !expected[1].blobs;
+        any += all;
+        zipping.no_sync = true;
+        if (all)
+            assert_ok(bags_zip(at("from"), at("out"), &zipping, &said));
+        else
+            assert_fails(
+                BAGS_ERROR_VALUE, bags_zip(at("from"), at("out"), &zipping, &said));
+        if (!all) {
+            assert_says("blob*that no datapoint refers to");
+            assert_false(exists(at("out")));
+            zipping.whole = true;
+            assert_ok(bags_zip(at("from"), at("out"), &zipping, &said));
+        }
+        assert_int_equal(remove(at("out")), 0);
+        remove_all();
+    }
+    assert_int_not_equal(any, 200);
+}
+
+static void a_bag_of_many_blobs_needs_no_more_memory(void **state) {
+    (void)state;
+    static const bags_ref refs[] = {
+        {200000000, 5}, {10, 3}, {(1u << 27) - 8, 20}, {12, 4}, {299999999, 1}};
+    const uint64_t length = 300000000; /* empty ones, in a sparse file */
+    uint64_t used = 5 + 3 + 20 + 3 + 1;
+    hand_bag rows = {{0}, {0}};
+    bags_reader *reader;
+    bags_field_info found;
+    bags_env env = {&memory.allocator, &disk.io};
+    skip_on_windows("a sparse file");
+    make_dir(at("from"));
+    save_text(at("from/spec.json"), "{\"x\": \"utf8[]\"}");
+    save_text(at("from/x.bag"), "");
+    resize_file(at("from/x.bag"), 8 * (length + 1));
+    for (size_t i = 0; i < sizeof refs / sizeof *refs; i++) {
+        bytes row = {0};
+        put_array(&row, 1);
+        put_array(&row, 2);
+        put_uint(&row, refs[i].first);
+        put_uint(&row, refs[i].count);
+        hand_add(&rows, row.data, row.size);
+        bytes_free(&row);
+    }
+    hand_save(&rows, V1, at("from"), "refs");
+    hand_free(&rows);
+    assert_opens(reader, bags_reader_open(at("from"), NULL, &said));
+    memory.peak = memory.used;
+    assert_ok(bags_unreferenced(reader, &env, false, &found, &said));
+    assert_in_range(memory.peak, 0, memory.used + ((size_t)17 << 20));
+    assert_int_equal(found.blobs, length - used);
+    for (uint64_t n = 1;; n++) { /* or fails */
+        memory.calls = memory.failed = 0;
+        memory.fail_at = n;
+        bags_code code = bags_unreferenced(reader, &env, n % 2, &found, &said);
+        memory.fail_at = 0;
+        assert_int_equal(code, memory.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        if (!memory.failed)
+            break;
+    }
+    bags_reader_close(reader);
+    remove_all();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_failure_of_any_call_leaves_nothing),
@@ -520,6 +670,8 @@ int main(void) {
         TEST(so_is_a_dataset_whose_fields_or_datapoints_are_added),
         TEST(without_datapoints_it_is_an_empty_dataset),
         TEST(of_two_derivations_to_one_path_one_is_refused),
+        TEST(blobs_that_no_datapoint_refers_to_are_counted),
+        TEST(a_bag_of_many_blobs_needs_no_more_memory),
         TEST(nothing_is_made_in_the_directory_of_a_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
