@@ -136,7 +136,8 @@ typedef struct bags_derive_report {
  *                        cannot be linked: another file system, or one without links;
  *                        too many links of a file; a server or an archive; a split
  *                        dataset. report->copy is set
- *   BAGS_ERROR_ARGUMENT  also with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
+ *   BAGS_ERROR_ARGUMENT  `to` is in the directory of a dataset, by whatever links; also
+ *                        with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what bags_reader_get and
  *   bags_writer_append return
  *

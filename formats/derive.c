@@ -4,10 +4,10 @@
  * A shard is made from the bottom up, and no reader accepts it before the last step:
  *
  *     make the directory, which claims it                 (derive_claim)
+ *     write spec.json.derived, which states whose it is   (derive_shard)
  *     link the Bags and dictionaries, and see what they are (derive_link)
  *     write refs.bag, in their layout                     (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
- *     write spec.json.derived                             (derive_shard)
  *     the source is as it was?                            (derive_check_records)
  *     when all shards are made: it becomes spec.json      (derive_publish)
  *
@@ -108,13 +108,6 @@ static bags_code derive_source_path(derive *d, size_t source, size_t shard,
     bags_code code =
         bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
     return code ? code : format_path(d->from, directory, name, ending, err);
-}
-
-static bags_code derive_fail_exists(const char *path, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: already exists; if it is not complete, and no process is deriving it, one "
-        "that was killed left it: remove it, which no other dataset notices",
-        bags_path_tail(path));
 }
 
 /* ---- files that are written ---- */
@@ -910,7 +903,7 @@ static bags_code derive_claim(derive *d, bags_error *err) {
         return code;
     int error = d->io->make_dir(d->io->user, d->directory);
     if (error == EEXIST)
-        return derive_fail_exists(d->directory, err);
+        return format_fail_exists(d->io, d->directory, false, err);
     if (error)
         return bags_fail_io(d->io, error, d->directory, "create directory", err);
     d->claimed++;
@@ -923,16 +916,16 @@ static bags_code derive_shard(
     unsigned char trailer[DERIVE_TRAILER];
     bags_code code = derive_claim(d, err);
     if (!code)
+        code = derive_create(d, "spec.json", ".derived", err);
+    if (!code)
+        code = derive_put(d, d->spec.data, d->spec_size, err);
+    code = derive_close(d, code, err);
+    if (!code)
         code = count ? derive_link(d, shard, err) : derive_write_no_blobs(d, err);
     if (!code)
         code = derive_write_refs(d, at, count, trailer, err);
     if (!code && d->checksums)
         code = derive_write_checksums(d, shard, count, trailer, err);
-    if (!code)
-        code = derive_create(d, "spec.json", ".derived", err);
-    if (!code)
-        code = derive_put(d, d->spec.data, d->spec_size, err);
-    code = derive_close(d, code, err);
     if (!code)
         code = derive_check_records(d, shard, err);
     if (!code)
@@ -996,25 +989,6 @@ static void derive_remove(derive *d) {
         d->io->remove_dir(d->io->user, d->to);
 }
 
-/* A dataset in the directory of a source would be one of its shards. */
-static bags_code derive_check_parent(derive *d, const char *parent, bags_error *err) {
-    for (size_t s = 0; s < d->sources_count && d->io->identify; s++) {
-        bags_identity one, other;
-        if (d->sources[s].io != d->io)
-            continue;
-        int error = d->io->identify(d->io->user, NULL, parent, &one);
-        if (!error)
-            error = d->io->identify(d->io->user, NULL, d->sources[s].path, &other);
-        if (error)
-            return bags_fail_io(d->io, error, parent, "identify", err);
-        if (one.device == other.device && one.inode == other.inode)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "%s: is in the directory of the dataset %s", bags_path_tail(d->to),
-                bags_path_tail(d->sources[s].path));
-    }
-    return BAGS_OK;
-}
-
 /* Make the parents of `to`. d->path is then the last one. */
 static bags_code derive_make_parents(derive *d, bags_error *err) {
     size_t size = strlen(d->to);
@@ -1024,6 +998,7 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     if (size >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    code = format_check_outside(d->io, d->to, err);
     memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
     for (size_t i = 1; i < size && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -1032,15 +1007,13 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
         memcpy(d->from, d->to, i);
         d->from[i] = 0;
         int error = d->io->kind(d->io->user, d->from, &kind);
-        if (!error && kind == BAGS_PATH_NONE) {
-            code = derive_check_parent(d, d->path, err);
-            error = code ? 0 : d->io->make_dir(d->io->user, d->from);
-        }
+        if (!error && kind == BAGS_PATH_NONE)
+            error = d->io->make_dir(d->io->user, d->from);
         if (error && error != EEXIST)
             code = bags_fail_io(d->io, error, d->from, "create directory", err);
         memcpy(d->path, d->from, i + 1);
     }
-    return code ? code : derive_check_parent(d, d->path, err);
+    return code;
 }
 
 /* The directory of the shards. Only with several workers it may exist. */
@@ -1058,7 +1031,7 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
             error = EEXIST;
     }
     if (error == EEXIST)
-        return derive_fail_exists(d->to, err);
+        return format_fail_exists(d->io, d->to, false, err);
     return code ? code : bags_fail_io(d->io, error, d->to, "create directory", err);
 }
 
@@ -1312,14 +1285,13 @@ static bags_code derive_stage(derive *d, bags_error *err) {
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     int error = d->io->kind(d->io->user, d->to, &kind);
     if (!error && kind != BAGS_PATH_NONE)
-        return bags_fail(
-            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(d->to));
+        return format_fail_exists(d->io, d->to, false, err);
     if (!error && !d->sharded)
         error = d->io->kind(d->io->user, d->staging, &kind);
     if (!error && d->sharded)
         error = d->io->make_dir(d->io->user, d->staging);
     if (error == EEXIST || kind != BAGS_PATH_NONE)
-        return derive_fail_exists(d->staging, err);
+        return format_fail_exists(d->io, d->staging, true, err);
     d->made_root = !error && d->sharded;
     return bags_fail_io(d->io, error, d->staging, "create directory", err);
 }
@@ -1358,7 +1330,8 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     if (!code)
         code = derive_select(d, err);
     const bags_field *fields = derive_list_fields(d, &code, err);
-    if (!code)
+    bool ready = !code;
+    if (ready)
         writer = bags_writer_open(d->to, fields, d->fields_count, &writing, err);
     if (!code && !writer)
         code = err->code;
@@ -1371,9 +1344,10 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     if (!code)
         code = derive_check_sources(d, err);
     d->claimed = writer ? bags_writer_shards(writer) : 0;
-    if (code == BAGS_ERROR_EXISTS && !derive_set_directory(d, d->claimed, NULL) &&
+    if (code == BAGS_ERROR_EXISTS && ready &&
+        !derive_set_directory(d, d->claimed, NULL) &&
         !d->io->kind(d->io->user, d->directory, &kind) && kind != BAGS_PATH_NONE)
-        code = derive_fail_exists(d->directory, err);
+        code = format_fail_exists(d->io, d->directory, false, err);
     if (writer) {
         d->report->length = bags_writer_length(writer);
         d->report->made = bags_writer_size(writer);

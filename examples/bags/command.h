@@ -265,8 +265,9 @@ bool path_exists(const char *path);
 char *path_join(const char *directory, const char *name);
 /* The directory of a path, "." if it names none; by temp_format. */
 const char *path_parent(const char *path);
-/* True if a path, which need not exist, is below a local directory, by whatever names. */
-bool path_is_in(const char *path, const char *directory);
+/* Fail if a local path, which need not exist, is in the directory of a dataset, by whatever
+ * names. */
+void path_must_be_outside(const char *path);
 /* File names for fields, after a prefix, valid and distinct on every file system: the
  * field's own name if it is short and plain. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);
@@ -696,9 +697,9 @@ void lines_explain(void);
 extern const option writing_options[];
 extern const char *dictionary_given; /* an option of pack: a file, or "none" */
 
-/* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
- * may be a Bag. */
-void writing_check(const char *dataset);
+/* Check writing_options, and the path to which a Bag or dataset is written; NULL:
+ * nothing is. */
+void writing_check(const char *path, bool is_bag);
 /* Like --no-sync. */
 void writing_no_sync(bool no_sync);
 /* True if input number `i` is this worker's; a hash may take the place of the

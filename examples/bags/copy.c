@@ -164,9 +164,8 @@ static void plan_dataset(void) {
     bags_info about;
     size_t shards_count, length = strlen(source);
     options.env.io = in;
-    if ((!strncmp(target, source, length) && is_separator(target[length])) ||
-        (!to_url && in == bags_io_local() && path_is_in(target, source)))
-        usage("%s: is in the dataset %s", target, source);
+    if (!strncmp(target, source, length) && is_separator(target[length]))
+        usage("%s: is in the directory of the dataset %s", target, source);
     bags_reader *reader = bags_reader_open(source, &options, &failure);
     if (!reader)
         path_hint(source);
@@ -572,6 +571,8 @@ static int run(char **operands) {
         usage("the name of the copy is empty");
     if (to_url && strncmp(target, "s3://", 5) != 0)
         usage("%s: only local paths and s3:// can be written", target);
+    if (!to_url)
+        path_must_be_outside(target);
     interrupt_leaves("what was copied is kept", "continue with", NULL);
     bags_path_kind kind = path_kind(source);
     if (kind == BAGS_PATH_NONE)

@@ -129,16 +129,10 @@ static const char *claim(const char *to, const char *ending) {
     char *path = shard_stop.value > 1 ? string_format("%s.%s-%ju", to, ending,
                                             (uintmax_t)shard_start.value)
                                       : string_format("%s.%s", to, ending);
-    for (size_t k = 0; k < froms_count; k++)
-        if (io_for_path(froms[k].path) == io && path_is_in(path, froms[k].path))
-            usage("%s: is in the directory of the dataset %s", to, froms[k].path);
     directory_make(path_parent(path));
     int error = io->make_dir(io->user, path);
     if (error == EEXIST)
-        fail(BAGS_ERROR_EXISTS,
-            "%s: already exists; if no process is deriving %s, one that was killed "
-            "left it: remove it",
-            path, to);
+        must(format_fail_exists(io, path, true, &failure));
     must(bags_fail_io(io, error, path, "create directory", &failure));
     return claimed[claimed_count++] = path;
 }
@@ -586,7 +580,7 @@ static void derive_split(const char *to) {
     free(seen);
     bool alone = shard_stop.value < 2;
     if (alone && path_exists(to))
-        fail(BAGS_ERROR_EXISTS, "%s: already exists", to);
+        must(format_fail_exists(io, to, false, &failure));
     size_t *part_of = assign_parts();
     uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
     const char *at = alone ? claim(to, "parts") : to;
@@ -637,6 +631,7 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
+    path_must_be_outside(to);
     interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
     given.registry = registry_blobs();

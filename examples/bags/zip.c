@@ -29,6 +29,8 @@ static void remove_compacted(void) { directory_remove(compacted); }
 /* Write what is referred to, to a directory next to the zip file. */
 static const char *make_compacted(const char *to) {
     char *made = string_format("%s.compact", to);
+    if (path_exists(made))
+        must(format_fail_exists(bags_io_local(), made, true, &failure));
     dataset_compact(dataset, made, given.no_sync, NULL);
     compacted = made;
     on_failure = remove_compacted;
@@ -42,6 +44,7 @@ static int run(char **operands) {
     if (path_kind(dataset) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
     path_must_be_writable(path_parent(operands[1]));
+    path_must_be_outside(operands[1]);
     options_exclude("compact|whole", NULL);
     if (path_exists(operands[1]))
         fail_system(EEXIST, operands[1], "create");

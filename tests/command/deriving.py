@@ -351,7 +351,7 @@ def lines_are_new_fields():
     assert sorted(os.listdir('.')) == made
     os.mkdir('bad.lines')
     refuse('derive', 'src', 'bad', '--add', 'add.jsonl', *spec,
-           says=['bad.lines', 'remove it'])
+           says=['bad.lines', 'rmdir'])
 
 
 def fields_of_another_dataset():
@@ -535,10 +535,78 @@ def workers_make_the_copy_that_one_process_makes():
         run('derive', 'src', 'out', *words, '--shard-start', worker, '--shard-stop', 3)
     assert files('out') == files('alone')
     refuse('derive', 'src', 'out', *words, '--shard-start', 1, '--shard-stop', 3,
-           says=['000001', 'remove it'])
+           says=['000001', 'write to a new path'])
     assert files('out') == files('alone')
     for bad in [['--shard-size', 100], ['--unsharded']]:
         refuse('derive', 'src', 'bad', '--copy', *bad, '--shard-stop', 3, code=2)
+
+
+def nothing_is_written_into_a_dataset():
+    """Of the source or another, of a shard, through links, from a directory in it."""
+    _pack(_rows(6), 'ds', '--shard-length', 2)
+    _pack(_rows(6), 'one')
+    _pack(_rows(6), 'next/000003', '--no-checksum')
+    write_lines('lines', [{'n': 1}])
+    os.mkdir('ds/deep')
+    os.symlink('ds/deep', 'link')
+    before = files('.')
+    commands = ['derive one OUT', 'derive one OUT --copy', 'derive ds/000001 OUT',
+                'derive one OUT --split a=0.5', 'copy one OUT', 'copy ds/000001 OUT',
+                'copy one/id.bag OUT.bag', 'export one OUT', 'zip one OUT.zip',
+                'pack lines OUT --spec n=int', 'pack lines OUT.bag', 'import lines OUT',
+                'images . OUT', 'get one 0 --out OUT', 'sheet one OUT.png']
+    for out in ['ds/x', 'ds/000001/x', 'ds/new/x', 'link/x', 'one/x', './one//x']:
+        for command in commands:
+            refuse(*command.replace('OUT', out).split(),
+                   says='is in the directory of the dataset', code=2)
+    assert files('.') == before
+    os.chdir('ds/deep')
+    refuse('derive', '../../one', 'x', says='is in the directory of the dataset', code=2)
+    assert os.listdir('.') == []
+    os.chdir('../..')
+    # A spec.json by itself, as an export has it, and a number as a name are no dataset.
+    run('export', 'one', 'exported')
+    run('pack', 'exported/manifest.jsonl', 'exported/again')
+    run('derive', 'one', 'next/000004')
+    # A writer that has not finished.
+    os.rename('one/spec.json', 'one/spec.json.partial')
+    refuse('derive', 'ds', 'one/x', says='is in the directory of the dataset one', code=2)
+
+
+def only_what_a_killed_process_has_left_is_to_be_removed():
+    _pack(_rows(6), 'ds', '--shard-length', 2)
+    _pack(_rows(6), 'one')
+    for path in ['empty', 'home', 'recordings', 'deep/000000/work', 'out', 'x.parts', 'y.lines']:
+        os.makedirs(path)
+    for path in ['home/thesis.txt', 'recordings/a.bag', 'deep/000000/work/a.bag', 'x.parts/notes',
+                 'y.lines/notes', 'home/spec.json', 'file']:
+        pathlib.Path(path).write_text('precious')
+    for path in ['home', 'recordings', 'deep', '.', 'file', 'ds', 'one', 'empty']:
+        for words in [[], ['--copy'], ['--split', 'a=0.5']]:
+            for source in ['ds', 'one']:
+                said = refuse('derive', source, path, *words).err
+                assert 'remove it' not in said, said
+                assert ('already exists' in said) or path in ('.', 'ds', 'one'), said
+    said = refuse('derive', 'one', 'x', '--split', 'a=0.5', says='x.parts: already exists').err
+    assert 'remove it' not in said
+    # What a derivation has left.
+    for source in ['ds', 'one']:
+        run('derive', source, 'left')
+        for spec in pathlib.Path('left').rglob('spec.json'):
+            os.rename(spec, f'{spec}.derived')
+            break
+        refuse('derive', source, 'left', says='left: already exists; if no process is writing it, '
+               'one that was killed left it: remove it')
+        os.rename('left', 'to.derived')
+        refuse('derive', source, 'to', '--copy', says='to.derived: already exists; if no process')
+        shutil.rmtree('to.derived')
+
+
+def numbers_may_begin_with_a_byte_order_mark():
+    _pack(_rows(6), 'src')
+    pathlib.Path('bom').write_bytes(b'\xef\xbb\xbf4\n2\n')
+    run('derive', 'src', 'out', '--rows', 'bom')
+    _same('out', [_rows(6)[i] for i in (4, 2)])
 
 
 def hostile_sources_and_destinations():
@@ -661,9 +729,11 @@ def _chain(seed):
                 write_lines(f'add{step}', [row for part in other for row in part])
                 words += ['--spec', f'n{step}=int(4)']
             for i, part in enumerate([] if words else other):
-                out = f'add{step}' + (f'/{i:06}' if sharded else '')
-                _pack(part, out, *(o for o in options if o == '--checksum'),
+                _pack(part, 'shard', *(o for o in options if o == '--checksum'),
                       spec={f'n{step}': 'int(4)'})
+                out = f'add{step}' + (f'/{i:06}' if sharded else '')
+                os.makedirs(os.path.dirname(out) or '.', exist_ok=True)
+                os.rename('shard', out)
             words += ['--add', f'add{step}']
         add = other if words else [[{} for _ in s] for s in shards]
         starts = [sum(map(len, shards[:i])) for i in range(len(shards))]
@@ -743,7 +813,7 @@ def a_kill_at_any_step_leaves_nothing_or_all(words):
                                       capture_output=True, text=True)
                 if done.returncode == 0:
                     break
-                assert 'remove it' in done.stderr, done.stderr
+                assert 'remove it' in done.stderr or 'rmdir' in done.stderr, done.stderr
                 shutil.rmtree(done.stderr.split(': ')[1])
             assert done.returncode == 0
         for path in pathlib.Path('.').glob('out*'):

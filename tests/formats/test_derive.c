@@ -493,21 +493,29 @@ static void of_two_derivations_to_one_path_one_is_refused(void **state) {
         }
 }
 
-static void nothing_is_made_in_the_directory_of_a_source(void **state) {
+static void nothing_is_made_in_the_directory_of_a_dataset(void **state) {
     (void)state;
     static const char *const paths[] = {"from/000003", "from/9", "from/9/x",
-        "from/new/sub/x", "from//9//x/", "link/9/x", "from/000000/../9/x"};
+        "from/new/sub/x", "from//9//x/", "link/9/x", "from/000000/../9/x",
+        "from/000000/x", "inner/x", "inner/y/", "other/x", "other/new/x"};
     write_version(at("from"), 'a', 3, false);
+    write_version(at("other"), 'a', 0, false);
+    make_dir(at("from/000001/inner"));
     copy_tree(at("from"), at("saved"));
     assert_int_equal(symlink(at("from"), at("link")), 0);
+    assert_int_equal(symlink(at("from/000001/inner"), at("inner")), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        for (int copy = 0; copy < 2; copy++) {
-            way how = {"", 3, false, copy != 0, false, false};
-            assert_fails(BAGS_ERROR_ARGUMENT,
-                derive(&how, at("from"), at("%s", paths[i]), &disk.io));
+        for (int copy = 0; copy < 4; copy++) {
+            way how = {"", 3, false, copy % 2 != 0, false, false};
+            assert_fails(
+                BAGS_ERROR_ARGUMENT, derive(&how, at(copy < 2 ? "from" : "from/000000"),
+                                         at("%s", paths[i]), &disk.io));
             assert_says("is in the directory of the dataset");
             assert_same_tree(at("from"), at("saved"));
         }
+    assert_int_equal(remove(at("link")), 0);
+    assert_int_equal(remove(at("inner")), 0);
+    remove_all();
 }
 
 /* ---- blobs that no datapoint refers to ---- */
@@ -672,7 +680,7 @@ int main(void) {
         TEST(of_two_derivations_to_one_path_one_is_refused),
         TEST(blobs_that_no_datapoint_refers_to_are_counted),
         TEST(a_bag_of_many_blobs_needs_no_more_memory),
-        TEST(nothing_is_made_in_the_directory_of_a_source),
+        TEST(nothing_is_made_in_the_directory_of_a_dataset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
