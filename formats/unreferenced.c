@@ -9,9 +9,8 @@
 #include "data.h"
 #include "private.h"
 
-#define UNREF_WORDS                                                                    \
-    ((size_t)1 << 21)    /* of bits: 16 MiB for the windows of all fields */
-#define UNREF_AHEAD 4096 /* datapoints whose refs are requested at once */
+#define UNREF_WORDS ((size_t)1 << 21) /* of bits: 16 MiB for all fields */
+#define UNREF_AHEAD 4096              /* datapoints whose refs are requested at once */
 
 typedef struct unref_field {
     /* In one shard: */
@@ -29,9 +28,9 @@ typedef struct unref {
     const bags_env *env;
     size_t count;
     unref_field *fields;
-    bags_ref *refs; /* of a datapoint */
-    uint64_t start,
-        window; /* the window: its first blob, and the number of its blobs */
+    bags_ref *refs;         /* of a datapoint */
+    uint64_t start, window; /* first blob of the window, and how many it has */
+    uint64_t requested;     /* the refs before this datapoint were requested */
     bags_row row;
     bags_buffer memory[2], bits, blob;
     bags_error *err;
@@ -60,23 +59,25 @@ static void unref_mark(unref *u, unref_field *field, const bags_ref *ref) {
     }
 }
 
-/* Call each() for every field of every datapoint of a shard that refers to blobs. */
+/* Call each() for every field of every datapoint of a shard that refers to blobs. The refs of
+ * many datapoints, also of later shards, are requested at once. */
 static bags_code unref_scan(unref *u, const bags_shard *shard,
     void (*each)(unref *u, unref_field *field, const bags_ref *ref)) {
     static const bags_select none = {0, false, 0, 0, 0};
-    uint64_t ahead[UNREF_AHEAD];
-    for (uint64_t i = 0; i < shard->length; i++) {
+    uint64_t length = bags_reader_length(u->reader), ahead[UNREF_AHEAD];
+    bool far = u->env->io && u->env->io->read_many;
+    for (uint64_t i = shard->start; i < shard->start + shard->length; i++) {
         bags_code code = BAGS_OK;
-        if (i % UNREF_AHEAD == 0 && u->env->io && u->env->io->read_many) {
+        if (far && i >= u->requested) {
             size_t part = 0;
-            for (; part < UNREF_AHEAD && part < shard->length - i; part++)
-                ahead[part] = shard->start + i + part;
+            for (; part < UNREF_AHEAD && part < length - i; part++)
+                ahead[part] = i + part;
+            u->requested = i + part;
             code =
                 bags_reader_prefetch(u->reader, ahead, part, &none, 0, &u->row, u->err);
         }
         if (!code)
-            code =
-                bags_reader_refs(u->reader, shard->start + i, &u->row, u->refs, u->err);
+            code = bags_reader_refs(u->reader, i, &u->row, u->refs, u->err);
         if (code)
             return code;
         for (size_t k = 0; k < u->count; k++)
@@ -169,6 +170,7 @@ static bags_code unref_count_all(unref *u) {
     bags_code code = BAGS_OK;
     for (size_t k = 0; k < u->count; k++)
         u->fields[k].blobs = u->fields[k].size = 0;
+    u->requested = 0;
     for (size_t i = 0; i < count && !code; i++) {
         uint64_t stop = 0;
         for (size_t k = 0; k < u->count; k++) {
@@ -181,6 +183,7 @@ static bags_code unref_count_all(unref *u) {
             code = unref_make_window(u, &stop);
         for (u->start = 0; u->start < stop && !code; u->start += u->window) {
             memset(u->bits.data, 0, u->bits.capacity);
+            u->requested = shards[i].start;
             code = unref_scan(u, &shards[i], unref_mark);
             if (!code)
                 code = unref_count_window(u, &shards[i]);

@@ -542,8 +542,6 @@ static void check_source(void) {
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
 }
 
-static const option options[] = {WHOLE_OPTIONS, OPTIONS_END};
-
 /* Copy what is referred to. It is written anew, so that there is nothing to continue. */
 static int copy_compact(bags_path_kind kind) {
     bags_derive_report made;
@@ -618,6 +616,7 @@ static int run(char **operands) {
 }
 
 static const option options[] = {
+    WHOLE_OPTIONS,
     {"part-size", OPTION_SIZE, &part_size, "N",
         "upload larger files in parts of N bytes (64M)"},
     OPTIONS_END,
@@ -633,8 +632,7 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
     "not copied. Of a FROM.zip or FROM.tar the files in it are copied: TO is a "
     "directory. A dataset with blobs that no datapoint refers to, as `bags derive` "
-    "makes "
-    "without --copy, needs --compact or --whole.\n"
+    "makes without --copy, needs --compact or --whole.\n"
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "
