@@ -632,7 +632,7 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
     "not copied. Of a FROM.zip or FROM.tar the files in it are copied: TO is a "
     "directory. A dataset with blobs that no datapoint refers to, as `bags derive` "
-    "makes without --copy, needs --compact or --whole.\n"
+    "makes of a selection, needs --compact or --whole.\n"
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "

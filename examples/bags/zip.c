@@ -78,8 +78,6 @@ const command command_zip = {"zip", "write a dataset as one file", "DATASET X.zi
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
     "place. Indexes that are not older than the dataset are included, except with "
     "--compact. A dataset with blobs that no datapoint refers to, as `bags derive` "
-    "makes "
-    "without --copy, needs --compact or --whole. X.zip "
-    "must not exist, and has its name once it is complete; until "
-    "then it is X.zip.partial.\n",
+    "makes of a selection, needs --compact or --whole. X.zip must not exist, and has "
+    "its name once it is complete; until then it is X.zip.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};
