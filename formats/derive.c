@@ -19,7 +19,7 @@
  * the first ones as a dataset. Workers, of whom none is the last, write to TO itself.
  */
 #include "data.h"
-#include "private.h"
+#include "place.h"
 
 #include <stdlib.h>
 
@@ -266,7 +266,8 @@ static bags_code derive_check_version(
     if (!version || bags_reader_version(s->reader) == version)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
-        "%s: another process replaced it since its datapoints were selected",
+        "%s: another process replaced it, or added shards, since its datapoints "
+        "were selected",
         bags_path_tail(s->path));
 }
 
@@ -302,16 +303,20 @@ static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) 
     return code;
 }
 
-/* All that was read is of one version: the last step before the result has its name. */
-static bags_code derive_check_sources(derive *d, bags_error *err) {
+static bags_code derive_check_all_records(derive *d, bags_error *err) {
     bags_code code = BAGS_OK;
-    for (size_t s = 0; s < d->sources_count && !code; s++)
-        if (d->sources[s].reader)
-            code = bags_reader_check(d->sources[s].reader, err);
     for (size_t s = 0, i = 0; s < d->sources_count; s++)
         for (; i < d->sources[s].identified && !code; i++)
             code = derive_check_records(d, i, err);
     return code;
+}
+
+/* All that was read is of one version: the last step before the result has its name. */
+static bags_code derive_check_sources(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++)
+        code = bags_reader_check(d->sources[s].reader, err);
+    return code ? code : derive_check_all_records(d, err);
 }
 
 /* After a failure: what was found in another version, such as checksums that are not of
@@ -319,7 +324,7 @@ static bags_code derive_check_sources(derive *d, bags_error *err) {
 static bags_code derive_explain(derive *d, bags_code code, bags_error *err) {
     bags_error replaced;
     if (code != BAGS_ERROR_STATE &&
-        derive_check_sources(d, &replaced) == BAGS_ERROR_STATE) {
+        derive_check_all_records(d, &replaced) == BAGS_ERROR_STATE) {
         *err = replaced;
         code = BAGS_ERROR_STATE;
         d->report->copy = 0;

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,

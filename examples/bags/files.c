@@ -6,7 +6,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 /* ---- paths ---- */
 

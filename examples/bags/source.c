@@ -80,7 +80,8 @@ bags_reader *dataset_again(
     const bags_reader *as, const char *given, const bags_registry *registry) {
     bags_reader *reader = dataset_open(given, registry);
     if (bags_reader_version(reader) != bags_reader_version(as))
-        fail(BAGS_ERROR_STATE, "%s: another process replaced it while it was read",
+        fail(BAGS_ERROR_STATE,
+            "%s: another process replaced it, or added shards, while it was read",
             given);
     return reader;
 }

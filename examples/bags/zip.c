@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 static bags_zip_options given;
 static const char *dataset, *partial;

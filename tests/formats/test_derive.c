@@ -366,7 +366,7 @@ static void what_was_selected_in_another_version_is_refused(void **state) {
         replace_source();
         assert_fails(
             BAGS_ERROR_STATE, derive(&ways[i], at("from"), at("out"), &disk.io));
-        assert_says("from: another process replaced it since its datapoints");
+        assert_says("from: another process replaced it*since its datapoints");
         check_outcome(BAGS_ERROR_STATE, &ways[i], false);
         selected = 0;
         remove_all();
