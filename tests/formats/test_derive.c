@@ -508,7 +508,7 @@ static void nothing_is_made_in_the_directory_of_a_dataset(void **state) {
         for (int copy = 0; copy < 4; copy++) {
             way how = {"", 3, false, copy % 2 != 0, false, false};
             assert_fails(
-                BAGS_ERROR_ARGUMENT, derive(&how, at(copy < 2 ? "from" : "from/000000"),
+                BAGS_ERROR_ARGUMENT, derive(&how, at(copy < 2 ? "from" : "other"),
                                          at("%s", paths[i]), &disk.io));
             assert_says("is in the directory of the dataset");
             assert_same_tree(at("from"), at("saved"));
