@@ -531,13 +531,16 @@ static void write_random_shard(const char *path, enum variant variant, uint64_t 
     uint64_t lengths[2], next[2] = {0, 0}, kind = next_random(seed) % 4;
     bool used[2][MOST_BLOBS] = {{false}, {false}};
     char *to = strdup(path);
+    uint64_t rows = next_random(seed) % 100;
     make_dir(to);
     for (int k = 0; k < 2; k++) {
         lengths[k] = 1 + next_random(seed) % MOST_BLOBS;
+        if (kind == 0 && k == 1 && rows > 0) /* all are referred to */
+            lengths[k] = rows;
         for (uint64_t i = 0; i < lengths[k]; i++)
             hand_add(&bags[k], "0123456789", 1 + (size_t)(i * 7 + (uint64_t)k) % 10);
     }
-    for (uint64_t i = next_random(seed) % 100; i > 0; i--) {
+    for (uint64_t i = rows; i > 0; i--) {
         bytes row = {0};
         put_array(&row, 2);
         for (int k = 0; k < 2; k++) {
@@ -545,6 +548,8 @@ static void write_random_shard(const char *path, enum variant variant, uint64_t 
             uint64_t count = k ? 1 : next_random(seed) % 5;
             if (kind == 1) /* sometimes a gap, or some again */
                 first += next_random(seed) % 3 - (first > 0);
+            if (kind == 0 && i == 1 && k == 0)
+                count = lengths[k];
             first = first < lengths[k] ? first : lengths[k] - 1;
             count = count < lengths[k] - first ? count : lengths[k] - first;
             next[k] = first + count;
@@ -581,7 +586,7 @@ static void write_random_shard(const char *path, enum variant variant, uint64_t 
 static void blobs_that_no_datapoint_refers_to_are_counted(void **state) {
     (void)state;
     uint64_t any = 0;
-    for (uint64_t n = 1; n <= 200; n++) {
+    for (uint64_t n = 1; n <= 100; n++) {
         uint64_t seed = n, shards = n % 4;
         bags_reader *reader;
         bags_zip_options zipping;
@@ -621,7 +626,7 @@ static void blobs_that_no_datapoint_refers_to_are_counted(void **state) {
         assert_int_equal(remove(at("out")), 0);
         remove_all();
     }
-    assert_int_not_equal(any, 200);
+    assert_in_range(any, 1, 99);
 }
 
 static void a_bag_of_many_blobs_needs_no_more_memory(void **state) {
