@@ -65,6 +65,7 @@ IMPORT := formats/import/import.o
 programs = $(patsubst %.c,$B/%,$(filter-out $(patsubst %,$1%.c,$(subst /,_,$(MISSING))),$(wildcard $1*.c)))
 EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images) $(if $(filter jpeg,$(MISSING)),%_train),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
+INSTALLED := $(COMMAND:$B/%=$B/installed/%)
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of two tests replaces calls of Linux.
@@ -77,7 +78,7 @@ SUPPORT := $(call objects,$B,tests/lib/*.c)
 REPLAY := $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz/main.o)
 
 .PHONY: help all demo deps test check asan tsan soak fuzz coverage portability lint footprint bench
-.PHONY: benchformats instructions format clean programs print-formats install uninstall FORCE
+.PHONY: benchformats instructions format clean programs print-formats install install-built uninstall FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -170,9 +171,12 @@ $(SPEED): $(filter-out $(BENCHES:%=%.o),$(call objects,$B,tests/bench/*.c))
 $B/balls: $B/examples/demo/balls.o $B/examples/demo/world.o
 $B/curve: $B/examples/demo/curve.o
 # The modules call the bags.h of the command. The dlopen of sanitizers finds them by a
-# DT_RPATH alone.
-$B/bags: $(COMMAND_OBJECTS) $B/libdir formats/exports | $(SHARED)
-$B/bags: private OWN = $(if $(MODULES),-Wl$(,)--dynamic-list=formats/exports$(,)--disable-new-dtags$(,)-rpath='$$ORIGIN:$$ORIGIN/../lib$(LIBDIR:%=:$(abspath $(LIBDIR)))')
+# DT_RPATH alone. Only the command that is installed knows LIBDIR.
+EXPORTED = $(if $(MODULES),-Wl$(,)--dynamic-list=formats/exports$(,)--disable-new-dtags$(,)-rpath='$$ORIGIN:$$ORIGIN/../lib$1')
+$B/bags $(INSTALLED): $(COMMAND_OBJECTS) formats/exports | $(SHARED)
+$B/bags: private OWN = $(call EXPORTED)
+$(INSTALLED): $B/libdir
+$(INSTALLED): private OWN = $(call EXPORTED,$(LIBDIR:%=:$(abspath $(LIBDIR))))
 $(foreach f,$(MODULES),$(eval $(call shared,$f): $(call of_format,$B,$f)))
 $(SHARED): private OWN = -shared
 # These replace calls of libc, in these tests alone and, preloaded, in another program.
@@ -182,15 +186,18 @@ $B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/
 
 PROGRAMS := $(EXAMPLES) $(DEMO) $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED)
 $(PROGRAMS): $B/modules.a
-$(PROGRAMS) $B/bags: $B/bags.a
-$(PROGRAMS) $B/bags $(SHARED):
+$(PROGRAMS) $B/bags $(INSTALLED): $B/bags.a
+$(PROGRAMS) $B/bags $(INSTALLED) $(SHARED):
 	$(LINK)
 build/bags: build/release/bags
 	@ln -sf release/bags $@
 
+# What make has built stays as it is: with other flags, it is built in another directory.
+INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(COMPILE) $(WITH)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
-	$(BUILD) $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(COMMAND)
-	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
+	$(BUILD) install-built B=$(INSTALL_B)
+install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
+	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
 
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
 	@formats/install.sh uninstall $(ALL_FORMATS)

@@ -1531,6 +1531,11 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 /* The path with which the reader was opened, for messages; "" for NULL. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
+/* A hash of what identifies every shard, its number and its length: two readers of one
+ * path with equal versions read the same datapoints. 0 if the hooks do not identify
+ * files (identify). */
+BAGS_API uint64_t bags_reader_version(const bags_reader *reader);
+
 /* The fields, sorted by name; *count of them. A field's index in this array is its
  * number in every other function. */
 BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t *count);
@@ -3777,6 +3782,12 @@ BAGI_COLD static bags_code bagi_check_same(
 }
 #endif
 
+/* A hash of a number and of those before it. */
+static uint64_t bagi_mix(uint64_t hash, uint64_t number) {
+    hash = (hash ^ number) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 32;
+}
+
 /* The identity of an open file or a path in 8 bytes; 0 without the hook. */
 BAGI_COLD static int bagi_identify(
     const bagi_env *env, void *file, const char *path, uint64_t *identity) {
@@ -3789,10 +3800,8 @@ BAGI_COLD static int bagi_identify(
         return error;
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        mix = (mix ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
-        mix ^= mix >> 32;
-    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        mix = bagi_mix(mix, words[i]);
     *identity = mix ? mix : 1;
     return 0;
 }
@@ -10491,6 +10500,20 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
 
 BAGS_API const char *bags_reader_path(const bags_reader *reader) {
     return reader ? bagi_passed(&reader->env, reader->path) : "";
+}
+
+BAGS_API uint64_t bags_reader_version(const bags_reader *reader) {
+    uint64_t hash = reader ? reader->length : 0;
+    for (size_t i = 0; reader && i < reader->count; i++) {
+        uint64_t identity = reader->parts[i].bag_options.record.identity;
+        uint64_t words[] = {
+            identity, reader->shards[i].number, reader->shards[i].length};
+        if (!identity)
+            return 0;
+        for (size_t k = 0; k < sizeof words / sizeof *words; k++)
+            hash = bagi_mix(hash, words[k]);
+    }
+    return reader && reader->count && !hash ? 1 : hash;
 }
 
 BAGS_API BAGI_COLD bags_code bags_shard_path(const char *path, const bags_shard *shard,

@@ -1,9 +1,10 @@
 /*
  * data.h - what is done with datasets: versions that copy no data, and queries.
  *
- *     file           subject                 library
- *     derive.c       derived datasets        none
- *     sql.c          queries                 SQLite  -lsqlite3
+ *     file              subject                 library
+ *     derive.c          derived datasets        none
+ *     unreferenced.c    blobs without datapoint none
+ *     sql.c             queries                 SQLite  -lsqlite3
  */
 #ifndef BAGS_DATA_H
 #define BAGS_DATA_H
@@ -41,12 +42,14 @@ typedef struct bags_derived_field {
                             as the source's; a copy needs the same number of datapoints.
                             NULL: the source */
     const bags_io *io;   /* where that is; NULL: env.io */
+    uint64_t version;    /* of that: see bags_derive_options */
 } bags_derived_field;
 
 /* A dataset whose datapoints follow those of the source. */
 typedef struct bags_derive_more {
     const char *path;
     const bags_io *io; /* where it is; NULL: env.io */
+    uint64_t version;  /* see bags_derive_options */
 } bags_derive_more;
 
 typedef struct bags_derive_options {
@@ -57,6 +60,10 @@ typedef struct bags_derive_options {
      * and the shards in order. NULL: all. */
     const uint64_t *rows;
     size_t rows_count;
+    /* bags_reader_version of the source as `rows` were selected: another version is
+     * BAGS_ERROR_STATE. 0: any, also if it is replaced between the selection and this
+     * call. */
+    uint64_t version;
     uint64_t shard_start, shard_stop; /* make only the shards of this worker */
     bool no_sync;                     /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
@@ -91,7 +98,8 @@ typedef struct bags_derive_report {
  * hard links to its Bags, a new refs.bag and a new spec.json and, if all shards of all
  * datasets have them, the checksums of the Bags, bound together anew. Shard i has
  * datapoints of one shard; shards without datapoints are left out, and the numbers
- * closed. An unsharded source makes an unsharded dataset. Indexes and .idx files are not
+ * closed. An unsharded source makes an unsharded dataset. Without any datapoint, the first
+ * worker makes one shard, whose Bags are empty, with and without `copy`. Indexes and .idx files are not
  * derived.
  *
  * With `copy`, a writer copies the blobs that are referred to, without decoding them (but
@@ -121,12 +129,15 @@ typedef struct bags_derive_report {
  *   BAGS_ERROR_RANGE     a number of `rows` that is not below the source's length
  *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths, or for a copy
  *                        another length; one of `more` has other fields or types
- *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile
+ *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile, or is not
+ *                        of its `version`. Every source is checked before the result is
+ *                        given its name
  *   BAGS_ERROR_LIMIT     without `copy`: an order across shards, `more`, or files that
  *                        cannot be linked: another file system, or one without links;
  *                        too many links of a file; a server or an archive; a split
  *                        dataset. report->copy is set
- *   BAGS_ERROR_ARGUMENT  also with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
+ *   BAGS_ERROR_ARGUMENT  `to` is in the directory of a dataset, by whatever links; also
+ *                        with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what bags_reader_get and
  *   bags_writer_append return
  *
@@ -139,6 +150,30 @@ bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
+
+/* ========================================================================
+ * >>unreferenced
+ * Blobs that no datapoint refers to. A derived dataset has those of the datapoints that
+ * were not selected; Python's writer leaves some when an encoder fails. No library.
+ * ====================================================================== */
+
+/*
+ * Count the blobs of a finished dataset that no datapoint refers to.
+ *
+ *   env     with the hooks of the reader; NULL: local files
+ *   sizes   count their bytes, too
+ *   fields  an element for each field, to be filled; `size` is 0 without `sizes`. After a
+ *           failure it is unspecified
+ *
+ * Returns BAGS_OK, or what bags_reader_info and bags_reader_refs return. Threads: any.
+ * Cost: opens every Bag and reads all refs, but no blob. The refs of a shard are read
+ * again where the datapoints of a field are not in the order of its blobs, or leave some
+ * out: once, or with more than 134 million blobs several times. With `sizes`, fields that
+ * have such blobs are read again, with each entry of their tables; where files are not
+ * mapped, with each blob. Memory: 64 bytes per field; at most 16 MiB.
+ */
+bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool sizes,
+    bags_field_info *fields, bags_error *err);
 
 /* ========================================================================
  * >>sql

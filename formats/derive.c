@@ -4,10 +4,10 @@
  * A shard is made from the bottom up, and no reader accepts it before the last step:
  *
  *     make the directory, which claims it                 (derive_claim)
+ *     write spec.json.derived, which states whose it is   (derive_shard)
  *     link the Bags and dictionaries, and see what they are (derive_link)
  *     write refs.bag, in their layout                     (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
- *     write spec.json.derived                             (derive_shard)
  *     the source is as it was?                            (derive_check_records)
  *     when all shards are made: it becomes spec.json      (derive_publish)
  *
@@ -19,7 +19,7 @@
  * the first ones as a dataset. Workers, of whom none is the last, write to TO itself.
  */
 #include "data.h"
-#include "private.h"
+#include "place.h"
 
 #include <stdlib.h>
 
@@ -108,13 +108,6 @@ static bags_code derive_source_path(derive *d, size_t source, size_t shard,
     bags_code code =
         bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
     return code ? code : format_path(d->from, directory, name, ending, err);
-}
-
-static bags_code derive_fail_exists(const char *path, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: already exists; if it is not complete, and no process is deriving it, one "
-        "that was killed left it: remove it, which no other dataset notices",
-        bags_path_tail(path));
 }
 
 /* ---- files that are written ---- */
@@ -267,6 +260,17 @@ static bags_code derive_open_source(
     return BAGS_OK;
 }
 
+/* Check that a source is of the version that the caller has read. */
+static bags_code derive_check_version(
+    const derive_source *s, uint64_t version, bags_error *err) {
+    if (!version || bags_reader_version(s->reader) == version)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_STATE,
+        "%s: another process replaced it, or added shards, since its datapoints "
+        "were selected",
+        bags_path_tail(s->path));
+}
+
 /* Identify the spec.json of each shard. What is opened afterwards is of this version, or
  * derive_check_records fails. */
 static bags_code derive_take_records(derive *d, size_t source, bags_error *err) {
@@ -299,17 +303,32 @@ static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) 
     return code;
 }
 
+static bags_code derive_check_all_records(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0, i = 0; s < d->sources_count; s++)
+        for (; i < d->sources[s].identified && !code; i++)
+            code = derive_check_records(d, i, err);
+    return code;
+}
+
+/* All that was read is of one version: the last step before the result has its name. */
+static bags_code derive_check_sources(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++)
+        code = bags_reader_check(d->sources[s].reader, err);
+    return code ? code : derive_check_all_records(d, err);
+}
+
 /* After a failure: what was found in another version, such as checksums that are not of
  * the Bag that was linked, is not a fault of a source, but of its replacement. */
 static bags_code derive_explain(derive *d, bags_code code, bags_error *err) {
     bags_error replaced;
-    size_t count = d->sources_count ? d->sources[0].identified : 0;
-    for (size_t i = 0; i < count && code != BAGS_ERROR_STATE; i++)
-        if (derive_check_records(d, i, &replaced) == BAGS_ERROR_STATE) {
-            *err = replaced;
-            code = BAGS_ERROR_STATE;
-            d->report->copy = 0;
-        }
+    if (code != BAGS_ERROR_STATE &&
+        derive_check_all_records(d, &replaced) == BAGS_ERROR_STATE) {
+        *err = replaced;
+        code = BAGS_ERROR_STATE;
+        d->report->copy = 0;
+    }
     return code;
 }
 
@@ -393,7 +412,7 @@ static int derive_compare_fields(const void *a, const void *b) {
 }
 
 static bags_code derive_add_source(
-    derive *d, const char *path, const bags_io *io, bags_error *err) {
+    derive *d, const char *path, const bags_io *io, uint64_t version, bags_error *err) {
     derive_source *s = &d->sources[d->sources_count++];
     memset(s, 0, sizeof *s);
     s->refs = s->records = s->selects = bags_buffer_of(d->options->env.allocator);
@@ -403,7 +422,7 @@ static bags_code derive_add_source(
     bags_info info;
     bags_code code = derive_open_source(d, s, false, err);
     size_t count = s->count;
-    if (!code && !d->options->copy && s->io == d->io)
+    if (!code && s->io == d->io)
         code = derive_take_records(d, d->sources_count - 1, err);
     if (!code)
         code = bags_reader_info(s->reader, &info, NULL, err);
@@ -415,6 +434,8 @@ static bags_code derive_add_source(
     if (!code && s->count != count)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: another process added or removed shards", bags_path_tail(path));
+    if (!code)
+        code = derive_check_version(s, version, err);
     (void)bags_reader_fields(s->reader, &fields);
     if (!code)
         code = bags_buffer_reserve(&s->refs, (fields + 1) * sizeof(bags_ref), err);
@@ -426,11 +447,11 @@ static bags_code derive_find_source(
     derive *d, const bags_derived_field *given, size_t *source, bags_error *err) {
     *source = 0;
     if (!given->dataset || !strcmp(given->dataset, d->sources[0].path))
-        return BAGS_OK;
+        return derive_check_version(&d->sources[0], given->version, err);
     for (*source = d->parts_count; *source < d->sources_count; ++*source)
         if (!strcmp(d->sources[*source].path, given->dataset))
-            return BAGS_OK;
-    return derive_add_source(d, given->dataset, given->io, err);
+            return derive_check_version(&d->sources[*source], given->version, err);
+    return derive_add_source(d, given->dataset, given->io, given->version, err);
 }
 
 static void *derive_array(
@@ -468,9 +489,11 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     d->sources = (derive_source *)derive_array(
         d, 0, count + d->parts_count, sizeof *d->sources, &code, err);
     if (!code)
-        code = derive_add_source(d, from, options->from, err);
-    for (size_t i = 0; i < options->more_count && !code; i++)
-        code = derive_add_source(d, options->more[i].path, options->more[i].io, err);
+        code = derive_add_source(d, from, options->from, options->version, err);
+    for (size_t i = 0; i < options->more_count && !code; i++) {
+        const bags_derive_more *more = &options->more[i];
+        code = derive_add_source(d, more->path, more->io, more->version, err);
+    }
     if (code)
         return code;
     const bags_field *all = bags_reader_fields(d->sources[0].reader, &source);
@@ -511,11 +534,27 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
 static bags_code derive_write_empty(derive *d, derive_field *field, bags_error *err) {
     static const unsigned char zeros[8] = {0};
     field->empty = true;
+    field->has_dictionary = false;
+    field->length = 0;
     field->size = sizeof zeros;
     bags_code code = derive_create(d, field->name, ".bag", err);
     if (!code)
         code = derive_put(d, zeros, sizeof zeros, err);
     return derive_close(d, code, err);
+}
+
+/* Make the Bags of a shard without datapoints. */
+static bags_code derive_write_no_blobs(derive *d, bags_error *err) {
+    const bags_writer_options *copy = d->options->copy;
+    bags_code code = BAGS_OK;
+    d->v2 = false;
+    for (size_t i = 0; i < d->fields_count && !code; i++)
+        code = derive_write_empty(d, &d->fields[i], err);
+    for (size_t i = 0; i <= d->fields_count && copy && copy->keep_idx && !code; i++) {
+        const char *name = i < d->fields_count ? d->fields[i].name : "refs";
+        code = derive_close(d, derive_create(d, name, ".idx", err), err);
+    }
+    return code;
 }
 
 static bags_code derive_fail_link(
@@ -869,7 +908,7 @@ static bags_code derive_claim(derive *d, bags_error *err) {
         return code;
     int error = d->io->make_dir(d->io->user, d->directory);
     if (error == EEXIST)
-        return derive_fail_exists(d->directory, err);
+        return format_fail_exists(d->io, d->directory, false, err);
     if (error)
         return bags_fail_io(d->io, error, d->directory, "create directory", err);
     d->claimed++;
@@ -882,16 +921,16 @@ static bags_code derive_shard(
     unsigned char trailer[DERIVE_TRAILER];
     bags_code code = derive_claim(d, err);
     if (!code)
-        code = derive_link(d, shard, err);
-    if (!code)
-        code = derive_write_refs(d, at, count, trailer, err);
-    if (!code && d->checksums)
-        code = derive_write_checksums(d, shard, count, trailer, err);
-    if (!code)
         code = derive_create(d, "spec.json", ".derived", err);
     if (!code)
         code = derive_put(d, d->spec.data, d->spec_size, err);
     code = derive_close(d, code, err);
+    if (!code)
+        code = count ? derive_link(d, shard, err) : derive_write_no_blobs(d, err);
+    if (!code)
+        code = derive_write_refs(d, at, count, trailer, err);
+    if (!code && d->checksums)
+        code = derive_write_checksums(d, shard, count, trailer, err);
     if (!code)
         code = derive_check_records(d, shard, err);
     if (!code)
@@ -906,6 +945,8 @@ static bags_code derive_publish(derive *d, bags_error *err) {
     bags_code code = BAGS_OK;
     if (d->sharded)
         code = derive_sync_dir(d, d->to, err);
+    if (!code)
+        code = derive_check_sources(d, err);
     for (uint64_t i = 0; i < d->claimed && !code; i++) {
         code = derive_set_directory(d, i, err);
         if (!code)
@@ -953,25 +994,6 @@ static void derive_remove(derive *d) {
         d->io->remove_dir(d->io->user, d->to);
 }
 
-/* A dataset in the directory of a source would be one of its shards. */
-static bags_code derive_check_parent(derive *d, const char *parent, bags_error *err) {
-    for (size_t s = 0; s < d->sources_count && d->io->identify; s++) {
-        bags_identity one, other;
-        if (d->sources[s].io != d->io)
-            continue;
-        int error = d->io->identify(d->io->user, NULL, parent, &one);
-        if (!error)
-            error = d->io->identify(d->io->user, NULL, d->sources[s].path, &other);
-        if (error)
-            return bags_fail_io(d->io, error, parent, "identify", err);
-        if (one.device == other.device && one.inode == other.inode)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "%s: is in the directory of the dataset %s", bags_path_tail(d->to),
-                bags_path_tail(d->sources[s].path));
-    }
-    return BAGS_OK;
-}
-
 /* Make the parents of `to`. d->path is then the last one. */
 static bags_code derive_make_parents(derive *d, bags_error *err) {
     size_t size = strlen(d->to);
@@ -981,6 +1003,7 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     if (size >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    code = format_check_outside(d->io, d->to, err);
     memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
     for (size_t i = 1; i < size && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -989,15 +1012,13 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
         memcpy(d->from, d->to, i);
         d->from[i] = 0;
         int error = d->io->kind(d->io->user, d->from, &kind);
-        if (!error && kind == BAGS_PATH_NONE) {
-            code = derive_check_parent(d, d->path, err);
-            error = code ? 0 : d->io->make_dir(d->io->user, d->from);
-        }
+        if (!error && kind == BAGS_PATH_NONE)
+            error = d->io->make_dir(d->io->user, d->from);
         if (error && error != EEXIST)
             code = bags_fail_io(d->io, error, d->from, "create directory", err);
         memcpy(d->path, d->from, i + 1);
     }
-    return code ? code : derive_check_parent(d, d->path, err);
+    return code;
 }
 
 /* The directory of the shards. Only with several workers it may exist. */
@@ -1015,23 +1036,38 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
             error = EEXIST;
     }
     if (error == EEXIST)
-        return derive_fail_exists(d->to, err);
+        return format_fail_exists(d->io, d->to, false, err);
     return code ? code : bags_fail_io(d->io, error, d->to, "create directory", err);
 }
 
+/* True if a copy has shards. */
+static bool derive_copy_is_sharded(const derive *d) {
+    const bags_writer_options *copy = d->options->copy;
+    return copy->sharded || copy->shard_size || copy->shard_length ||
+           d->options->shard_stop;
+}
+
+/* Make the shards with links. Without datapoints it is one shard, also of a copy: a writer
+ * makes none of them. */
 static bags_code derive_make(derive *d, bags_error *err) {
     const derive_source *source = &d->sources[0];
+    const bags_writer_options *copy = d->options->copy;
     uint64_t at = 0;
-    d->sharded = source->count != 1 || source->shards[0].digits > 0;
+    d->sharded = copy ? derive_copy_is_sharded(d)
+                      : source->count != 1 || source->shards[0].digits > 0;
+    if (copy)
+        d->checksums = copy->checksum;
     bags_code code = derive_make_root(d, err);
-    for (size_t i = 0; i < source->count && !code; i++) {
+    for (size_t i = 0; i < source->count && at < d->length && !code; i++) {
         uint64_t run = derive_run(d, &source->shards[i], at);
-        if (run == 0 && d->sharded)
+        if (run == 0)
             continue;
         if (d->next++ % d->stop == d->options->shard_start)
             code = derive_shard(d, i, at, run, err);
         at += run;
     }
+    if (!code && d->length == 0 && d->options->shard_start == 0)
+        code = derive_shard(d, 0, 0, 0, err);
     if (!code)
         code = derive_publish(d, err);
     if (!code && d->sharded)
@@ -1254,14 +1290,13 @@ static bags_code derive_stage(derive *d, bags_error *err) {
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     int error = d->io->kind(d->io->user, d->to, &kind);
     if (!error && kind != BAGS_PATH_NONE)
-        return bags_fail(
-            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(d->to));
+        return format_fail_exists(d->io, d->to, false, err);
     if (!error && !d->sharded)
         error = d->io->kind(d->io->user, d->staging, &kind);
     if (!error && d->sharded)
         error = d->io->make_dir(d->io->user, d->staging);
     if (error == EEXIST || kind != BAGS_PATH_NONE)
-        return derive_fail_exists(d->staging, err);
+        return format_fail_exists(d->io, d->staging, true, err);
     d->made_root = !error && d->sharded;
     return bags_fail_io(d->io, error, d->staging, "create directory", err);
 }
@@ -1291,8 +1326,7 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
     writing.env = d->options->env;
-    d->sharded = writing.sharded || writing.shard_size || writing.shard_length ||
-                 writing.shard_stop;
+    d->sharded = derive_copy_is_sharded(d);
     bags_code code = derive_make_parents(d, err);
     if (!code && alone) {
         code = derive_stage(d, err);
@@ -1301,7 +1335,8 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     if (!code)
         code = derive_select(d, err);
     const bags_field *fields = derive_list_fields(d, &code, err);
-    if (!code)
+    bool ready = !code;
+    if (ready)
         writer = bags_writer_open(d->to, fields, d->fields_count, &writing, err);
     if (!code && !writer)
         code = err->code;
@@ -1311,12 +1346,13 @@ static bags_code derive_copy(derive *d, bags_error *err) {
             d, writer, start, start + (left < block ? left : block), err);
         shard += d->stop < shards - shard ? d->stop : shards - shard;
     }
-    for (size_t s = 0; s < d->sources_count && !code; s++)
-        code = bags_reader_check(d->sources[s].reader, err);
+    if (!code)
+        code = derive_check_sources(d, err);
     d->claimed = writer ? bags_writer_shards(writer) : 0;
-    if (code == BAGS_ERROR_EXISTS && !derive_set_directory(d, d->claimed, NULL) &&
+    if (code == BAGS_ERROR_EXISTS && ready &&
+        !derive_set_directory(d, d->claimed, NULL) &&
         !d->io->kind(d->io->user, d->directory, &kind) && kind != BAGS_PATH_NONE)
-        code = derive_fail_exists(d->directory, err);
+        code = format_fail_exists(d->io, d->directory, false, err);
     if (writer) {
         d->report->length = bags_writer_length(writer);
         d->report->made = bags_writer_size(writer);
@@ -1330,13 +1366,10 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     /* After a failure also the shard that was not complete, unless it is another's. */
     d->claimed += writer && !is_other;
     d->complete = d->claimed;
-    bool any = !d->sharded || d->report->length > 0;
-    if (!code && alone && any)
+    if (!code && alone)
         code = derive_unstage(d, to, err);
     if (code)
         derive_remove(d);
-    else if (!any && alone)
-        d->io->remove_dir(d->io->user, d->staging);
     return code;
 }
 
@@ -1411,7 +1444,7 @@ bags_code bags_derive(const char *from, const char *to,
     if (!code)
         code = derive_check_rows(d, err);
     if (!code)
-        code = options->copy ? derive_copy(d, err) : derive_make(d, err);
+        code = options->copy && d->length ? derive_copy(d, err) : derive_make(d, err);
     if (code)
         code = derive_explain(d, code, err);
     derive_free(d);

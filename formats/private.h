@@ -4,6 +4,7 @@
 #ifndef BAGS_FORMATS_PRIVATE_H
 #define BAGS_FORMATS_PRIVATE_H
 
+#include "data.h"
 #include "loader.h"
 
 #include <errno.h>
@@ -304,6 +305,28 @@ static inline bool format_file_name(
             field < count ? fields[field].name : "refs",
             format_suffix((i - 1) % FORMAT_SUFFIXES));
     return i < files + (shard == 0);
+}
+
+/* Fail with BAGS_ERROR_VALUE if a dataset has blobs that no datapoint refers to. */
+static inline bags_code format_check_referenced(
+    const bags_reader *reader, const bags_env *env, bags_error *err) {
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    bags_buffer memory = bags_buffer_of(env->allocator);
+    bags_code code =
+        bags_buffer_reserve(&memory, (count + 1) * sizeof(bags_field_info), err);
+    bags_field_info *found = (bags_field_info *)(void *)memory.data;
+    if (!code)
+        code = bags_unreferenced(reader, env, false, found, err);
+    for (size_t i = 0; i < count && !code; i++)
+        if (found[i].blobs)
+            code = bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: field \"%.200s\": has %" PRIu64
+                " blob%s that no datapoint refers to",
+                bags_path_tail(bags_reader_path(reader)), fields[i].name,
+                found[i].blobs, found[i].blobs == 1 ? "" : "s");
+    bags_buffer_free(&memory);
+    return code;
 }
 
 /* The type inside of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text, which

@@ -88,6 +88,7 @@ void bags_archive_close(bags_archive *archive);
 
 typedef struct bags_zip_options {
     bool no_sync; /* do not wait for stable storage */
+    bool whole;   /* also with blobs that no datapoint refers to */
     /* Called from time to time with the bytes copied, and those of the dataset; first
      * with `done` 0, when PATH.partial has been created. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
@@ -115,14 +116,19 @@ typedef struct bags_zip_options {
  * is locked. After a failure it is removed; one that a killed process left is
  * overwritten by the next call.
  *
- * Returns BAGS_OK, what bags_reader_open returns for the dataset, or
+ * A zip file is passed on, and blobs that no datapoint refers to may be what a selection
+ * was to leave out: a dataset that has any needs `whole`. bags_derive with `copy` makes one
+ * without them.
+ *
+ * Returns BAGS_OK, what bags_reader_open and bags_unreferenced return for the dataset, or
+ *   BAGS_ERROR_VALUE    it has blobs that no datapoint refers to, and `whole` is not set
  *   BAGS_ERROR_EXISTS   the zip file exists
  *   BAGS_ERROR_LOCKED   another running process writes it
  *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any. Cost: reads every byte once. Memory: 2 MiB, and about 100 bytes per
- * file.
+ * Threads: any. Cost: reads every byte once, and without `whole` that of
+ * bags_unreferenced. Memory: 2 MiB, and about 100 bytes per file.
  */
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);

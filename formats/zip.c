@@ -171,6 +171,8 @@ static bags_code zip_collect(zip_writer *z) {
         code = zip_add_file(z, count, z->options.files[i]);
     if (!code)
         code = bags_reader_info(reader, &about, NULL, z->err);
+    if (!code && !z->options.whole)
+        code = format_check_referenced(reader, &options.env, z->err);
     bags_reader_close(reader);
     if (!code)
         qsort(z->members, z->length, sizeof *z->members, zip_order);

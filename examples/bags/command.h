@@ -10,6 +10,7 @@
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
  *     index.c       indexes and keys
+ *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append
  *     source.c      reads a Bag or a dataset; lists shards
  *     parse.c       JSON as values
@@ -47,6 +48,7 @@
 #endif
 
 #include "../../bags.h"
+#include "../../formats/data.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -263,8 +265,9 @@ bool path_exists(const char *path);
 char *path_join(const char *directory, const char *name);
 /* The directory of a path, "." if it names none; by temp_format. */
 const char *path_parent(const char *path);
-/* True if a path, which need not exist, is below a local directory, by whatever names. */
-bool path_is_in(const char *path, const char *directory);
+/* Fail if a local path, which need not exist, is in the directory of a dataset, by whatever
+ * names. */
+void path_must_be_outside(const char *path);
 /* File names for fields, after a prefix, valid and distinct on every file system: the
  * field's own name if it is short and plain. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);
@@ -580,6 +583,9 @@ extern const option reading_options[];
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
 bags_reader *dataset_open(const char *path, const bags_registry *registry);
+/* Open it again, with another registry: fail unless it is of the same version. */
+bags_reader *dataset_again(
+    const bags_reader *as, const char *path, const bags_registry *registry);
 /* Remark that a Bag, which may be NULL, is an empty file. */
 void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
@@ -620,6 +626,9 @@ bags_view source_alone(
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
+/* The shards of a copy: as long as the longest of a dataset, if any that was passed is
+ * sharded. */
+void shards_follow(const bags_reader *reader, bags_writer_options *writing);
 /* The shards in a directory in the order of their numbers, also those that no reader
  * accepts: only `number` and `digits`. *count is 0 if it is not a directory. */
 bags_shard *shards_list(const char *path, size_t *count);
@@ -629,6 +638,25 @@ const char *shard_path(const char *path, const bags_shard *shard);
 uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
 /* Write all that are missing: "000002, 000004 to 000006". False if none is. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
+
+/* ---- compact.c: blobs that no datapoint refers to ---- */
+
+/* The options --compact and --whole of what passes a dataset on. */
+extern bool write_compact, write_whole;
+#define WHOLE_OPTIONS                                                                  \
+    {"compact", OPTION_FLAG, &write_compact, NULL,                                     \
+        "write only the blobs that datapoints refer to, as `bags derive --copy`"},     \
+    {                                                                                  \
+        "whole", OPTION_FLAG, &write_whole, NULL,                                      \
+            "also write blobs that no datapoint refers to, such as those that `bags "  \
+            "derive` did not select"                                                   \
+    }
+
+/* If the failure is that there are such blobs, append both options. */
+void compact_hint(void);
+/* Write what the datapoints of a dataset refer to, to a new local directory. */
+void dataset_compact(
+    const char *from, const char *to, bool no_sync, bags_derive_report *report);
 
 /* ---- pair.c ---- */
 
@@ -672,9 +700,9 @@ void lines_explain(void);
 extern const option writing_options[];
 extern const char *dictionary_given; /* an option of pack: a file, or "none" */
 
-/* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
- * may be a Bag. */
-void writing_check(const char *dataset);
+/* Check writing_options, and the path to which a Bag or dataset is written; NULL:
+ * nothing is. */
+void writing_check(const char *path, bool is_bag);
 /* Like --no-sync. */
 void writing_no_sync(bool no_sync);
 /* True if input number `i` is this worker's; a hash may take the place of the

@@ -168,10 +168,8 @@ static void plan_dataset(void) {
     bags_info about;
     size_t shards_count, length = strlen(source);
     options.env.io = in;
-    options.no_mmap = true;
-    if ((!strncmp(target, source, length) && is_separator(target[length])) ||
-        (!to_url && in == bags_io_local() && path_is_in(target, source)))
-        usage("%s: is in the dataset %s", target, source);
+    if (!strncmp(target, source, length) && is_separator(target[length]))
+        usage("%s: is in the directory of the dataset %s", target, source);
     bags_reader *reader = bags_reader_open(source, &options, &failure);
     if (!reader)
         path_hint(source);
@@ -187,6 +185,10 @@ static void plan_dataset(void) {
     }
     /* Opens every Bag. What was added is of the version that the reader has open. */
     must(bags_reader_info(reader, &about, NULL, &failure));
+    if (!write_whole && format_check_referenced(reader, &options.env, &failure)) {
+        compact_hint();
+        die();
+    }
     lock_target("/spec.json");
     check_destination(shards, shards_count);
     bags_reader_close(reader);
@@ -581,8 +583,23 @@ static void check_source(void) {
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
 }
 
+/* Copy what is referred to. It is written anew, so that there is nothing to continue. */
+static int copy_compact(bags_path_kind kind) {
+    bags_derive_report made;
+    if (kind != BAGS_PATH_DIRECTORY)
+        usage("--compact: %s is a Bag, without datapoints", source);
+    if (to_url)
+        usage("--compact: %s must be a local path; copy the result to the URL", target);
+    interrupt_leaves("nothing is kept", "start again with", NULL);
+    dataset_compact(source, target, false, &made);
+    print("%s: copied %s in %s, %s\n", target, counted(made.length, "datapoint"),
+        counted(made.shards, "shard"), counted(made.made, "byte"));
+    return 0;
+}
+
 static int run(char **operands) {
-    no_read_ahead = true; /* request_ahead does it */
+    no_read_ahead = !write_compact; /* request_ahead does it */
+    options_exclude("compact|whole", NULL);
     const char *shown = path_without_secrets(operands[1]);
     source = path_without_secrets(operands[0]);
     target = shown;
@@ -593,6 +610,8 @@ static int run(char **operands) {
         usage("the name of the copy is empty");
     if (to_url && strncmp(target, "s3://", 5) != 0)
         usage("%s: only local paths and s3:// can be written", target);
+    if (!to_url)
+        path_must_be_outside(target);
     interrupt_leaves("what was copied is kept", "continue with", NULL);
     bags_path_kind kind = path_kind(source);
     if (kind == BAGS_PATH_NONE)
@@ -604,6 +623,8 @@ static int run(char **operands) {
         usage("%s: the copy of a dataset is a directory; %s", target,
             archived ? "copy the archive itself, as any file"
                      : "`bags zip` makes a zip file of it");
+    if (write_compact)
+        return copy_compact(kind);
     if (kind == BAGS_PATH_DIRECTORY)
         plan_dataset();
     else
@@ -636,6 +657,7 @@ static int run(char **operands) {
 }
 
 static const option options[] = {
+    WHOLE_OPTIONS,
     {"part-size", OPTION_SIZE, &part_size, "N",
         "upload larger files in parts of N bytes (64M)"},
     OPTIONS_END,
@@ -650,7 +672,8 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
     "not copied. Of a FROM.zip or FROM.tar the files in it are copied: TO is a "
-    "directory.\n"
+    "directory. A dataset with blobs that no datapoint refers to, as `bags derive` "
+    "makes of a selection, needs --compact or --whole.\n"
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
@@ -96,10 +96,12 @@ static void open_all(char **operands, size_t count) {
         length += bags_reader_length(one->reader);
         more[froms_count].path = one->path;
         more[froms_count].io = io_for_path(one->path);
+        more[froms_count].version = bags_reader_version(one->reader);
     }
     from = froms[0].path;
     reader = froms[0].reader;
     given.from = more[0].io;
+    given.version = more[0].version;
     given.more = more + 1;
     given.more_count = count - 1;
 }
@@ -127,16 +129,10 @@ static const char *claim(const char *to, const char *ending) {
     char *path = shard_stop.value > 1 ? string_format("%s.%s-%ju", to, ending,
                                             (uintmax_t)shard_start.value)
                                       : string_format("%s.%s", to, ending);
-    for (size_t k = 0; k < froms_count; k++)
-        if (io_for_path(froms[k].path) == io && path_is_in(path, froms[k].path))
-            usage("%s: is in the directory of the dataset %s", to, froms[k].path);
     directory_make(path_parent(path));
     int error = io->make_dir(io->user, path);
     if (error == EEXIST)
-        fail(BAGS_ERROR_EXISTS,
-            "%s: already exists; if no process is deriving %s, one that was killed "
-            "left it: remove it",
-            path, to);
+        must(format_fail_exists(io, path, true, &failure));
     must(bags_fail_io(io, error, path, "create directory", &failure));
     return claimed[claimed_count++] = path;
 }
@@ -182,9 +178,11 @@ static void rename_field(size_t field, const char *value) {
     names[field] = value;
 }
 
-static void add_field(const char *name, const char *old, const char *other) {
+static void add_field(
+    const char *name, const char *old, const char *other, uint64_t version) {
     derived = (bags_derived_field *)grow(derived, derived_count, sizeof *derived);
-    bags_derived_field one = {name, old, other, other ? io_for_path(other) : NULL};
+    bags_derived_field one = {
+        name, old, other, other ? io_for_path(other) : NULL, version};
     derived[derived_count++] = one;
 }
 
@@ -208,20 +206,21 @@ static void choose_fields(const char *to) {
     derived = (bags_derived_field *)allocate(1, sizeof *derived);
     for (size_t i = 0; i < fields_count; i++)
         if (kept[i])
-            add_field(names[i], fields[i].name, NULL);
+            add_field(names[i], fields[i].name, NULL, 0);
     if (lines) {
         path_must_be_local("--add", joined);
         added = lines_spec(joined, lines, &added_count);
         joined = claim(to, "lines");
         for (size_t i = 0; i < added_count; i++)
-            add_field(added[i].name, NULL, joined);
+            add_field(added[i].name, NULL, joined, 0);
     } else if (joined) {
         size_t count;
         joined = path_without_secrets(joined);
         bags_reader *other = open_from(joined);
         const bags_field *more = bags_reader_fields(other, &count);
         for (size_t i = 0; i < count; i++)
-            add_field(string_format("%s", more[i].name), NULL, joined);
+            add_field(string_format("%s", more[i].name), NULL, joined,
+                bags_reader_version(other));
         bags_reader_close(other);
     }
     given.fields = derived;
@@ -331,8 +330,6 @@ static void choose_rows(void) {
     }
     if (shuffle.given)
         shuffle_rows();
-    if (rows && !rows_count && length)
-        note("%s: no datapoint is selected", from);
 }
 
 /* ---- making it ---- */
@@ -340,7 +337,7 @@ static void choose_rows(void) {
 /* The shards of a copy: as long as the longest of DATASET, if that has any. */
 static void choose_copy(void) {
     static bags_writer_options writing;
-    bool limited = shard_size.given || shard_length.given, sharded = false;
+    bool limited = shard_size.given || shard_length.given;
     options_need("shard-size|shard-length|unsharded|checksum|no-checksum", "copy");
     options_exclude("unsharded", "shard-size|shard-length|shard-stop");
     options_exclude("checksum|no-checksum", NULL);
@@ -348,18 +345,13 @@ static void choose_copy(void) {
         return;
     writing.shard_size = shard_size.value;
     writing.shard_length = shard_length.value;
-    for (size_t k = 0, count; k < froms_count && !unsharded && !limited; k++) {
-        const bags_shard *shards = bags_reader_shards(froms[k].reader, &count);
-        sharded = sharded || count != 1 || shards[0].digits > 0;
-        for (size_t i = 0; i < count; i++)
-            if (shards[i].length > writing.shard_length)
-                writing.shard_length = shards[i].length;
-    }
-    if (!sharded && !limited)
+    for (size_t k = 0; k < froms_count && !unsharded && !limited; k++)
+        shards_follow(froms[k].reader, &writing);
+    writing.sharded = writing.sharded || limited;
+    if (!writing.sharded)
         writing.shard_length = 0;
     if (shard_stop.value > 1 && (!writing.shard_length || writing.shard_size))
         usage("workers copy shards of a given --shard-length, without a --shard-size");
-    writing.sharded = limited || sharded;
     writing.checksum = with_checksums || (checksums && !without_checksums);
     given.copy = &writing;
 }
@@ -370,9 +362,9 @@ static bool show_progress(void *user, uint64_t done, uint64_t total) {
     return !interrupt_pending();
 }
 
-/* Derive `to`, which is at `path` until all is complete. */
-static void derive(
-    const char *to, const char *path, const uint64_t *numbers, size_t count) {
+/* Derive the dataset at `path`. */
+static bags_derive_report derive(
+    const char *path, const uint64_t *numbers, size_t count) {
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
@@ -387,20 +379,35 @@ static void derive(
     if (made.copy)
         failure_suffix(": use --copy");
     must(code);
-    if (!made.shards)
-        print("%s: no datapoint is selected, so no shard is made\n", to);
+    return made;
+}
+
+/* Print what was made, once all of it has its name. */
+static void print_made(const char *to, const bags_derive_report *made) {
+    if (!made->shards)
+        print("%s: no shard is left for this worker\n", to);
+    else if (!made->length)
+        print("%s: no datapoint is selected: made an empty dataset\n", to);
     else if (copying)
-        print("%s: copied %s in %s, %s\n", to, counted(made.length, "datapoint"),
-            counted(made.shards, "shard"), counted(made.made, "byte"));
+        print("%s: copied %s in %s, %s\n", to, counted(made->length, "datapoint"),
+            counted(made->shards, "shard"), counted(made->made, "byte"));
     else
         print("%s: derived %s in %s, %s linked, %s new\n", to,
-            counted(made.length, "datapoint"), counted(made.shards, "shard"),
-            counted(made.linked, "byte"), counted(made.made, "byte"));
+            counted(made->length, "datapoint"), counted(made->shards, "shard"),
+            counted(made->linked, "byte"), counted(made->made, "byte"));
+}
+
+/* What was not selected is passed on with OUT. */
+static void print_shared(const char *to, uint64_t linked) {
+    if (linked)
+        print("%s: shares the files of %s; --copy leaves out what was not selected\n",
+            to, from);
 }
 
 typedef struct split_part {
     const char *name;
     double part;
+    bags_derive_report made;
 } split_part;
 
 static split_part *parts;
@@ -410,7 +417,7 @@ static void parse_split(void) {
     char *at = string_format("%s", split), *name, *value, *end;
     double sum = 0;
     while (list_next(&at, &name, &value)) {
-        split_part one = {name, value ? strtod(value, &end) : -1};
+        split_part one = {name, value ? strtod(value, &end) : -1, {0}};
         if (!value || !*value || *end || !(one.part > 0) || one.part > 1)
             usage("--split: \"%s\" is not NAME=PART, with a PART above 0 and up to 1",
                 name);
@@ -473,8 +480,9 @@ static void hash_values(member *members) {
     bool compressed = type_is_compressed(fields[field].type);
     bags_reader **readers = (bags_reader **)allocate(froms_count, sizeof *readers);
     for (size_t k = 0; k < froms_count; k++)
-        readers[k] = compressed ? dataset_open(froms[k].path, registry_blobs())
-                                : froms[k].reader;
+        readers[k] =
+            compressed ? dataset_again(froms[k].reader, froms[k].path, registry_blobs())
+                       : froms[k].reader;
     for (size_t i = 0; i < rows_count; i++) {
         size_t k = froms_count;
         while (froms[--k].start > rows[i])
@@ -572,28 +580,34 @@ static void derive_split(const char *to) {
     free(seen);
     bool alone = shard_stop.value < 2;
     if (alone && path_exists(to))
-        fail(BAGS_ERROR_EXISTS, "%s: already exists", to);
+        must(format_fail_exists(io, to, false, &failure));
     size_t *part_of = assign_parts();
     uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
-    const char *made = alone ? claim(to, "parts") : to;
+    const char *at = alone ? claim(to, "parts") : to;
     for (size_t k = 0; k < parts_count; k++) {
         size_t count = 0;
         for (size_t i = 0; i < rows_count; i++)
             if (part_of[i] == k)
                 numbers[count++] = rows[i];
-        char *shown = path_join(to, parts[k].name);
-        char *path = path_join(made, parts[k].name);
-        derive(shown, path, numbers, count);
-        free(shown);
+        char *path = path_join(at, parts[k].name);
+        parts[k].made = derive(path, numbers, count);
         free(path);
     }
     if (alone) {
-        int error = path_exists(to) ? EEXIST : io->rename(io->user, made, to);
+        int error = path_exists(to) ? EEXIST : io->rename(io->user, at, to);
         must(bags_fail_io(io, error, to, "rename", &failure));
         free(claimed[--claimed_count]);
         error = given.no_sync ? 0 : io->sync_dir(io->user, path_parent(to));
         must(bags_fail_io(io, error, to, "sync", &failure));
     }
+    uint64_t linked = 0;
+    for (size_t k = 0; k < parts_count; k++) {
+        char *path = path_join(to, parts[k].name);
+        print_made(path, &parts[k].made);
+        linked += parts[k].made.linked;
+        free(path);
+    }
+    print_shared(to, linked);
     free(part_of);
     free(numbers);
 }
@@ -617,6 +631,7 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
+    path_must_be_outside(to);
     interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
     given.registry = registry_blobs();
@@ -626,10 +641,13 @@ static int run(char **operands) {
     choose_rows();
     if (lines)
         encode_lines();
-    if (split)
+    if (split) {
         derive_split(to);
-    else
-        derive(to, to, rows, rows_count);
+    } else {
+        bags_derive_report made = derive(to, rows, rows_count);
+        print_made(to, &made);
+        print_shared(to, made.linked);
+    }
     remove_claimed();
     return 0;
 }
@@ -643,7 +661,10 @@ const command command_derive = {"derive",
     "not exist, and must be on the same file system.\n"
     "Selections apply in the order of this list; names and numbers are those of "
     "DATASET. Each shard has datapoints of one shard; those without any are left out. "
-    "Checksums are carried over.\n"
+    "If nothing is selected, OUT is an empty dataset. Checksums are carried over. A "
+    "DATASET that is replaced meanwhile is an error; workers do not compare theirs "
+    "with "
+    "those of others.\n"
     "--copy does what links cannot: an order across shards, shards of other sizes, "
     "several DATASETs (of one spec; numbers continue; --where sees each alone), or one "
     "on a server or in an archive.\n"

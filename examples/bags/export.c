@@ -332,6 +332,7 @@ static int run(char **operands) {
     if (!strcmp(out, "-"))
         usage("OUT is a directory, not standard output; ./- is one named -");
     path_must_be_writable(out);
+    path_must_be_outside(out);
     source_open(operands[0]);
     if (has_ending(out, ".idx")) {
         if (raw || npy || lists || resume)

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 /* ---- paths ---- */
 
@@ -28,24 +28,8 @@ const char *path_parent(const char *path) {
     return temp_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-bool path_is_in(const char *path, const char *directory) {
-    const bags_io *io = bags_io_local();
-    bags_identity top, parent;
-    bool found = false;
-    const char *at = path_parent(path);
-    if (io->identify(io->user, NULL, directory, &top))
-        return false;
-    while (!path_exists(at) && strcmp(at, path_parent(at)) != 0)
-        at = path_parent(at); /* which are still to be made */
-    char *real = realpath(at, NULL);
-    for (at = real; at && !found;) {
-        const char *next = path_parent(at);
-        found = !io->identify(io->user, NULL, at, &parent) &&
-                parent.device == top.device && parent.inode == top.inode;
-        at = strcmp(next, at) != 0 && strcmp(next, ".") != 0 ? next : NULL;
-    }
-    free(real);
-    return found;
+void path_must_be_outside(const char *path) {
+    must(format_check_outside(bags_io_local(), path, &failure));
 }
 
 bool path_exists(const char *path) {

@@ -321,6 +321,8 @@ static void get_all(const range_word *all) {
 
 static int run(char **operands) {
     static range_word datapoints = {NULL, true, NULL, 0, 0, 0, 1};
+    if (directory)
+        path_must_be_outside(directory);
     uint64_t start = 0, stop = 1;
     char **words = operands + (key ? 1 : 2); /* SELECT */
     size_t words_count = 0;

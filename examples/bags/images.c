@@ -355,7 +355,7 @@ static int run(char **operands) {
         usage("--type: \"%s\" is not jpeg, png or bytes", type);
     if (type && !type_is_valid(type))
         usage("--type: %s", failure.message);
-    writing_check(operands[1]);
+    writing_check(operands[1], false);
     interrupt_leaves("nothing was added", "start again with", NULL);
     find_images();
     if (classes_path)

@@ -617,7 +617,7 @@ static int run(char **operands) {
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
         usage("expected SRC DST");
-    writing_check(operands[1]);
+    writing_check(operands[1], false);
     interrupt_leaves("nothing was added", "start again with", NULL);
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))

@@ -23,7 +23,10 @@ static const option options[] = {
     {"json", OPTION_FLAG, &json, NULL,
         "print one JSON object: path, length, shards, skipped (left out), "
         "unfinished (shards read with --live), missing (numbers of shards), "
-        "size (bytes of all Bags), checksums (shards that have them), indexes "
+        "size (bytes of all Bags), checksums (shards that have them), unreferenced "
+        "(blobs "
+        "that no datapoint refers to; null on a server, and of unfinished shards), "
+        "indexes "
         "(fields that have one), spec, and fields (blobs and bytes of each). A "
         "Bag has an empty spec and no fields"},
     {"ratio", OPTION_TEXT, &ratio, "FIELD",
@@ -44,6 +47,9 @@ static size_t shards_count;
 static uint64_t unfinished;
 static const bags_shard *existing; /* the same, and skipped ones */
 static size_t existing_count;
+/* What no datapoint refers to, in all fields; unless it is unknown. */
+static bags_field_info unreferenced;
+static bool unreferenced_is_known;
 static size_t *indexes; /* the fields that have one */
 static size_t indexes_count;
 static text out;
@@ -55,6 +61,21 @@ static bool has_crc(void) {
     const char *path = source_path();
     const char *crc = temp_format("%.*s.crc", (int)strlen(path) - 4, path);
     return has_ending(path, ".bag") && path_kind(crc) == BAGS_PATH_FILE;
+}
+
+/* It would download all refs of a server, and a faulty dataset has none that can be
+ * counted. */
+static void load_unreferenced(void) {
+    bags_env env = {NULL, io_for_path(source_path())};
+    bags_field_info *found = (bags_field_info *)allocate(count, sizeof *found);
+    unreferenced_is_known =
+        !path_is_remote(source_path()) && !unfinished &&
+        !bags_unreferenced(source_dataset(), &env, true, found, &failure);
+    for (size_t i = 0; i < count && unreferenced_is_known; i++) {
+        unreferenced.blobs += found[i].blobs;
+        unreferenced.size += found[i].size;
+    }
+    free(found);
 }
 
 /* Find out everything first: a failure must not follow half of an output. */
@@ -74,6 +95,7 @@ static void load(void) {
     sizes = (bags_field_info *)allocate(count, sizeof *sizes);
     indexes_expect(source_path(), reader);
     must(bags_reader_info(reader, &info, sizes, &failure));
+    load_unreferenced();
     existing = shards;
     existing_count = shards_count;
     if (info.skipped)
@@ -107,6 +129,12 @@ static void show_json(void) {
     text_puts(&out, "]");
     text_member_number(&out, "size", info.size);
     text_member_number(&out, "checksums", info.checksums);
+    text_member(&out, "unreferenced");
+    if (unreferenced_is_known)
+        text_format(&out, "{\"blobs\": %ju, \"bytes\": %ju}",
+            (uintmax_t)unreferenced.blobs, (uintmax_t)unreferenced.size);
+    else
+        text_puts(&out, "null");
     text_member(&out, "indexes");
     text_puts(&out, "[");
     for (size_t i = 0; i < indexes_count; i++) {
@@ -181,6 +209,13 @@ static void show_text(void) {
             (uintmax_t)info.checksums, shards_count);
     if (is_bag)
         return;
+    uint64_t all = 0;
+    for (size_t i = 0; i < count; i++)
+        all += sizes[i].size;
+    if (unreferenced.blobs)
+        text_format(&out, "unreferenced  %s of %s (%.1f %% of the bytes)\n",
+            size_words(unreferenced.size), counted(unreferenced.blobs, "blob"),
+            all ? 100 * (double)unreferenced.size / (double)all : 0.0);
     for (size_t i = 0; i < indexes_count; i++) {
         text_format(&out, "%s%s%s", i ? ", " : "indexes    ",
             name_words(fields[indexes[i]].name), i + 1 < indexes_count ? "" : "\n");

@@ -250,7 +250,7 @@ static int run(char **operands) {
     const char *out = operands[1];
     bool is_bag = has_ending(out, ".bag");
     on_failure = explain_failure;
-    writing_check(NULL);
+    writing_check(out, is_bag);
     open_lines(operands[0]);
     if (is_bag && spec)
         usage("%s: a Bag has no --spec", out);

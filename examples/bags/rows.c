@@ -29,6 +29,8 @@ static void read_text(const char *path) {
     at = (const char *)buffer.data;
     end = at + size;
     line = 1;
+    if (size >= 3 && !memcmp(at, "\xEF\xBB\xBF", 3)) /* the mark of UTF-8 */
+        at += 3;
 }
 
 static void skip_spaces(bool lines) {

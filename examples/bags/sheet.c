@@ -256,6 +256,7 @@ static int run(char **operands) {
                              : NULL;
     if (!format)
         usage("%s: the name must end in .png, .jpg or .jpeg", path);
+    path_must_be_outside(path);
     interrupt_leaves("nothing is kept", "start again with", NULL);
     registry_expand_palettes(true);
     registry_orient();

@@ -67,12 +67,14 @@ const option writing_options[] = {
 
 /* Before the input is read: options that contradict each other, and a name that cannot
  * be that of a dataset. */
-void writing_check(const char *dataset_path) {
+void writing_check(const char *out, bool is_bag) {
     worker_check(&shard_start, &shard_stop);
-    if (dataset_path && has_ending(dataset_path, ".bag"))
+    if (out)
+        path_must_be_outside(out);
+    if (out && !is_bag && has_ending(out, ".bag"))
         usage("%s: a dataset is written, not a Bag: its name must not end in "
               ".bag",
-            dataset_path);
+            out);
     if (version.given && python_versions[version.value].idx)
         writing.keep_idx = true;
     options_exclude("checksum|no-checksum", NULL);

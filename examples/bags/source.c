@@ -76,6 +76,16 @@ bags_reader *dataset_open(const char *given, const bags_registry *registry) {
     return reader;
 }
 
+bags_reader *dataset_again(
+    const bags_reader *as, const char *given, const bags_registry *registry) {
+    bags_reader *reader = dataset_open(given, registry);
+    if (bags_reader_version(reader) != bags_reader_version(as))
+        fail(BAGS_ERROR_STATE,
+            "%s: another process replaced it, or added shards, while it was read",
+            given);
+    return reader;
+}
+
 /* A URL's secrets are remembered by storage.c: from here on the path is the one that
  * may be shown. */
 void source_open(const char *given) {
@@ -191,7 +201,7 @@ bags_view source_alone(
         return out;
     codec_check("zstd");
     if (!blobs)
-        blobs = dataset_open(path, registry_blobs());
+        blobs = dataset_again(dataset, path, registry_blobs());
     bags_select one = source_is_sequence(field) ? bags_slice(field, at, at + 1, 1)
                                                 : bags_whole(field);
     must(bags_reader_get(blobs, index, &one, 1, &own, &failure));
@@ -217,6 +227,15 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
 }
 
 /* ---- shards ---- */
+
+void shards_follow(const bags_reader *reader, bags_writer_options *writing) {
+    size_t count;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    writing->sharded = writing->sharded || count != 1 || shards[0].digits > 0;
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].length > writing->shard_length)
+            writing->shard_length = shards[i].length;
+}
 
 typedef struct shard_list {
     bags_shard *shards;

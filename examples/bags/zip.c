@@ -3,13 +3,17 @@
  */
 #include "command.h"
 
+#include <errno.h>
+
 #include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "../../formats/place.h"
 
 static bags_zip_options given;
 static const char *dataset, *partial;
+static char *compacted; /* a directory with what is zipped; NULL: the dataset itself */
 
 static const option options[] = {
+    WHOLE_OPTIONS,
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
@@ -20,6 +24,19 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
     progress_show(dataset, "MiB", done, total, done >> 20);
 }
 
+static void remove_compacted(void) { directory_remove(compacted); }
+
+/* Write what is referred to, to a directory next to the zip file. */
+static const char *make_compacted(const char *to) {
+    char *made = string_format("%s.compact", to);
+    if (path_exists(made))
+        must(format_fail_exists(bags_io_local(), made, true, &failure));
+    dataset_compact(dataset, made, given.no_sync, NULL);
+    compacted = made;
+    on_failure = remove_compacted;
+    return made;
+}
+
 static int run(char **operands) {
     dataset = path_without_secrets(operands[0]);
     if (!has_ending(operands[1], ".zip"))
@@ -27,15 +44,26 @@ static int run(char **operands) {
     if (path_kind(dataset) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
     path_must_be_writable(path_parent(operands[1]));
-    given.from = io_for_path(dataset);
-    given.files = (const char *const *)index_files(dataset, &given.files_count);
+    path_must_be_outside(operands[1]);
+    options_exclude("compact|whole", NULL);
+    if (path_exists(operands[1]))
+        fail_system(EEXIST, operands[1], "create");
+    const char *from = write_compact ? make_compacted(operands[1]) : dataset;
+    given.from = io_for_path(from);
+    given.whole = write_whole;
+    if (!write_compact)
+        given.files = (const char *const *)index_files(dataset, &given.files_count);
     given.progress = show_progress;
     partial = string_format("%s.partial", operands[1]);
     interrupt_leaves("nothing is kept", "start again with", NULL);
-    bags_code code = bags_zip(dataset, operands[1], &given, &failure);
+    bags_code code = bags_zip(from, operands[1], &given, &failure);
     interrupt_removes(NULL);
+    compact_hint();
     must(code);
     progress_end();
+    if (compacted)
+        remove_compacted();
+    on_failure = NULL;
     bags_identity identity;
     uint64_t size = 0;
     must(format_measure(bags_io_local(), operands[1], &size, &identity, &failure));
@@ -48,7 +76,8 @@ const command command_zip = {"zip", "write a dataset as one file", "DATASET X.zi
     "Writes a finished dataset as a zip file, which the other commands read "
     "like the directory, and which every unzip unpacks. Nothing is compressed, "
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
-    "place. Indexes that are not older than the dataset are included. X.zip "
-    "must not exist, and has its name once it is complete; until "
-    "then it is X.zip.partial.\n",
+    "place. Indexes that are not older than the dataset are included, except with "
+    "--compact. A dataset with blobs that no datapoint refers to, as `bags derive` "
+    "makes of a selection, needs --compact or --whole. X.zip must not exist, and has "
+    "its name once it is complete; until then it is X.zip.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

@@ -154,12 +154,12 @@ def a_dataset_is_not_copied_into_itself():
     _pack('a', 0, '--shard-length', 50)
     before = files('a')
     for to in 'a/000004', 'a/none/more':
-        refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
+        refuse('copy', 'a', to, says=f'{to}: is in the directory of the dataset', code=2)
     os.symlink('a', 'link')
     for to in './a/000004', 'link/000004', os.path.abspath('a/none/more'):
-        refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
+        refuse('copy', 'a', to, says=f'{to}: is in the directory of the dataset', code=2)
     for to in '000004', '../a/000004', 'x/y':
-        refuse('copy', '.', to, says='is in the dataset .', code=2, cwd='a')
+        refuse('copy', '.', to, says='is in the directory of the dataset', code=2, cwd='a')
     run('copy', '.', '../beside', cwd='a')
     run('derive', '.', '../derived', cwd='a')
     assert files('beside') == files('a')

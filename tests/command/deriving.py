@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 
-from harness import GOLDEN, each, files, pack, read, refuse, run, write_lines
+from harness import GOLDEN, each, files, pack, read, refuse, run, wait_for, write_lines
 
 QUICK = 'BAGS_QUICK' in os.environ
 CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 200
@@ -49,6 +49,57 @@ def _same(path, rows):
     run('verify', '--decode', path)
 
 
+def what_was_not_selected_is_not_passed_on_unasked():
+    texts = [f'text {i}' if i != 7 else 'SECRET' for i in range(20)]
+    _pack([{'id': f'x{i}', 'text': t, 'n': [i] * (i % 3)} for i, t in enumerate(texts)], 'src',
+          '--shard-length', 6, spec={'id': 'utf8', 'text': 'utf8', 'n': 'int(4)[]'})
+    done = run('derive', 'src', 'out', '--where', "text NOT LIKE '%SECRET%'")
+    assert done.out.decode().splitlines()[1:] == [
+        'out: shares the files of src; --copy leaves out what was not selected']
+    rows = _values('out')
+    assert len(rows) == 19
+    assert run('info', 'out', '--json').json['unreferenced'] == {'blobs': 3, 'bytes': 2 + 6 + 4}
+    assert 'unreferenced  12 bytes of 3 blobs' in run('info', 'out').out.decode()
+    before = files('out')
+    for words in [['zip', 'out', 'out.zip'], ['copy', 'out', 'to'], ['copy', 'out/000001', 'to']]:
+        refuse(*words, says=['field "', 'that no datapoint refers to; --compact writes', '--whole'])
+        refuse(*words, '--compact', '--whole', code=2)
+    assert sorted(os.listdir('.')) == ['manifest.jsonl', 'out', 'src']
+    assert files('out') == before
+
+    run('zip', 'out', 'out.zip', '--compact')
+    run('copy', 'out', 'to', '--compact')
+    for path in ['out.zip', 'to']:
+        run('verify', '--decode', path)
+        assert run('get', path, ':').out == run('get', 'out', ':').out
+        about = run('info', path, '--json').json
+        assert about['unreferenced'] == {'blobs': 0, 'bytes': 0}
+        assert about['checksums'] == about['shards'] == 4
+    for data in [*files('to').values(), pathlib.Path('out.zip').read_bytes()]:
+        assert b'SECRET' not in data
+    run('zip', 'out', 'whole.zip', '--whole')
+    assert b'SECRET' in pathlib.Path('whole.zip').read_bytes()
+    run('copy', 'out', 'whole', '--whole')
+    assert files('whole') == before
+    assert sorted(os.listdir('.')) == ['manifest.jsonl', 'out', 'out.zip', 'src', 'to', 'whole',
+                                       'whole.zip']
+    # All of them are referred to: of the source, what is compact, all fields, repeats, an order.
+    run('derive', 'src', 'all', '--drop', 'id', '--rows',
+        _numbers('rows', [*range(6), 11, 8, 8, 7, 6, 9, 10, *range(12, 20)]))
+    for path in ['src', 'to', 'out.zip', 'all']:
+        run('zip', path, 'x.zip')
+        run('copy', path, 'x')
+        os.remove('x.zip')
+        shutil.rmtree('x')
+    for out in ['out.zip', 'to']:
+        refuse('zip' if out == 'out.zip' else 'copy', 'out', out, '--compact', says='exists')
+    refuse('copy', 'out/000000/id.bag', 'x.bag', '--compact', says='a Bag', code=2)
+    refuse('copy', 'out', 's3://x/y', '--compact', says='local', code=2)
+    os.mkdir('y.zip.compact')
+    refuse('zip', 'out', 'y.zip', '--compact', says='y.zip.compact')
+    assert os.path.isdir('y.zip.compact')
+
+
 def some_datapoints_and_fields():
     rows = _rows(50)
     _pack(rows, 'src', '--shard-length', 20, '--checksum')
@@ -64,8 +115,7 @@ def some_datapoints_and_fields():
             '{"id": "utf8[]", "words": "utf8"}')
     assert run('info', 'out', '--json').json['checksums'] is not None
     assert files('src') == before
-    for command in ['copy', 'zip']:
-        run(command, 'out', f'{command}.zip' if command == 'zip' else 'copied')
+    run('copy', 'out', 'copied', '--whole')
     _same('copied', _values('out'))
     shutil.rmtree('src')
     _same('out', _values('copied'))
@@ -98,6 +148,97 @@ def selections_apply_one_after_the_other():
     run('derive', 'src', 'none', '--range', '40:')
     assert _values('none') == []
     assert not os.path.exists('none/000000')
+
+
+@each([(['--shard-length', 20], []), (['--shard-length', 20], ['--copy']), ([], []), ([], ['--copy'])])
+def nothing_selected_makes_an_empty_dataset_and_one_line(case):
+    shards, words = case
+    _pack(_rows(50), 'src', *shards, '--checksum')
+    line = ': no datapoint is selected: made an empty dataset\n'
+    for out, chosen in [('where', ['--where', 'label > 100']), ('range', ['--range', '3:3']),
+                        ('none', ['--rows', _numbers('numbers', [])])]:
+        done = run('derive', 'src', out, *chosen, *words)
+        assert (done.out.decode(), done.err) == (out + line, '')
+        assert _values(out) == []
+        run('verify', '--decode', out)
+        about = run('info', out, '--json').json
+        assert about['length'] == 0 and about['shards'] == 1 and about['checksums'] == 1
+        assert about['fields']['id'] == {'blobs': 0, 'bytes': 0}
+        assert os.path.exists(f'{out}/000000') == bool(shards)
+    done = run('derive', 'src', 'parts', '--split', 'train=0.999,val=0.001', *words)
+    assert done.out.decode().splitlines()[1] + '\n' == 'parts/val' + line
+    assert len(_values('parts/train')) == 50 and _values('parts/val') == []
+    # What is derived of it, packed after it, and made by workers.
+    run('derive', 'where', 'again', *words)
+    assert _values('again') == []
+    for worker in [1, 0]:
+        run('derive', 'src', 'workers', '--where', 'label > 100', '--shard-start', worker,
+            '--shard-stop', 2, *words, *(['--shard-length', 3] if words and not shards else []))
+    assert _values('workers') == []
+
+
+def _replace(path):
+    os.rename(path, 'old')
+    os.rename('next', path)
+
+
+def _versions():
+    """Two datasets, src and next, whose labels differ."""
+    for path, first in [('src', 0), ('next', 1)]:
+        _pack([{'id': f'{path}{i}', 'label': (first + i) % 2, 'name': f'{(first + i) % 2}'}
+               for i in range(20)], path, spec={'id': 'utf8', 'label': 'int(2)', 'name': 'zstd(utf8)'})
+    _pack([{'more': 'src'}] * 20, 'more', spec={'more': 'utf8'})
+    shutil.copytree('more', 'more2')
+
+
+@each([['--where', 'label = 1'], ['--where', 'label = 1', '--copy'], ['--add', 'more'],
+       ['--split', 'a=0.5,b=0.5', '--by', 'name'], ['--split', 'a=0.5,b=0.5', '--copy']])
+def a_dataset_that_is_replaced_after_the_selection_is_refused(words):
+    _versions()
+    os.mkfifo('not')
+    job = subprocess.Popen([*_program(), 'derive', 'src', 'out', '--exclude', 'not', *words],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = []
+
+    def opened():
+        try:
+            pipe.append(os.open('not', os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+    wait_for(opened, job)  # what precedes --exclude was computed
+    if '--add' in words:
+        os.rename('more', 'old')
+        os.rename('more2', 'more')
+    else:
+        _replace('src')
+    os.close(pipe[0])
+    out, error = job.communicate()
+    assert job.returncode == 1 and out == '', (job.returncode, out, error)
+    assert 'replaced it' in error, error
+    assert not any(name.startswith('out') for name in os.listdir('.'))
+
+
+@each([[], ['--copy']])
+def all_parts_of_a_split_are_of_one_version(words):
+    if not shutil.which('strace'):
+        print('skipped: no strace')
+        return
+    _versions()
+    environment = {**os.environ, 'ASAN_OPTIONS': os.environ['ASAN_OPTIONS'] + ':detect_leaks=0'}
+    job = subprocess.Popen(
+        ['strace', '-qq', '-f', '-o', '/dev/null', '-e', 'trace=rename', '-e',
+         f'inject=rename:delay_exit=300000:when={1 + len(words)}', *_program(), 'derive', 'src',
+         'out', '--split', 'a=0.5,b=0.5', *words], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=environment)
+    wait_for(lambda: os.path.exists('out.parts/a/spec.json') or job.poll() is not None)
+    _replace('src')
+    out, error = job.communicate()
+    if job.returncode == 0:  # it was faster
+        assert all(row['id'].startswith('src') for part in 'ab' for row in _values(f'out/{part}'))
+    else:
+        assert 'replaced' in error and out == '', error
+        assert not any(name.startswith('out') for name in os.listdir('.'))
 
 
 def a_split_is_exact_disjoint_and_repeatable():
@@ -210,7 +351,7 @@ def lines_are_new_fields():
     assert sorted(os.listdir('.')) == made
     os.mkdir('bad.lines')
     refuse('derive', 'src', 'bad', '--add', 'add.jsonl', *spec,
-           says=['bad.lines', 'remove it'])
+           says=['bad.lines', 'rmdir'])
 
 
 def fields_of_another_dataset():
@@ -355,8 +496,8 @@ def what_reads_datasets_reads_derived_ones_like_copies():
     run('derive', 'src', 'linked', '--rows', numbers, '--rename', 'id=name')
     run('derive', 'src', 'copied', '--rows', numbers, '--rename', 'id=name', '--copy')
     shutil.rmtree('src')
-    run('zip', 'linked', 'linked.zip')
-    run('copy', 'linked', 'again')
+    run('zip', 'linked', 'linked.zip', '--whole')
+    run('copy', 'linked', 'again', '--whole')
     for path in ['linked', 'copied', 'linked.zip', 'again']:
         run('verify', '--decode', path)
     words = ['--digest', '--batch', 16, '--epochs', 2, '--seed', 5, '--check']
@@ -394,10 +535,78 @@ def workers_make_the_copy_that_one_process_makes():
         run('derive', 'src', 'out', *words, '--shard-start', worker, '--shard-stop', 3)
     assert files('out') == files('alone')
     refuse('derive', 'src', 'out', *words, '--shard-start', 1, '--shard-stop', 3,
-           says=['000001', 'remove it'])
+           says=['000001', 'write to a new path'])
     assert files('out') == files('alone')
     for bad in [['--shard-size', 100], ['--unsharded']]:
         refuse('derive', 'src', 'bad', '--copy', *bad, '--shard-stop', 3, code=2)
+
+
+def nothing_is_written_into_a_dataset():
+    """Of the source or another, of a shard, through links, from a directory in it."""
+    _pack(_rows(6), 'ds', '--shard-length', 2)
+    _pack(_rows(6), 'one')
+    _pack(_rows(6), 'next/000003', '--no-checksum')
+    write_lines('lines', [{'n': 1}])
+    os.mkdir('ds/deep')
+    os.symlink('ds/deep', 'link')
+    before = files('.')
+    commands = ['derive one OUT', 'derive one OUT --copy', 'derive ds/000001 OUT',
+                'derive one OUT --split a=0.5', 'copy one OUT', 'copy ds/000001 OUT',
+                'copy one/id.bag OUT.bag', 'export one OUT', 'zip one OUT.zip',
+                'pack lines OUT --spec n=int', 'pack lines OUT.bag', 'import lines OUT',
+                'images . OUT', 'get one 0 --out OUT', 'sheet one OUT.png']
+    for out in ['ds/x', 'ds/000001/x', 'ds/new/x', 'link/x', 'one/x', './one//x']:
+        for command in commands:
+            refuse(*command.replace('OUT', out).split(),
+                   says='is in the directory of the dataset', code=2)
+    assert files('.') == before
+    os.chdir('ds/deep')
+    refuse('derive', '../../one', 'x', says='is in the directory of the dataset', code=2)
+    assert os.listdir('.') == []
+    os.chdir('../..')
+    # A spec.json by itself, as an export has it, and a number as a name are no dataset.
+    run('export', 'one', 'exported')
+    run('pack', 'exported/manifest.jsonl', 'exported/again')
+    run('derive', 'one', 'next/000004')
+    # A writer that has not finished.
+    os.rename('one/spec.json', 'one/spec.json.partial')
+    refuse('derive', 'ds', 'one/x', says='is in the directory of the dataset one', code=2)
+
+
+def only_what_a_killed_process_has_left_is_to_be_removed():
+    _pack(_rows(6), 'ds', '--shard-length', 2)
+    _pack(_rows(6), 'one')
+    for path in ['empty', 'home', 'recordings', 'deep/000000/work', 'out', 'x.parts', 'y.lines']:
+        os.makedirs(path)
+    for path in ['home/thesis.txt', 'recordings/a.bag', 'deep/000000/work/a.bag', 'x.parts/notes',
+                 'y.lines/notes', 'home/spec.json', 'file']:
+        pathlib.Path(path).write_text('precious')
+    for path in ['home', 'recordings', 'deep', '.', 'file', 'ds', 'one', 'empty']:
+        for words in [[], ['--copy'], ['--split', 'a=0.5']]:
+            for source in ['ds', 'one']:
+                said = refuse('derive', source, path, *words).err
+                assert 'remove it' not in said, said
+                assert ('already exists' in said) or path in ('.', 'ds', 'one'), said
+    said = refuse('derive', 'one', 'x', '--split', 'a=0.5', says='x.parts: already exists').err
+    assert 'remove it' not in said
+    # What a derivation has left.
+    for source in ['ds', 'one']:
+        run('derive', source, 'left')
+        for spec in pathlib.Path('left').rglob('spec.json'):
+            os.rename(spec, f'{spec}.derived')
+            break
+        refuse('derive', source, 'left', says='left: already exists; if no process is writing it, '
+               'one that was killed left it: remove it')
+        os.rename('left', 'to.derived')
+        refuse('derive', source, 'to', '--copy', says='to.derived: already exists; if no process')
+        shutil.rmtree('to.derived')
+
+
+def numbers_may_begin_with_a_byte_order_mark():
+    _pack(_rows(6), 'src')
+    pathlib.Path('bom').write_bytes(b'\xef\xbb\xbf4\n2\n')
+    run('derive', 'src', 'out', '--rows', 'bom')
+    _same('out', [_rows(6)[i] for i in (4, 2)])
 
 
 def hostile_sources_and_destinations():
@@ -412,9 +621,6 @@ def hostile_sources_and_destinations():
     refuse('derive', 'src', 'out', '--drop', 'ids', says='did you mean')
     refuse('derive', 'src', 'out', '--rows', _numbers('rows', [20]), says='out of range')
     refuse('derive', 'nothing', 'out', says='nothing')
-    none = run('derive', 'src', 'none', '--range', '2:2')
-    assert none.err == 'bags: src: no datapoint is selected\n'
-    assert none.out == b'none: no datapoint is selected, so no shard is made\n'
     assert files('src') == before and not os.path.exists('out')
     # An unfinished shard, and what a killed derivation leaves.
     os.rename('src/000001/spec.json', 'src/000001/spec.json.partial')
@@ -523,9 +729,11 @@ def _chain(seed):
                 write_lines(f'add{step}', [row for part in other for row in part])
                 words += ['--spec', f'n{step}=int(4)']
             for i, part in enumerate([] if words else other):
-                out = f'add{step}' + (f'/{i:06}' if sharded else '')
-                _pack(part, out, *(o for o in options if o == '--checksum'),
+                _pack(part, 'shard', *(o for o in options if o == '--checksum'),
                       spec={f'n{step}': 'int(4)'})
+                out = f'add{step}' + (f'/{i:06}' if sharded else '')
+                os.makedirs(os.path.dirname(out) or '.', exist_ok=True)
+                os.rename('shard', out)
             words += ['--add', f'add{step}']
         add = other if words else [[{} for _ in s] for s in shards]
         starts = [sum(map(len, shards[:i])) for i in range(len(shards))]
@@ -605,7 +813,7 @@ def a_kill_at_any_step_leaves_nothing_or_all(words):
                                       capture_output=True, text=True)
                 if done.returncode == 0:
                     break
-                assert 'remove it' in done.stderr, done.stderr
+                assert 'remove it' in done.stderr or 'rmdir' in done.stderr, done.stderr
                 shutil.rmtree(done.stderr.split(': ')[1])
             assert done.returncode == 0
         for path in pathlib.Path('.').glob('out*'):

@@ -92,7 +92,8 @@ def info_tells_length_shards_size_spec_and_fields(fixture):
     want = _manifest(fixture)
     got = run('info', _path(fixture), '--json').json
     assert set(got) == {'path', 'length', 'shards', 'skipped', 'unfinished',
-                        'missing', 'size', 'checksums', 'spec', 'fields', 'indexes'}
+                        'missing', 'size', 'checksums', 'unreferenced', 'spec', 'fields',
+                        'indexes'}
     assert got['path'] == str(_path(fixture))
     assert got['length'] == want['count']
     assert got['size'] == want['size']

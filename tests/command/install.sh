@@ -99,7 +99,7 @@ formats() {
 
 # A library for each format that was built with another library, and no other file. Those
 # of core are in libbags; s3.c is in the library of http.c.
-core='archive|cache|derive|image|index_build|index_find|loader|numpy|order|resample|tokens|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|megatron|tokens)'
+core='archive|cache|derive|image|index_build|index_find|loader|numpy|order|resample|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|megatron|tokens)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed 's/formats.\(.*\).o/\1/' |
@@ -277,11 +277,12 @@ reproducible() {
 }
 
 # No format, with a prefix relative to the sources; libraries as Debian has them. What is
-# installed is used from another directory.
+# installed is used from another directory, and what was built with a format stays.
 no_formats() {
     local prefix=$dir/relative lib=$dir/relative/lib/x86_64-linux-gnu
-    (cd "$dir/one" && make install FORMATS= PREFIX=../relative CFLAGS=-O0 \
-        LIBDIR=../relative/lib/x86_64-linux-gnu) || return
+    (cd "$dir/one" && find build/release -type f -exec sha256sum {} + >"$dir/built" &&
+        make install FORMATS= PREFIX=../relative CFLAGS=-O0 \
+            LIBDIR=../relative/lib/x86_64-linux-gnu && sha256sum -c --quiet "$dir/built") || return
     if installed "$prefix" | grep -e bags- -e '^./lib/lib'; then
         return 1
     fi

@@ -1168,6 +1168,49 @@ static void null_is_an_invalid_argument(void **state) {
     bags_row_free(&row);
 }
 
+static uint64_t version_of(const char *path, const bags_io *io) {
+    bags_reader *reader;
+    bags_reader_options options = {0};
+    options.env.io = io;
+    assert_opens(reader, bags_reader_open(path, &options, &said));
+    uint64_t version = bags_reader_version(reader);
+    bags_reader_close(reader);
+    return version;
+}
+
+static void readers_of_one_version_know_it(void **state) {
+    (void)state;
+    bags_io blind = *bags_io_local();
+    uint64_t versions[6];
+    blind.identify = NULL;
+    assert_int_equal(bags_reader_version(NULL), 0);
+    write_set(at("x"), 2, 0, 5, false);
+    versions[0] = version_of(at("x"), NULL);
+    assert_int_equal(version_of(at("x"), NULL), versions[0]);
+    assert_int_equal(version_of(at("x"), &blind), 0);
+    write_set(at("y"), 2, 0, 5, false);
+    rename_path(at("x/000001"), at("was"));
+    rename_path(at("y/000001"), at("x/000001"));
+    versions[1] = version_of(at("x"), NULL); /* another shard, of the same bytes */
+    remove_tree(at("x/000002"));
+    versions[2] = version_of(at("x"), NULL);
+    rename_path(at("x/000001"), at("x/000009"));
+    rename_path(at("x/000000"), at("x/000001"));
+    rename_path(at("x/000009"), at("x/000000"));
+    versions[3] = version_of(at("x"), NULL); /* the same ones, in another order */
+    remove_tree(at("x"));
+    write_set(at("x"), 0, 0, 5, false);
+    versions[4] = version_of(at("x"), NULL);
+    remove_tree(at("x"));
+    write_set(at("x"), 0, 0, 0, false);
+    versions[5] = version_of(at("x"), NULL);
+    for (int i = 0; i < 6; i++) {
+        assert_int_not_equal(versions[i], 0);
+        for (int k = 0; k < i; k++)
+            assert_int_not_equal(versions[i], versions[k]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_writer_does_not_touch_what_replaced_its_shard),
@@ -1191,6 +1234,7 @@ int main(void) {
         TEST(finalizing_under_a_reader_is_an_error_for_it),
         TEST(a_replaced_bag_is_an_error_when_it_is_opened_again),
         TEST(a_shard_that_is_finished_stays_readable_for_its_reader),
+        TEST(readers_of_one_version_know_it),
         TEST(two_checksums_at_once_do_not_mix),
         TEST(checksums_of_a_running_writer_are_refused),
         TEST(checksum_follows_no_links),

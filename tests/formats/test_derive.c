@@ -1,6 +1,6 @@
-/* Derived datasets: formats/derive.c where the system fails, and where other processes
- * change the source or the destination meanwhile. What is selected and renamed is tested
- * with the command. */
+/* Derived datasets, and blobs that they do not refer to: formats/derive.c where the system
+ * fails, and where other processes change the source or the destination meanwhile. What is
+ * selected and renamed is tested with the command. */
 // flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
@@ -90,12 +90,25 @@ static void write_source(const char *path, char version, const way *how) {
     free(to);
 }
 
+/* The version of a dataset, as a caller has it who selects datapoints of it. */
+static uint64_t version_number(const char *path) {
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    uint64_t version = bags_reader_version(reader);
+    bags_reader_close(reader);
+    assert_int_not_equal(version, 0);
+    return version;
+}
+
+static uint64_t selected, joined_version; /* 0: any */
+
 static bags_code derive(
     const way *how, const char *from, const char *to, const bags_io *io) {
     bags_derive_options options = {0};
     bags_writer_options writing = {0};
-    const bags_derived_field joined[] = {
-        {"id", NULL, NULL, NULL}, {"words", NULL, at("other"), NULL}};
+    const bags_derived_field joined[] = {{"id", NULL, NULL, NULL, 0},
+        {"words", NULL, at("other"), NULL, joined_version}};
+    options.version = selected;
     writing.shard_length = how->shard_length;
     writing.checksum = how->checksum;
     options.copy = how->copy ? &writing : NULL;
@@ -315,9 +328,15 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                     write_source(at("next"), 'b', &ways[i]);
                 if (ways[i].joined)
                     copy_tree(at("from"), at("other"));
+                selected = n % 2 ? version_number(at("from")) : 0;
+                bool mixed = changes[k] == replace_shard && !selected;
                 let_another(changes[k], n, &ways[i]);
                 bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
                 disk.before = NULL;
+                /* What was selected in version a is never of another one. */
+                if (!code && selected)
+                    assert_int_equal(version_of(at("out"), &ways[i], false), 'a');
+                selected = 0;
                 assert_int_not_equal(code, BAGS_ERROR_MEMORY);
                 /* Nor is it reported as a fault of the source, whatever was found. */
                 assert_int_not_equal(code, BAGS_ERROR_CORRUPT);
@@ -325,11 +344,120 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                     assert_int_not_equal(code, BAGS_ERROR_LIMIT);
                     assert_null(strstr(said.message, "bags_checksum"));
                 }
-                check_outcome(code, &ways[i], changes[k] == replace_shard);
+                check_outcome(code, &ways[i], mixed);
                 remove_all();
                 if (!other.done)
                     break;
             }
+}
+
+static void what_was_selected_in_another_version_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < WAYS; i++) {
+        write_source(at("from"), 'a', &ways[i]);
+        write_source(at("next"), 'b', &ways[i]);
+        if (ways[i].joined)
+            copy_tree(at("from"), at("other"));
+        selected = version_number(at("from"));
+        assert_int_equal(selected, version_number(at("from")));
+        assert_ok(derive(&ways[i], at("from"), at("out"), &disk.io));
+        assert_int_equal(version_of(at("out"), &ways[i], false), 'a');
+        remove_tree(at("out"));
+        replace_source();
+        assert_fails(
+            BAGS_ERROR_STATE, derive(&ways[i], at("from"), at("out"), &disk.io));
+        assert_says("from: another process replaced it*since its datapoints");
+        check_outcome(BAGS_ERROR_STATE, &ways[i], false);
+        selected = 0;
+        remove_all();
+    }
+}
+
+static void so_is_a_dataset_whose_fields_or_datapoints_are_added(void **state) {
+    (void)state;
+    bags_derive_options options = {0};
+    bags_derive_more more = {at("other"), NULL, 0};
+    bags_writer_options writing = {0};
+    write_source(at("from"), 'a', &ways[1]);
+    copy_tree(at("from"), at("other"));
+    selected = version_number(at("from"));
+    joined_version = more.version = version_number(at("other"));
+    options.version = selected;
+    options.copy = &writing;
+    options.more = &more;
+    options.more_count = 1;
+    for (int replaced = 0; replaced < 2; replaced++) {
+        bags_code expected = replaced ? BAGS_ERROR_STATE : BAGS_OK;
+        assert_int_equal(derive(&ways[1], at("from"), at("out"), &disk.io), expected);
+        if (replaced)
+            assert_says("other: another process replaced it");
+        check_outcome(expected, &ways[1], false);
+        assert_int_equal(
+            bags_derive(at("from"), at("out"), &options, NULL, &said), expected);
+        if (replaced)
+            assert_says("other: another process replaced it");
+        else
+            remove_tree(at("out"));
+        remove_tree(at("other"));
+        write_source(at("other"), 'b', &ways[1]);
+    }
+    selected = joined_version = 0;
+    remove_all();
+}
+
+/* ---- nothing is selected ---- */
+
+static void without_datapoints_it_is_an_empty_dataset(void **state) {
+    (void)state;
+    static const uint64_t none[1] = {0};
+    for (size_t i = 0; i < WAYS; i++)
+        for (uint64_t worker = 0; worker < 3; worker++) {
+            bags_derive_options options = {0};
+            bags_derive_report report;
+            bags_writer_options writing = {0};
+            bags_verify_options verifying = {0};
+            bags_verify_report found;
+            bags_reader *reader;
+            size_t shards = 0;
+            write_source(at("from"), 'a', &ways[i]);
+            writing.shard_length = ways[i].shard_length;
+            writing.checksum = ways[i].checksum;
+            writing.keep_idx = true;
+            options.copy = ways[i].copy ? &writing : NULL;
+            options.rows = none;
+            options.shard_start = worker;
+            options.shard_stop = worker ? 2 : 0;
+            options.env.io = &disk.io;
+            if (worker == 2)
+                options.shard_start = 0;
+            if (ways[i].copy && worker && !writing.shard_length)
+                writing.shard_length = 1;
+            assert_ok(bags_derive(at("from"), at("out"), &options, &report, &said));
+            assert_int_equal(report.shards, worker != 1);
+            assert_int_equal(report.length, 0);
+            assert_int_equal(report.linked, 0);
+            if (worker == 1) {
+                assert_false(exists(at("out/000000")));
+            } else {
+                assert_opens(reader, bags_reader_open(at("out"), NULL, &said));
+                const bags_shard *shard = bags_reader_shards(reader, &shards);
+                bool sharded = ways[i].shard_length || (ways[i].copy && worker);
+                assert_int_equal(shards, 1);
+                assert_int_equal(shard->digits, sharded ? 6 : 0);
+                assert_int_equal(bags_reader_length(reader), 0);
+                bags_reader_close(reader);
+                assert_ok(bags_verify(at("out"), &verifying, &found, &said));
+                assert_int_equal(found.checksums, ways[i].checksum ? 3 : 0);
+                assert_file(at(sharded ? "out/000000/id.bag" : "out/id.bag"),
+                    "\0\0\0\0\0\0\0\0", 8);
+                assert_int_equal(
+                    exists(at(sharded ? "out/000000/refs.idx" : "out/refs.idx")),
+                    ways[i].copy);
+            }
+            if (exists(at("out")))
+                remove_tree(at("out"));
+            remove_all();
+        }
 }
 
 static void derive_too(void) {
@@ -365,21 +493,184 @@ static void of_two_derivations_to_one_path_one_is_refused(void **state) {
         }
 }
 
-static void nothing_is_made_in_the_directory_of_a_source(void **state) {
+static void nothing_is_made_in_the_directory_of_a_dataset(void **state) {
     (void)state;
     static const char *const paths[] = {"from/000003", "from/9", "from/9/x",
-        "from/new/sub/x", "from//9//x/", "link/9/x", "from/000000/../9/x"};
+        "from/new/sub/x", "from//9//x/", "link/9/x", "from/000000/../9/x",
+        "from/000000/x", "inner/x", "inner/y/", "other/x", "other/new/x"};
     write_version(at("from"), 'a', 3, false);
+    write_version(at("other"), 'a', 0, false);
+    make_dir(at("from/000001/inner"));
     copy_tree(at("from"), at("saved"));
     assert_int_equal(symlink(at("from"), at("link")), 0);
+    assert_int_equal(symlink(at("from/000001/inner"), at("inner")), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        for (int copy = 0; copy < 2; copy++) {
-            way how = {"", 3, false, copy != 0, false, false};
-            assert_fails(BAGS_ERROR_ARGUMENT,
-                derive(&how, at("from"), at("%s", paths[i]), &disk.io));
+        for (int copy = 0; copy < 4; copy++) {
+            way how = {"", 3, false, copy % 2 != 0, false, false};
+            assert_fails(
+                BAGS_ERROR_ARGUMENT, derive(&how, at(copy < 2 ? "from" : "other"),
+                                         at("%s", paths[i]), &disk.io));
             assert_says("is in the directory of the dataset");
             assert_same_tree(at("from"), at("saved"));
         }
+    assert_int_equal(remove(at("link")), 0);
+    assert_int_equal(remove(at("inner")), 0);
+    remove_all();
+}
+
+/* ---- blobs that no datapoint refers to ---- */
+
+#define MOST_BLOBS 200
+
+/* What is expected of all shards, of the fields `many` and `one`. */
+static bags_field_info expected[2];
+
+/* Write a shard whose refs are random: in order, overlapping, repeated, with gaps. */
+static void write_random_shard(const char *path, enum variant variant, uint64_t *seed) {
+    hand_bag bags[2] = {{{0}, {0}}, {{0}, {0}}}, refs = {{0}, {0}};
+    uint64_t lengths[2], next[2] = {0, 0}, kind = next_random(seed) % 4;
+    bool used[2][MOST_BLOBS] = {{false}, {false}};
+    char *to = strdup(path);
+    uint64_t rows = next_random(seed) % 100;
+    make_dir(to);
+    for (int k = 0; k < 2; k++) {
+        lengths[k] = 1 + next_random(seed) % MOST_BLOBS;
+        if (kind == 0 && k == 1 && rows > 0) /* all are referred to */
+            lengths[k] = rows;
+        for (uint64_t i = 0; i < lengths[k]; i++)
+            hand_add(&bags[k], "0123456789", 1 + (size_t)(i * 7 + (uint64_t)k) % 10);
+    }
+    for (uint64_t i = rows; i > 0; i--) {
+        bytes row = {0};
+        put_array(&row, 2);
+        for (int k = 0; k < 2; k++) {
+            uint64_t first = kind < 2 ? next[k] : next_random(seed) % lengths[k];
+            uint64_t count = k ? 1 : next_random(seed) % 5;
+            if (kind == 1) /* sometimes a gap, or some again */
+                first += next_random(seed) % 3 - (first > 0);
+            if (kind == 0 && i == 1 && k == 0)
+                count = lengths[k];
+            first = first < lengths[k] ? first : lengths[k] - 1;
+            count = count < lengths[k] - first ? count : lengths[k] - first;
+            next[k] = first + count;
+            for (uint64_t j = 0; j < count; j++)
+                used[k][first + j] = true;
+            if (k == 0)
+                put_array(&row, count ? 2 : 0);
+            if (k == 1 || count)
+                put_uint(&row, first);
+            if (k == 0 && count)
+                put_uint(&row, count);
+        }
+        hand_add(&refs, row.data, row.size);
+        bytes_free(&row);
+    }
+    for (int k = 0; k < 2; k++) {
+        for (uint64_t i = 0; i < lengths[k]; i++) {
+            expected[k].blobs += !used[k][i];
+            expected[k].size += used[k][i] ? 0 : 1 + (i * 7 + (uint64_t)k) % 10;
+        }
+        hand_save(&bags[k], variant, to, k ? "one" : "many");
+        hand_free(&bags[k]);
+    }
+    hand_save(&refs, variant, to, "refs");
+    hand_free(&refs);
+    char *spec = strdup(to);
+    spec = (char *)realloc(spec, strlen(to) + 16);
+    strcat(spec, "/spec.json");
+    save_text(spec, "{\"many\": \"utf8[]\", \"one\": \"utf8\"}");
+    free(spec);
+    free(to);
+}
+
+static void blobs_that_no_datapoint_refers_to_are_counted(void **state) {
+    (void)state;
+    uint64_t any = 0;
+    for (uint64_t n = 1; n <= 100; n++) {
+        uint64_t seed = n, shards = n % 4;
+        bags_reader *reader;
+        bags_zip_options zipping;
+        bags_field_info found[2];
+        enum variant variant = n % 2 ? V1 : V2;
+        memset(expected, 0, sizeof expected);
+        memset(&zipping, 0, sizeof zipping);
+        if (shards)
+            make_dir(at("from"));
+        for (uint64_t i = 0; i < (shards ? shards : 1); i++)
+            write_random_shard(
+                shards ? at("from/%06d", (int)i) : at("from"), variant, &seed);
+        assert_opens(reader, bags_reader_open(at("from"), NULL, &said));
+        for (int sizes = 0; sizes < 2; sizes++) {
+            memset(found, 255, sizeof found);
+            assert_ok(bags_unreferenced(reader, NULL, sizes != 0, found, &said));
+            for (int k = 0; k < 2; k++) {
+                assert_int_equal(found[k].blobs, expected[k].blobs);
+                assert_int_equal(found[k].size, sizes ? expected[k].size : 0);
+            }
+        }
+        bags_reader_close(reader);
+        bool all = !expected[0].blobs && !expected[1].blobs;
+        any += all;
+        zipping.no_sync = true;
+        if (all)
+            assert_ok(bags_zip(at("from"), at("out"), &zipping, &said));
+        else
+            assert_fails(
+                BAGS_ERROR_VALUE, bags_zip(at("from"), at("out"), &zipping, &said));
+        if (!all) {
+            assert_says("blob*that no datapoint refers to");
+            assert_false(exists(at("out")));
+            zipping.whole = true;
+            assert_ok(bags_zip(at("from"), at("out"), &zipping, &said));
+        }
+        assert_int_equal(remove(at("out")), 0);
+        remove_all();
+    }
+    assert_in_range(any, 1, 99);
+}
+
+static void a_bag_of_many_blobs_needs_no_more_memory(void **state) {
+    (void)state;
+    static const bags_ref refs[] = {
+        {200000000, 5}, {10, 3}, {(1u << 27) - 8, 20}, {12, 4}, {299999999, 1}};
+    const uint64_t length = 300000000; /* empty ones, in a sparse file */
+    uint64_t used = 5 + 3 + 20 + 3 + 1;
+    hand_bag rows = {{0}, {0}};
+    bags_reader *reader;
+    bags_field_info found;
+    bags_env env = {&memory.allocator, &disk.io};
+    skip_on_windows("a sparse file");
+    make_dir(at("from"));
+    save_text(at("from/spec.json"), "{\"x\": \"utf8[]\"}");
+    save_text(at("from/x.bag"), "");
+    resize_file(at("from/x.bag"), 8 * (length + 1));
+    for (size_t i = 0; i < sizeof refs / sizeof *refs; i++) {
+        bytes row = {0};
+        put_array(&row, 1);
+        put_array(&row, 2);
+        put_uint(&row, refs[i].first);
+        put_uint(&row, refs[i].count);
+        hand_add(&rows, row.data, row.size);
+        bytes_free(&row);
+    }
+    hand_save(&rows, V1, at("from"), "refs");
+    hand_free(&rows);
+    assert_opens(reader, bags_reader_open(at("from"), NULL, &said));
+    memory.peak = memory.used;
+    assert_ok(bags_unreferenced(reader, &env, false, &found, &said));
+    assert_in_range(memory.peak, 0, memory.used + ((size_t)17 << 20));
+    assert_int_equal(found.blobs, length - used);
+    for (uint64_t n = 1;; n++) { /* or fails */
+        memory.calls = memory.failed = 0;
+        memory.fail_at = n;
+        bags_code code = bags_unreferenced(reader, &env, n % 2, &found, &said);
+        memory.fail_at = 0;
+        assert_int_equal(code, memory.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        if (!memory.failed)
+            break;
+    }
+    bags_reader_close(reader);
+    remove_all();
 }
 
 int main(void) {
@@ -388,8 +679,13 @@ int main(void) {
         TEST(a_failure_to_allocate_leaves_nothing),
         TEST(files_that_cannot_be_linked_need_a_copy),
         TEST(a_source_that_changes_is_never_mixed),
+        TEST(what_was_selected_in_another_version_is_refused),
+        TEST(so_is_a_dataset_whose_fields_or_datapoints_are_added),
+        TEST(without_datapoints_it_is_an_empty_dataset),
         TEST(of_two_derivations_to_one_path_one_is_refused),
-        TEST(nothing_is_made_in_the_directory_of_a_source),
+        TEST(blobs_that_no_datapoint_refers_to_are_counted),
+        TEST(a_bag_of_many_blobs_needs_no_more_memory),
+        TEST(nothing_is_made_in_the_directory_of_a_dataset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

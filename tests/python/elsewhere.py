@@ -108,6 +108,21 @@ def the_module_is_a_command():
     assert 'none' in run('info', 'none', code=1) and 'Error' not in run('get', 'x', 99, code=1)
 
 
+def a_zip_has_no_blob_that_no_row_refers_to_unless_it_is_whole():
+    _write('x')
+    rows = len(bags.DatasetReader('x'))
+    # As a derived dataset of which a shard has no row: another refs.bag.
+    refs = pathlib.Path('x/000000/refs.bag')
+    refs.unlink()
+    refs.write_bytes(bytes(8))
+    for crc in pathlib.Path('x').rglob('*.crc'):
+        crc.unlink()
+    raises(ValueError, bags.write_zip, 'x', 'x.zip', says='that no datapoint refers to')
+    assert not os.path.exists('x.zip')
+    bags.write_zip('x', 'x.zip', whole=True)
+    assert len(bags.DatasetReader('x.zip')) < rows
+
+
 def archives_are_read_in_place():
     _write('x')
     bags.write_zip('x', 'x.zip')

@@ -72,9 +72,10 @@ def finalize(path):
     return int.from_bytes(_run('finalize', path)[:8], sys.byteorder)
 
 
-def write_zip(dataset, path):
-    """Write a dataset as one zip file, which readers open as PATH."""
-    _run('zip', dataset, os.fsencode(path))
+def write_zip(dataset, path, *, whole=False):
+    """Write a dataset as one zip file, which readers open as PATH. whole: also with blobs that no
+    datapoint refers to, such as those that `bags derive` did not select."""
+    _run('zip', dataset, os.fsencode(path), bytes([bool(whole)]))
 
 
 def build_index(path, field):

@@ -8,6 +8,7 @@ typedef union Options {
     bags_verify_options verify;
     bags_checksum_options checksum;
     bags_index_options index;
+    bool whole; /* of a zip file */
 } Options;
 typedef union Report {
     bags_recover_report recover;
@@ -19,6 +20,7 @@ typedef union Report {
 /* By what a tool's name begins with. */
 static bags_code call_tool(char tool, const char *path, const char *other,
     const Options *options, Report *report, bags_error *err) {
+    bags_zip_options zip;
     switch (tool) {
     case 'r':
         return bags_recover(path, &options->recover, &report->recover, err);
@@ -29,7 +31,9 @@ static bags_code call_tool(char tool, const char *path, const char *other,
     case 'f':
         return bags_finalize(path, NULL, &report->renamed, err);
     case 'z':
-        return bags_zip(path, other, NULL, err);
+        memset(&zip, 0, sizeof zip);
+        zip.whole = options->whole;
+        return bags_zip(path, other, &zip, err);
     default:
         return bags_index_build(path, other, &options->index, err);
     }
