@@ -1149,6 +1149,9 @@ typedef struct bags_writer_options {
     bool no_sync;       /* finish shards without waiting for stable storage; a
                            dictionary is waited for, once per shard */
     size_t buffer_size; /* per field; as in bag_writer_options */
+    /* Flush with the first datapoint that is appended this many seconds or more after
+     * the last time, so that a crash loses little. 0: only full buffers are written. */
+    double flush_seconds;
     const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
@@ -1195,7 +1198,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
  *                       such as int(0) (with the code that the codec returns); types
  *                       without a codec are accepted
- *   BAGS_ERROR_ARGUMENT resume and append
+ *   BAGS_ERROR_ARGUMENT resume and append; flush_seconds below 0
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE
  *
@@ -1961,6 +1964,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #endif
 
 #if defined(BAGS_NO_LOCAL)
+#include <time.h>
 #define BAGI_WINDOWS_PATHS 0
 #elif defined(_WIN32)
 #if !defined(WIN32_LEAN_AND_MEAN)
@@ -2082,6 +2086,9 @@ static bool bagi_local_directory(char *out, size_t size) {
 static uint64_t bagi_process(void) { return 0; }
 
 static void bagi_pause(void) {}
+
+/* A clock, in seconds since any moment. This one may be set back. */
+static double bagi_seconds(void) { return (double)time(NULL); }
 #endif
 #define BAGI_HWCAP 0
 #elif defined(_WIN32)
@@ -2486,6 +2493,8 @@ static bool bagi_local_directory(char *out, size_t size) {
 static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
 
 static void bagi_pause(void) { Sleep(1); }
+
+static double bagi_seconds(void) { return (double)GetTickCount64() / 1000; }
 #endif
 
 #define BAGI_HWCAP 0
@@ -2824,6 +2833,18 @@ static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
 static void bagi_pause(void) {
     struct timespec moment = {0, 1000000};
     (void)nanosleep(&moment, NULL);
+}
+
+/* A clock that costs a few nanoseconds, and may be some milliseconds late. */
+static double bagi_seconds(void) {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    const clockid_t clock = CLOCK_MONOTONIC_COARSE;
+#else
+    const clockid_t clock = CLOCK_MONOTONIC;
+#endif
+    struct timespec now = {0, 0};
+    (void)clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 #endif
 #endif
@@ -8552,6 +8573,7 @@ struct bags_writer {
     uint64_t length, shards;
     uint64_t size;    /* of the Bags of finished shards */
     uint64_t resumed; /* datapoints that existed, with `resume` */
+    double flushed;   /* when flush_seconds was last reached */
 
     /* The shard being written. */
     bagi_dir dir;       /* it owns its path; NULL: there is none */
@@ -9043,6 +9065,16 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
+/* Flush what was appended, if the last time is flush_seconds ago. */
+static void bagi_writer_flush_in_time(bags_writer *writer) {
+    double now = bagi_seconds(), since = now - writer->flushed;
+    if (since >= 0 && since < writer->options.flush_seconds)
+        return;
+    writer->flushed = now;
+    if (writer->dir.path && !bagi_writer_check(writer))
+        bagi_writer_flush_all(writer);
+}
+
 /* True if the shard has reached one of its limits. */
 static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
@@ -9274,6 +9306,8 @@ static bags_code bagi_datapoint_end(
         BAGI_CHECK(bagi_writer_assert(writer));
         if (bagi_writer_full(writer))
             bagi_writer_finish(writer);
+        else if (writer->options.flush_seconds > 0)
+            bagi_writer_flush_in_time(writer);
     }
     return bagi_writing_end(&writer->writing, err);
 }
@@ -9446,6 +9480,12 @@ BAGI_COLD static bags_writer *bagi_writer_new(
             "%s: resume and append are mutually exclusive", bags_path_tail(path));
         return NULL;
     }
+    if (!(with.flush_seconds >= 0)) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: flush_seconds out of range (%g, minimum 0)", bags_path_tail(path),
+            with.flush_seconds);
+        return NULL;
+    }
     with.resume = with.resume || with.append;
     bags_writer *writer = (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -9457,6 +9497,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
+    writer->flushed = bagi_seconds();
     writer->scratch = writer->spec.text = bags_buffer_of(&env.memory);
     writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {

@@ -5,6 +5,7 @@
 #include "durability.h"
 
 #include <errno.h>
+#include <math.h>
 
 static bags_writer_options writing(size_t buffer_size) {
     bags_writer_options options;
@@ -1606,6 +1607,52 @@ static void new_parents_are_synced_at_once(void **state) {
     assert_ok(bags_writer_close(writer, &said));
 }
 
+/* Append until refs.idx is written, or this many times: a full buffer has more. */
+static int append_until_written(bags_writer *writer, int most) {
+    int count = 0;
+    for (; count < most && file_size(at("x/refs.idx")) == 0; count++)
+        append_numbers(writer, 1);
+    return count;
+}
+
+static void what_was_appended_is_flushed_after_flush_seconds(void **state) {
+    bags_writer_options options = writing(0);
+    bags_writer *writer;
+    (void)state;
+    options.flush_seconds = 1e-6;
+    assert_opens(writer, bags_writer_open(at("x"), &number, 1, &options, &said));
+    int count = append_until_written(writer, 100000);
+    assert_true(file_size(at("x/refs.idx")) == (uint64_t)(8 * count));
+    assert_true(file_size(at("x/a.idx")) == (uint64_t)(8 * count));
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static void flush_seconds_that_did_not_pass_write_nothing(void **state) {
+    static const double seconds[] = {0, 1e9, HUGE_VAL};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        bags_writer_options options = writing(0);
+        bags_writer *writer;
+        options.flush_seconds = seconds[i];
+        assert_opens(writer, bags_writer_open(at("x"), &number, 1, &options, &said));
+        assert_int_equal(append_until_written(writer, 20), 20);
+        bags_writer_abort(writer);
+    }
+}
+
+static void flush_seconds_is_not_negative(void **state) {
+    static const double seconds[] = {-1, -HUGE_VAL, HUGE_VAL - HUGE_VAL};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        bags_writer_options options = writing(0);
+        options.flush_seconds = seconds[i];
+        assert_refused(BAGS_ERROR_ARGUMENT,
+            bags_writer_open(at("x"), &number, 1, &options, &said));
+        assert_says("flush_seconds");
+        assert_names(at("."), "");
+    }
+}
+
 static void a_file_that_is_of_no_consequence_may_fail_to_close(void **state) {
     static const char *const files[] = {".idx", "spec.json.partial"};
     (void)state;
@@ -1716,6 +1763,9 @@ int main(void) {
         TEST(the_directory_of_a_bag_without_a_name_is_synced),
         TEST(new_parents_are_synced_at_once),
         TEST(a_file_that_is_of_no_consequence_may_fail_to_close),
+        TEST(what_was_appended_is_flushed_after_flush_seconds),
+        TEST(flush_seconds_that_did_not_pass_write_nothing),
+        TEST(flush_seconds_is_not_negative),
         TEST(resume_removes_nothing_of_a_writer_that_claims_the_shard),
     };
     return cmocka_run_group_tests_name("writer", tests, NULL, NULL);
