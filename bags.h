@@ -828,9 +828,16 @@ BAGS_API bag_writer *bag_writer_open(
 /* Append a blob; data may be NULL if size is 0. *index, which may be NULL, receives its
  * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
  * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
- * later call returns it. Cost: a copy; system calls when a buffer is full. */
+ * later call returns it. A blob that is refused (BAGS_ERROR_ARGUMENT) does not stop the
+ * writer: only close returns that failure, too. Cost: a copy; system calls when a buffer
+ * is full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
+
+/* Forget blobs that were refused, as clearerr does, for a program that dealt with them:
+ * close then succeeds without them. A failure that stopped the writer stays. NULL is
+ * accepted. */
+BAGS_API void bag_writer_clear(bag_writer *writer);
 
 /* Pass all buffered data to the system: it then survives the end of this process.
  * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
@@ -851,7 +858,8 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 /* Write the table, wait for stable storage (unless no_sync), remove the journal,
  * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
  * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
- * its journal. Cost: the table is copied from the journal; syncs as above. */
+ * its journal. If a blob was refused and nothing else failed, the Bag is complete, and
+ * that is returned. Cost: the table is copied from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
 /* Remove what was written, and free the writer. */
@@ -1237,10 +1245,11 @@ typedef struct bags_entry {
  *   what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer if `err` is not NULL. If `err` is NULL, it does, after
- * flushing the datapoints before it, and so does any other failure. Every later call of
- * a stopped writer returns that error, and so does close: a loop may check once. Codecs
- * and hooks must return: no exception or longjmp may leave them.
+ * does not stop the writer: the next one may be appended. Any other failure does: every
+ * later call returns it. Whatever `err` was, close returns the first failure, after it
+ * has finished what was appended: a loop may check once. A program that deals with a
+ * refusal itself calls bags_writer_clear. Codecs and hooks must return: no exception or
+ * longjmp may leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
@@ -1271,6 +1280,11 @@ BAGS_API bags_code bags_writer_push(
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
+/* Forget datapoints that were refused, as clearerr does, for a program that dealt with
+ * them: close then succeeds without them. One that was begun must be ended or cancelled
+ * before. A failure that stopped the writer stays. NULL is accepted. */
+BAGS_API void bags_writer_clear(bags_writer *writer);
+
 /* Pass every complete datapoint to the system: it then survives the end of this
  * process. Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for
  * bags_writer_append), or an earlier failure. Cost: a write per file, and two stats. */
@@ -1294,7 +1308,8 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  * Numbers count the blobs of the field since the writer was opened, in all its shards
  * (a resumed one: from the first blob of the shard that it continues); those of a
  * refused datapoint are used again. A number of another shard than the one being
- * written is BAGS_ERROR_RANGE: append the value itself then. The items of a sequence
+ * written is BAGS_ERROR_RANGE: then append the value itself, and call
+ * bags_writer_clear. The items of a sequence
  * must have successive numbers: bags_again(first), bags_again(first + 1), ..., and new
  * items can only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
@@ -1322,7 +1337,9 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
  * the shard stays unfinished: resume or recover it. Exception: it was complete, and
  * only waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first
- * failure that stopped the writer. Cost: the tables are copied from the journals;
+ * of these failures or, if there is none, the first refusal since the writer was opened
+ * or bags_writer_clear was called: then the dataset is complete without what was
+ * refused, such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are copied from the journals;
  * unless no_sync, one sync for each file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
@@ -6999,6 +7016,7 @@ typedef struct bagi_writing {
     bool no_sync;       /* until a sync is requested: the rest is synced then */
     uint64_t process;   /* which opened it */
     bags_error failure; /* the first one; its code is BAGS_OK if there is none */
+    bags_error refusal; /* the same of calls that were refused, and changed nothing */
 } bagi_writing;
 
 static void bagi_writing_init(
@@ -7022,9 +7040,26 @@ static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
 
 /* Return the first failure, and copy it to err. */
 static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) {
-    if (writing->failure.code && err != &writing->failure)
+    if (writing->failure.code)
         *err = writing->failure;
     return writing->failure.code;
+}
+
+/* Refuse a call, and keep the first refusal for close. */
+BAGI_COLD static bags_code bagi_writing_refuse(
+    bagi_writing *writing, const bags_error *why, bags_error *err) {
+    if (!writing->refusal.code)
+        writing->refusal = *why;
+    *err = *why;
+    return why->code;
+}
+
+/* The result of close: a failure, which leaves files unfinished, before a refusal. */
+static bags_code bagi_writing_close(const bagi_writing *writing, bags_error *err) {
+    if (writing->failure.code || !writing->refusal.code)
+        return bagi_writing_end(writing, err);
+    *err = writing->refusal;
+    return err->code;
 }
 
 #define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
@@ -7543,10 +7578,24 @@ BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     return NULL;
 }
 
+BAGI_COLD static bags_code bagi_bag_writer_refuse(
+    bag_writer *writer, size_t size, bags_error *err) {
+    BAGI_ERR(err);
+    bags_error why;
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
+    bags_fail(&why, BAGS_ERROR_ARGUMENT,
+        "%s: blob %" PRIu64 ": the data is NULL (%" PRIu64 " bytes)",
+        bagi_shown(&writer->writing.env, writer->output.stream[BAGI_BLOBS].path),
+        writer->output.length, (uint64_t)size);
+    return bagi_writing_refuse(&writer->writing, &why, err);
+}
+
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err) {
-    BAGI_NEED(writer && (data || !size), err);
+    BAGI_NEED(writer, err);
     BAGI_CHECK(bagi_output_assert(&writer->output));
+    if (BAGI_UNLIKELY(!data) && size)
+        return bagi_bag_writer_refuse(writer, size, err);
     if (!writer->writing.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->writing.failure.code)) {
@@ -7556,6 +7605,11 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
     if (index)
         *index = writer->output.length - 1;
     return BAGS_OK;
+}
+
+BAGS_API void bag_writer_clear(bag_writer *writer) {
+    if (writer)
+        writer->writing.refusal.code = BAGS_OK;
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
@@ -7606,7 +7660,7 @@ BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *er
     if (!writing->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    bags_code code = bagi_writing_end(writing, err);
+    bags_code code = bagi_writing_close(writing, err);
     bagi_bag_writer_free(writer);
     return code;
 }
@@ -8632,13 +8686,6 @@ static void bagi_writer_assert(const bags_writer *writer) {
 }
 #endif
 
-/* The first statement of a function that reports refused datapoints. Without an err of
- * the caller, a refusal becomes the failure of the writer, which close returns. */
-#define BAGI_WRITER_ERR(writer, err)                                                   \
-    BAGI_NEED(writer, err);                                                            \
-    BAGI_CHECK(bagi_writer_assert(writer));                                            \
-    (err) = (err) ? (err) : &(writer)->writing.failure
-
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
     bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
@@ -9065,14 +9112,19 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Flush what was appended, if the last time is flush_seconds ago. */
+/* Flush what was appended to the shard, if it is still this writer's. */
+static void bagi_writer_flush_ours(bags_writer *writer) {
+    if (writer->dir.path && !bagi_writer_check(writer))
+        bagi_writer_flush_all(writer);
+}
+
+/* Flush if the last time is flush_seconds ago. */
 static void bagi_writer_flush_in_time(bags_writer *writer) {
     double now = bagi_seconds(), since = now - writer->flushed;
     if (since >= 0 && since < writer->options.flush_seconds)
         return;
     writer->flushed = now;
-    if (writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
+    bagi_writer_flush_ours(writer);
 }
 
 /* True if the shard has reached one of its limits. */
@@ -9091,25 +9143,13 @@ static bool bagi_writer_full(const bags_writer *writer) {
  * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
  * writer is the failure of the writing. */
 
-/* Refuse a datapoint. A caller without an err stops the writer: then the datapoints
- * before it are flushed. */
-static bags_code bagi_writer_refuse(
-    bags_writer *writer, const bags_error *why, bags_error *err) {
-    bags_error *failure = &writer->writing.failure;
-    if (err == failure && writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
-    if (err != failure || !failure->code)
-        *err = *why;
-    return err->code;
-}
-
 /* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
     bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s", writer->shown,
         writer->length, what);
-    return bagi_writer_refuse(writer, &why, err);
+    return bagi_writing_refuse(&writer->writing, &why, err);
 }
 
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
@@ -9283,7 +9323,7 @@ static bags_code bagi_datapoint_end(
                 writer, BAGS_ERROR_FIELD, spec->fields[i].name, "missing");
     if (why->code && !failure->code) {
         bagi_datapoint_rewind(writer);
-        return bagi_writer_refuse(writer, why, err);
+        return bagi_writing_refuse(&writer->writing, why, err);
     }
     if (!failure->code) {
         /* What the refs refer to must be in the fields' files before they are in
@@ -9314,7 +9354,8 @@ static bags_code bagi_datapoint_end(
 
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_datapoint_begin(writer, err));
     bags_code code = BAGS_OK;
     if (!entries && count > 0)
@@ -9335,7 +9376,8 @@ BAGS_API bags_code bags_writer_append(
 }
 
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
@@ -9348,7 +9390,8 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
 /* What set and push share. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
@@ -9365,7 +9408,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
             bagi_datapoint_add(writer, field, value);
     }
     if (!writer->writing.failure.code && why->code)
-        return bagi_writer_refuse(writer, why, err);
+        return bagi_writing_refuse(&writer->writing, why, err);
     return bagi_writing_end(&writer->writing, err);
 }
 
@@ -9380,7 +9423,8 @@ BAGS_API bags_code bags_writer_push(
 }
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
@@ -9397,8 +9441,14 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
     BAGI_CHECK(bagi_writer_assert(writer));
 }
 
+BAGS_API void bags_writer_clear(bags_writer *writer) {
+    if (writer)
+        writer->writing.refusal.code = BAGS_OK;
+}
+
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
@@ -10016,8 +10066,11 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
         writer->partial)
         bagi_datapoint_rewind(writer);
-    if (!failure->code && writer->begun)
-        bagi_writer_refuse_state(writer, "begun and not ended", failure);
+    if (!failure->code && writer->begun && !writer->pending.code) {
+        bagi_writer_flush_ours(writer);
+        if (!failure->code)
+            bagi_writer_refuse_state(writer, "begun and not ended", failure);
+    }
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->dir.path && writer->sharded &&
@@ -10025,7 +10078,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
-    bags_code code = bagi_writing_end(&writer->writing, err);
+    bags_code code = bagi_writing_close(&writer->writing, err);
     bagi_writer_free(writer);
     return code;
 }

@@ -602,6 +602,7 @@ void sink_failed(void) {
     bool flushed = true;
     if (dataset) {
         bags_writer_cancel(dataset);
+        bags_writer_clear(dataset);
         kept += bags_writer_resumed(dataset);
     }
     if (appended > 0 && writing.append) {
