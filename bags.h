@@ -1129,6 +1129,13 @@ typedef struct bags_field {
     const char *type;
 } bags_field;
 
+/* Compare the fields of two datasets, both sorted by name as bags_reader_fields returns
+ * them. Returns BAGS_OK, or BAGS_ERROR_FIELD if names or types differ, with the first
+ * field that does and both types; `where` says what the others are: field "x": type
+ * mismatch (u64, i64 in pets/000000). Cost: O(fields). */
+BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
+    const bags_field *others, size_t others_count, const char *where, bags_error *err);
+
 #ifndef BAGS_NO_WRITER
 
 /* Write spec.json as a writer does, for fields in any order, to `out`, which is grown
@@ -1194,7 +1201,8 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
  *                       resume: it is finished; with resume or append: it has other
  *                       fields, or lacks requested checksums or .idx files; without
- *                       append: bags_finalize has renumbered its shards
+ *                       append: bags_finalize has renumbered its shards; or a shard
+ *                       of another worker has other fields
  *   BAGS_ERROR_GAP      a shard of this worker was lost: a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
@@ -1239,7 +1247,8 @@ typedef struct bags_entry {
  *                        replaced or removed files of the shard; a child, after fork()
  *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
  *                        the path became an unsharded dataset, or bags_finalize
- *                        renumbers the shards
+ *                        renumbers the shards; or a shard of another worker has other
+ *                        fields (compared before a shard is finished)
  *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
  *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
  *   what the codecs return
@@ -7742,13 +7751,35 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     return found ? (size_t)(found - spec->fields) : spec->count;
 }
 
-/* Both are sorted, so equal specs have their fields in one order. */
-BAGI_COLD static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
-    bool same = a->count == b->count;
-    for (size_t i = 0; same && i < a->count; i++)
-        same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
-               strcmp(a->fields[i].type, b->fields[i].type) == 0;
-    return same;
+BAGS_API BAGI_COLD bags_code bags_fields_compare(const bags_field *fields, size_t count,
+    const bags_field *others, size_t others_count, const char *where, bags_error *err) {
+    BAGI_NEED((fields || !count) && (others || !others_count) && where, err);
+    size_t i = 0;
+    while (i < count && i < others_count &&
+           strcmp(fields[i].name, others[i].name) == 0 &&
+           strcmp(fields[i].type, others[i].type) == 0)
+        i++;
+    if (i == count && i == others_count)
+        return BAGS_OK;
+    const bags_field *one = i < count ? &fields[i] : NULL;
+    const bags_field *other = i < others_count ? &others[i] : NULL;
+    int order = !one ? 1 : !other ? -1 : strcmp(one->name, other->name);
+    if (order == 0)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "field \"%.200s\": type mismatch (%.100s, %.100s in %.320s)", one->name,
+            one->type, other->type, where);
+    if (order > 0)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "field \"%.200s\": missing (%.100s in %.320s)", other->name, other->type,
+            where);
+    return bags_fail(err, BAGS_ERROR_FIELD,
+        "field \"%.200s\": missing in %.320s (%.100s)", one->name, where, one->type);
+}
+
+BAGI_COLD static bags_code bagi_spec_compare(
+    const bagi_spec *spec, const bagi_spec *other, const char *where, bags_error *err) {
+    return bags_fields_compare(
+        spec->fields, spec->count, other->fields, other->count, where, err);
 }
 
 /* One that has the text of another need not be parsed. */
@@ -7922,13 +7953,13 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
     bool same = !first && bagi_spec_same_text(&spec, &common->spec);
     if (!same)
         code = bagi_spec_parse(memory, &spec, err);
-    bool differs = !code && !first && !same && !bagi_spec_same(&spec, &common->spec);
+    bool differs = !code && !first && !same &&
+                   bagi_spec_compare(&spec, &common->spec, "the first shard", err);
     if (!code && (first || (differs && own)))
         code = bagi_spec_seal(memory, &spec, common->registry, err);
     bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
     if (!code && differs)
-        code = bags_fail(
-            err, BAGS_ERROR_CORRUPT, "differs from the spec of the first shard");
+        code = BAGS_ERROR_CORRUPT; /* err names the field */
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s/spec.json%s: ", dir->shown, suffix);
     if (out)
@@ -8637,6 +8668,7 @@ struct bags_writer {
     void *last;        /* spec.json of the shard before, open; NULL: none */
     char *last_path;   /* of it */
     bool created_path; /* the directory of the shards did not exist before */
+    bool compared;     /* the fields, with those of a shard of another worker */
 
     /* The current datapoint. */
     bags_ref *refs;
@@ -9050,6 +9082,63 @@ static bool bagi_writer_shares(const bags_writer *writer) {
     return shares;
 }
 
+/* Fail if a shard of another worker has other fields: no reader could open both. One
+ * shard is enough: the writers of other shards compare theirs, too, when they finish
+ * one, and before that each has a record that the others find. `where` is where this
+ * writer's fields are. */
+BAGI_COLD static bags_code bagi_writer_compare(
+    bags_writer *writer, const bagi_shard_list *list, const char *where) {
+    static const char *const suffixes[] = {
+        ".partial", ""}; /* a rename may be between */
+    const bags_writer_options *options = &writer->options;
+    bags_error *err = &writer->writing.failure, why;
+    for (size_t i = 0; i < list->count && !writer->compared && !err->code; i++) {
+        bagi_dir dir;
+        bagi_spec found = BAGI_ZERO;
+        if (bagi_is_of_worker(list->ids[i], options->shard_start, options->shard_stop))
+            continue;
+        bags_code code =
+            bagi_shard_dir(&dir, list->env, list->path, list->ids[i], &why);
+        for (size_t k = 0; k < 2 && !found.text_size && !code; k++) {
+            code = bagi_dir_read(&dir, "spec.json", suffixes[k], BAGI_SPEC_MAX,
+                &found.text, &found.text_size, NULL, &why);
+            code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+        }
+        /* A record that is being written is not complete yet. */
+        writer->compared = !code && bagi_spec_same_text(&found, &writer->spec);
+        if (!code && !writer->compared && found.text_size)
+            code = bagi_spec_parse(&list->env->memory, &found, &why);
+        if (!code && !writer->compared && found.text_size) {
+            writer->compared = true;
+            if (bagi_spec_compare(&writer->spec, &found, dir.shown, &why))
+                bags_fail(err, BAGS_ERROR_EXISTS,
+                    "%s: %s; all workers must have the same fields", where,
+                    why.message);
+        }
+        if (code == BAGS_ERROR_IO || code == BAGS_ERROR_MEMORY)
+            *err = why;
+        bagi_spec_free(&list->env->memory, &found);
+        bagi_dir_free(&dir);
+    }
+    return err->code;
+}
+
+/* Do so before a shard is finished, unless a shard of another worker was compared. */
+BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
+    const bagi_env *env = &writer->writing.env;
+    bags_error *failure = &writer->writing.failure, why;
+    bagi_shard_list list = BAGI_ZERO;
+    if (!writer->sharded || writer->options.shard_stop == 1 || writer->compared ||
+        failure->code)
+        return;
+    bags_code code = bagi_shard_list_read(env, writer->path, &list, &why);
+    if (code == BAGS_ERROR_MEMORY || (code == BAGS_ERROR_IO && why.system != ENOSYS))
+        *failure = why;
+    else
+        bagi_writer_compare(writer, &list, writer->dir.shown);
+    bags_buffer_free(&list.array);
+}
+
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
@@ -9063,6 +9152,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     uint32_t bound = bags_crc32c(0, writer->spec.text.data, writer->spec.text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
+    bagi_writer_compare_first(writer);
 
     /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
@@ -9657,17 +9747,24 @@ typedef enum bagi_left {
 /* Read the record. *known: its fields are the writer's; a writer that has none gets
  * them. Otherwise *fault is what is wrong. */
 BAGI_COLD static bags_code bagi_writer_read_record(
-    bags_writer *writer, bool *known, const char **fault, bags_error *err) {
+    bags_writer *writer, bool *known, bags_error *fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec, found = BAGI_ZERO;
     bags_code code = bagi_dir_read(&writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX,
         &found.text, &found.text_size, NULL, err);
+    bags_fail(fault, BAGS_ERROR_CORRUPT, "spec.json.partial is damaged");
     if (!code && spec->text_size) {
-        *fault = "was started with other fields; pass those, or write to a new path";
         *known = bagi_spec_same_text(&found, spec);
+        if (!*known)
+            code = bagi_spec_parse(memory, &found, err);
+        if (!*known && !code &&
+            bagi_spec_compare(spec, &found, "its spec.json.partial", err))
+            bags_fail(fault, BAGS_ERROR_EXISTS,
+                "%s; pass the fields that it was started with, or write to a new path",
+                err->message);
+        code = code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
         bagi_spec_free(memory, &found);
     } else if (!code) {
-        *fault = "spec.json.partial is damaged";
         *spec = found;
         code = bagi_spec_parse(memory, spec, err);
         if (!code)
@@ -9695,10 +9792,11 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     const bags_io *io = &writer->writing.env.io;
     bags_error *failure = &writer->writing.failure, ignored;
     bags_error why; /* a missing file is not a failure of the writer */
+    bags_error fault;
     bool known = false, other = false;
-    const char *fault = "has files but neither spec.json nor "
-                        "spec.json.partial, so that no writer left it; restore "
-                        "spec.json from a copy or another shard";
+    bags_fail(&fault, BAGS_ERROR_CORRUPT,
+        "has files but neither spec.json nor spec.json.partial, so that no writer left "
+        "it; restore spec.json from a copy or another shard");
     memset(found, 0, sizeof *found);
     *left = BAGI_LEFT_FINISHED;
     bags_code code = bagi_writer_enter(writer, name);
@@ -9724,7 +9822,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         code =
             other ? bags_fail(&why,
                         writer->spec.text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
-                        "%s: %s", dir->shown, fault)
+                        "%s: %s", dir->shown, fault.message)
                   : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
@@ -9942,9 +10040,9 @@ BAGI_COLD static bags_code bagi_writer_resume(bags_writer *writer,
             bagi_bag_options bag_options = bagi_bag_options_new();
             code = bagi_shard_open(
                 &common, &writer->dir, false, &bag_options, &length, err);
-            if (!code && !bagi_spec_same(&common.spec, &writer->spec))
-                bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
-                    writer->shown);
+            if (!code &&
+                bagi_spec_compare(&writer->spec, &common.spec, writer->dir.shown, err))
+                bagi_prefix(err, BAGS_ERROR_EXISTS, "%s: ", writer->shown);
             bagi_writer_leave(writer);
         }
         if (finished || found.length) {
@@ -10027,6 +10125,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
         code = bagi_shard_list_read(env, writer->path, &list, failure);
     if (!code && check && sharded) {
         code = bagi_writer_check_names(writer, &list, &finalized);
+        if (!code)
+            code = bagi_writer_compare(writer, &list, writer->shown);
         if (!code && resume)
             code = bagi_writer_follow(writer, &list);
         if (!code && resume)

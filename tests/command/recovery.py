@@ -493,8 +493,8 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
 
     run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)', '--no-checksum')
     assert b'already complete' in again('n=int(4)')
-    again('n=int(8)', says='other fields')
-    again('n=int(4),more=utf8', says='other fields')
+    again('n=int(8)', says='out: exists: field "n": type mismatch (int(8), int(4) in out)')
+    again('n=int(4),more=utf8', says='out: exists: field "more": missing in out (utf8)')
     again('n=int(4)', '--checksum', says='bags checksum')
     run('checksum', 'out')
     assert b'already complete' in again('n=int(4)', '--checksum')
