@@ -946,7 +946,9 @@ typedef enum bags_kind {
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
     BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
-    BAGS_KIND_AGAIN     /* uint: a blob that is stored already; see bags_again */
+    BAGS_KIND_AGAIN,    /* uint: a blob that is stored already; see bags_again */
+    BAGS_KIND_REAL,     /* real: a number, for types such as float32 */
+    BAGS_KIND_BOOL      /* uint: 0 or 1, for the type bool */
 } bags_kind;
 
 /*
@@ -956,13 +958,15 @@ typedef enum bags_kind {
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, the slowest-varying first; an array with
  * dims 0 is one element. data may be NULL if size is 0. A number is in both uint
- * and sint if it fits both; kind states which it is, and the other may be 0.
+ * and sint if it fits both; kind states which it is, and the other may be 0. A decoded
+ * value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: one of float32 is an array.
  */
 typedef struct bags_value {
     bags_kind kind;
     bags_dtype dtype;
     uint64_t uint;
     int64_t sint;
+    double real;
     const void *data;
     size_t size; /* of data, in bytes */
     size_t dims;
@@ -975,6 +979,8 @@ typedef struct bags_value {
  * and `data` as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
 BAGS_API bags_value bags_uint(uint64_t number);
+BAGS_API bags_value bags_real(double number);
+BAGS_API bags_value bags_bool(bool yes);
 BAGS_API bags_value bags_utf8(const char *text);
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_bytes(const void *data, size_t size);
@@ -1067,7 +1073,13 @@ typedef struct bags_codec_dictionary {
  *           BAGS_KIND_UINT and BAGS_KIND_INT alike, if the number fits
  *   array(float32,64,128)
  *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be
- *           -1: any
+ *           -1: any. Without dimensions it is one element: array(float32) also accepts
+ *           BAGS_KIND_REAL, rounded to the dtype, array(bool) BAGS_KIND_BOOL, and
+ *           array(int16) BAGS_KIND_UINT and BAGS_KIND_INT. A number outside the range
+ *           of the dtype is refused
+ *   float32, float32(64,128) and the names of the other dtypes
+ *           short for array(float32) and array(float32,64,128), as which writers store
+ *           them: see bags_type_complete
  *   array   BAGS_KIND_ARRAY of any dtype and shape, which the blob contains
  */
 typedef struct bags_registry bags_registry;
@@ -1088,6 +1100,29 @@ BAGS_API bags_code bags_registry_add(
  * until a codec is added or the registry is freed. Cost: O(codecs). */
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name);
+
+/*
+ * Complete a type whose name is a dtype: "float32" is short for "array(float32)",
+ * "float32(2,3)[]" for "array(float32,2,3)[]", and "zstd(float32,2)" for
+ * "zstd(array,float32,2)", unless a codec of the registry, which may be NULL, has that
+ * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
+ * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
+ */
+BAGS_API bags_code bags_type_complete(
+    const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
+
+#ifndef BAGS_NO_WRITER
+/* Check the name of a type, as writers do: it is that of a codec of the registry, which
+ * may be NULL, of a dtype, or of a codec in formats/. Returns BAGS_OK or
+ * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
+BAGS_API bags_code bags_type_check(
+    const bags_registry *registry, const char *type, bags_error *err);
+
+/* The number of letters to insert, delete, replace or exchange with the next one, in any
+ * case, that make a name of a word; 0 also if `also` has the word: others for the name,
+ * separated by spaces. SIZE_MAX if the name is probably not what was meant. */
+BAGS_API size_t bags_word_distance(bags_view word, bags_view name, const char *also);
+#endif
 
 /* Free a registry, after the readers and writers that use it. */
 BAGS_API void bags_registry_free(bags_registry *registry);
@@ -1138,7 +1173,7 @@ BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
 
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer does, for fields in any order, to `out`, which is grown
+/* Write spec.json as a writer with any_type does, for fields in any order, to `out`, which is grown
  * as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
  * returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
@@ -1167,13 +1202,15 @@ typedef struct bags_writer_options {
     /* Flush with the first datapoint that is appended this many seconds or more after
      * the last time, so that a crash loses little. 0: only full buffers are written. */
     double flush_seconds;
+    bool any_type; /* accept unknown types, for values that are bags_blob, and store
+                      every type as it is given: float32 stays float32 */
     const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
 
 /*
  * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
- * they are sorted by name. Parent directories are created as needed.
+ * they are sorted by name, with complete types: see bags_type_complete. Parent directories are created as needed.
  *
  * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of the
  * four shard numbers nonzero): path/000000, ... are created when their first datapoint
@@ -1211,9 +1248,10 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
  *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
  *                       device names such as "con", no UTF-8, more than 251 bytes
- *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
- *                       such as int(0) (with the code that the codec returns); types
- *                       without a codec are accepted
+ *   BAGS_ERROR_TYPE     an invalid type string, or an unknown one without any_type (see
+ *                       bags_type_check); or arguments that its codec refuses, such as
+ *                       int(0) (with the code that the codec returns). Types of
+ *                       formats/ are accepted without their codec, for bags_blob
  *   BAGS_ERROR_ARGUMENT resume and append; flush_seconds below 0
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE
@@ -4658,6 +4696,18 @@ BAGS_API bags_value bags_uint(uint64_t number) {
     return value;
 }
 
+BAGS_API bags_value bags_real(double number) {
+    bags_value value = bagi_value(BAGS_KIND_REAL, NULL, 0);
+    value.real = number;
+    return value;
+}
+
+BAGS_API bags_value bags_bool(bool yes) {
+    bags_value value = bagi_value(BAGS_KIND_BOOL, NULL, 0);
+    value.uint = yes;
+    return value;
+}
+
 BAGS_API bags_value bags_utf8(const char *text) {
     return bagi_value(
         text ? BAGS_KIND_UTF8 : BAGS_KIND_NONE, text, text ? strlen(text) : 0);
@@ -4697,7 +4747,7 @@ BAGS_API bags_value bags_array(
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
-        "number", "number", "array", "object", "earlier blob"};
+        "number", "number", "array", "object", "earlier blob", "real number", "bool"};
     size_t i = (size_t)value->kind;
     return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
@@ -4976,6 +5026,83 @@ static void bagi_array_copy(
 enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
+/* The bits of a number as float16, rounded to the nearest, of two to the even one. Below
+ * 65520, or infinite. A double has 52 bits after the leading one, which every normal
+ * number has; float16 has 10, and fewer below 2^-14. */
+static uint64_t bagi_half_bits(uint64_t bits) {
+    const uint64_t one = 1;
+    uint64_t sign = bits >> 48 & 0x8000, fraction = bits & ((one << 52) - 1);
+    int exponent = (int)(bits >> 52 & 0x7FF) - 1023;
+    if (exponent == 1024)
+        return sign | 0x7C00 | (fraction ? 0x200 : 0);
+    if (exponent < -25)
+        return sign;
+    int shift = exponent < -14 ? 28 - exponent : 42;
+    uint64_t number = fraction | one << 52, rest = number & ((one << shift) - 1);
+    uint64_t half = number >> shift, middle = one << (shift - 1);
+    half += rest > middle || (rest == middle && half % 2);
+    return sign | (half + (exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10));
+}
+
+/* The bits of a number as an element of a dtype of floats. */
+static uint64_t bagi_real_bits(double number, bags_dtype dtype) {
+    uint64_t bits;
+    float single = dtype == BAGS_DTYPE_FLOAT32 ? (float)number : 0;
+    uint32_t few;
+    memcpy(&bits, &number, sizeof bits);
+    memcpy(&few, &single, sizeof few);
+    return dtype == BAGS_DTYPE_FLOAT32   ? few
+           : dtype == BAGS_DTYPE_FLOAT16 ? bagi_half_bits(bits)
+                                         : bits;
+}
+
+/* True if one element of a dtype may be a value of this kind. */
+static bool bagi_is_scalar(bags_kind kind, bags_dtype dtype) {
+    if (kind == BAGS_KIND_BOOL)
+        return dtype == BAGS_DTYPE_BOOL;
+    if (kind == BAGS_KIND_REAL)
+        return dtype >= BAGS_DTYPE_FLOAT16 && dtype <= BAGS_DTYPE_FLOAT64;
+    return (kind == BAGS_KIND_INT || kind == BAGS_KIND_UINT) &&
+           dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
+}
+
+/* Encode a number as an array without dimensions. */
+static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    const char *name = bags_dtype_name(dtype);
+    size_t size = bags_dtype_size(dtype);
+    uint64_t bits = value->uint;
+    if (value->kind == BAGS_KIND_REAL) {
+        /* From here on the nearest number would be infinity, which is not meant. */
+        double most = dtype == BAGS_DTYPE_FLOAT16 ? 65520 : 3.4028235677973366e38;
+        double number = value->real, magnitude = number < 0 ? -number : number;
+        if (dtype != BAGS_DTYPE_FLOAT64 && magnitude >= most &&
+            magnitude - magnitude >= 0)
+            return bags_fail(err, BAGS_ERROR_VALUE, "value out of range for %s (%.9g)",
+                name, number);
+        bits = bagi_real_bits(number, dtype);
+    } else if (value->kind == BAGS_KIND_BOOL) {
+        bits = bits != 0;
+    } else {
+        bool negative = value->kind == BAGS_KIND_INT && value->sint < 0;
+        bool is_signed = dtype >= BAGS_DTYPE_INT8;
+        uint64_t most = UINT64_MAX >> (64 - 8 * size) >> is_signed;
+        bits = value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : bits;
+        if (negative && (!is_signed || ~bits > most))
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "value out of range for %s (%" PRId64 ")", name, value->sint);
+        if (!negative && bits > most)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")", name,
+                bits, most);
+    }
+    BAGI_TRY(bags_buffer_reserve(scratch, 8, err));
+    bags_store(scratch->data, size, false, bits);
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
+
 /* The value must be consistent, and have the dtype and shape of the type, if that has
  * any. The blob is a view of the value's elements unless a head precedes them or their
  * byte order differs. */
@@ -4985,6 +5112,8 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     bool self = codec->dtype == BAGS_DTYPE_NONE;
     bool swap = !bags_little_endian() && bags_dtype_swap(value->dtype) > 1;
     size_t size = 0, used = 0;
+    if (codec->dims == 0 && bagi_is_scalar(value->kind, codec->dtype))
+        return bagi_scalar_encode(codec->dtype, value, scratch, blob, err);
     if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, value, "array");
     if (value->dims > BAGS_MAX_DIMS ||
@@ -5184,6 +5313,163 @@ BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     return NULL;
 }
 
+/* True if a name is that of a dtype, as NumPy prints it, and of no codec. */
+static bool bagi_is_dtype_name(const bags_registry *registry, bags_view name) {
+    bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    return dtype && bags_view_is(name, bags_dtype_name(dtype)) &&
+           !bags_registry_find(registry, name);
+}
+
+BAGS_API BAGI_COLD bags_code bags_type_complete(const bags_registry *registry,
+    const char *type, bags_buffer *out, bags_error *err) {
+    BAGI_BEGIN(type && out, err);
+    bags_type parsed;
+    BAGI_TRY(bags_type_parse(type, &parsed, err));
+    size_t size = strlen(type) + sizeof "array()";
+    BAGI_TRY(bags_buffer_reserve(out, size, err));
+    char *text = (char *)out->data;
+    const char *arguments = (const char *)parsed.arguments.data;
+    if (bagi_is_dtype_name(registry, parsed.name))
+        (void)snprintf(text, size, "array(%.*s%s%.*s)%s", (int)parsed.name.size, type,
+            parsed.count ? "," : "", (int)parsed.arguments.size,
+            parsed.count ? arguments : "", parsed.sequence ? "[]" : "");
+    else if (bags_view_is(parsed.name, "zstd") &&
+             bagi_is_dtype_name(registry, bags_type_argument(&parsed, 0)))
+        (void)snprintf(text, size, "zstd(array,%s", arguments);
+    else
+        memcpy(text, type, strlen(type) + 1);
+    return BAGS_OK;
+}
+
+#ifndef BAGS_NO_WRITER
+static unsigned char bagi_lower(unsigned char c) {
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
+}
+
+enum { BAGI_WORD_MAX = 32 };
+
+/* The distance of two words of at most BAGI_WORD_MAX letters, by rows of the table of the
+ * distances of their beginnings. */
+BAGI_COLD static size_t bagi_word_edits(bags_view one, bags_view two) {
+    size_t rows[3][BAGI_WORD_MAX + 1];
+    size_t *before = rows[0], *above = rows[1], *row = rows[2];
+    for (size_t k = 0; k <= two.size; k++)
+        row[k] = k;
+    for (size_t i = 1; i <= one.size; i++) {
+        size_t *unused = before;
+        before = above;
+        above = row;
+        row = unused;
+        row[0] = i;
+        for (size_t k = 1; k <= two.size; k++) {
+            unsigned char a = bagi_lower(one.data[i - 1]);
+            unsigned char b = bagi_lower(two.data[k - 1]);
+            size_t least = above[k - 1] + (a != b);
+            least = BAGI_MIN(least, BAGI_MIN(above[k], row[k - 1]) + 1);
+            if (i > 1 && k > 1 && a != b && a == bagi_lower(two.data[k - 2]) &&
+                b == bagi_lower(one.data[i - 2]))
+                least = BAGI_MIN(least, before[k - 2] + 1);
+            row[k] = least;
+        }
+    }
+    return row[two.size];
+}
+
+/* Short words need to be closer: of three letters, one may differ. A word that a name
+ * starts with counts as close, as "verb" does for "verbose". */
+BAGS_API BAGI_COLD size_t bags_word_distance(
+    bags_view word, bags_view name, const char *also) {
+    unsigned char low[BAGI_WORD_MAX];
+    size_t size = word.size, most = size < 3 ? 0 : size < 6 ? 1 : 2;
+    if (size > BAGI_WORD_MAX || name.size > BAGI_WORD_MAX)
+        return SIZE_MAX;
+    for (size_t i = 0; i < size; i++)
+        low[i] = bagi_lower(word.data[i]);
+    bags_view lower = {low, size};
+    if (also && bagi_has_word(also, lower))
+        return 0;
+    size_t distance = bagi_word_edits(word, name), same = 0;
+    while (same < size && same < name.size && low[same] == bagi_lower(name.data[same]))
+        same++;
+    if (distance > 1 && size >= 3 && same == size)
+        distance = 1;
+    return distance <= most ? distance : SIZE_MAX;
+}
+
+/* The types of the Python packages and of formats/, and what others call them. The
+ * dtypes are types, too. */
+static const struct bagi_known {
+    const char *name, *also;
+} bagi_known[] = {{"bytes", "binary blob raw"}, {"utf8", "str string text"},
+    {"int", "integer number uint"}, {"u64", ""}, {"i64", "long"},
+    {"array", "ndarray tensor"}, {"npy", "numpy"}, {"msgpack", "json dict object"},
+    {"tree", ""}, {"jpeg", "image img picture"}, {"jpg", ""}, {"png", ""},
+    {"mp4", "video"}, {"webm", ""}, {"zstd", ""}, {"float16", "half"},
+    {"float32", "float"}, {"float64", "double"}, {"bool", "boolean"}};
+
+/* Make a name the one that was probably meant, if it is closer than the one before. */
+static void bagi_closer(bags_view word, bags_view name, const char *also,
+    bags_view *closest, size_t *distance) {
+    size_t far = bags_word_distance(word, name, also);
+    if (far < *distance) {
+        *distance = far;
+        *closest = name;
+    }
+}
+
+/* The name that an unknown one was probably meant to be; empty: none is close. */
+BAGI_COLD static bags_view bagi_type_similar(
+    const bags_registry *registry, bags_view word) {
+    const void *data = registry ? registry->added.data : NULL;
+    const bags_codec *added = (const bags_codec *)data;
+    bags_view closest = {NULL, 0}, name;
+    size_t distance = SIZE_MAX;
+    for (size_t i = 0; i < sizeof bagi_known / sizeof *bagi_known; i++) {
+        name.data = (const unsigned char *)bagi_known[i].name;
+        name.size = strlen(bagi_known[i].name);
+        bagi_closer(word, name, bagi_known[i].also, &closest, &distance);
+    }
+    for (size_t i = 1; i < BAGI_DTYPES; i++) {
+        name.data = (const unsigned char *)bagi_dtypes[i].name;
+        name.size = strlen(bagi_dtypes[i].name);
+        bagi_closer(word, name, NULL, &closest, &distance);
+    }
+    for (size_t i = registry ? registry->count : 0; i > 0; i--)
+        for (const char *at = added[i - 1].names; *at; at += strspn(at, " ")) {
+            name.data = (const unsigned char *)at;
+            name.size = strcspn(at, " ");
+            at += name.size;
+            bagi_closer(word, name, NULL, &closest, &distance);
+        }
+    return closest;
+}
+
+BAGS_API BAGI_COLD bags_code bags_type_check(
+    const bags_registry *registry, const char *type, bags_error *err) {
+    BAGI_BEGIN(type, err);
+    bags_type parsed;
+    bags_error why;
+    bags_code code = bags_type_parse(type, &parsed, &why);
+    bags_view word = {(const unsigned char *)type, strcspn(type, "([")};
+    if (!code) {
+        bool known = bags_registry_find(registry, word) != NULL ||
+                     bagi_is_dtype_name(registry, word);
+        for (size_t i = 0; i < sizeof bagi_known / sizeof *bagi_known && !known; i++)
+            known = bags_view_is(word, bagi_known[i].name);
+        if (known)
+            return BAGS_OK;
+        bags_fail(&why, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
+    }
+    bags_view meant = bagi_type_similar(registry, word);
+    bool same =
+        meant.size == word.size && memcmp(meant.data, word.data, word.size) == 0;
+    if (!meant.size || same) /* what follows the name is wrong */
+        return bags_fail(err, BAGS_ERROR_TYPE, "%s", why.message);
+    return bags_fail(err, BAGS_ERROR_TYPE, "%s; did you mean \"%.*s%.160s\"?",
+        why.message, (int)meant.size, (const char *)meant.data, type + word.size);
+}
+#endif
+
 BAGS_API BAGI_COLD void bags_registry_free(bags_registry *registry) {
     if (!registry)
         return;
@@ -5225,7 +5511,15 @@ BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
     const bags_codec *codec = bags_registry_find(registry, type->name);
     bags_error why, fault;
     bags_code code = BAGS_OK;
+    bags_type complete = *type; /* of float32: array(float32) */
+    bags_buffer text = bags_buffer_of(memory);
     memset(coder, 0, sizeof *coder);
+    if (!codec && bagi_is_dtype_name(registry, type->name)) {
+        BAGI_TRY(
+            bags_type_complete(registry, (const char *)type->name.data, &text, err));
+        (void)bags_type_parse((const char *)text.data, &complete, NULL);
+        codec = bags_registry_find(registry, complete.name);
+    }
     coder->codec = codec;
     coder->memory = *memory;
     why.code = BAGS_OK;
@@ -5234,9 +5528,10 @@ BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
             "no codec for this type; add one to the registry, or use bytes (bags_blob, "
             "bags_row_bytes)");
     else if (codec->open)
-        code = codec->open(codec, type, &coder->memory, &coder->state, &why);
-    else if (type->count)
+        code = codec->open(codec, &complete, &coder->memory, &coder->state, &why);
+    else if (complete.count)
         code = bagi_fail_arguments(&why);
+    bags_buffer_free(&text);
     if (!code)
         return BAGS_OK;
     coder->code = bagi_codec_result(code, &why, &fault);
@@ -8000,25 +8295,43 @@ BAGI_COLD static bags_code bagi_spec_text(
 /* Check the caller's fields, and sort copies of them. */
 BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
     bagi_spec *spec, const bags_registry *registry, const bags_field *fields,
-    size_t count, bags_error *err) {
+    size_t count, bool any_type, bags_error *err) {
     BAGI_NEED(fields || !count, err);
-    for (size_t i = 0; i < count; i++) {
+    bags_buffer complete = bags_buffer_of(memory);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
         const char *name = fields[i].name, *type = fields[i].type;
-        if (!name || !type)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        bags_error why;
+        bags_type parsed;
+        if (!name || !type) {
+            code = bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "field %" PRIu64 ": name or type is NULL", (uint64_t)i);
+            break;
+        }
         const char *fault = bagi_name_fault_write(name);
         if (fault)
-            return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
+            code = bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
+        else if (!any_type && bags_type_check(registry, type, &why))
+            code = bags_fail(err, BAGS_ERROR_TYPE, "field \"%.200s\": %s%s", name,
+                why.message,
+                bags_type_parse(type, &parsed, NULL)
+                    ? ""
+                    : "; set any_type to store its blobs");
+        else if (!any_type)
+            code = bags_type_complete(registry, type, &complete, err);
+        if (!code)
+            code = bagi_spec_add(
+                memory, spec, name, any_type ? type : (const char *)complete.data, err);
     }
+    bags_buffer_free(&complete);
+    BAGI_TRY(code);
     if (count > 1)
         qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
     for (size_t i = 1; i < count; i++)
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
-    bags_code code = bagi_spec_seal(memory, spec, registry, err);
+    code = bagi_spec_seal(memory, spec, registry, err);
 
     /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
      * they are only too large for this platform, and integers of 0 bytes. */
@@ -8048,7 +8361,7 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_allocator memory = bags_allocator_of(NULL);
     bagi_spec spec = BAGI_ZERO;
     bags_code code =
-        bagi_spec_from_caller(&memory, &spec, registry, fields, count, err);
+        bagi_spec_from_caller(&memory, &spec, registry, fields, count, true, err);
     if (!code)
         code = bagi_spec_text(&spec, out, size, err);
     bagi_spec_free(&memory, &spec);
@@ -10100,8 +10413,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     bagi_shard_id before = {0, 0};
     bagi_dir dir = BAGI_ZERO;
     bagi_shard_list list = BAGI_ZERO;
-    bags_code code = bagi_spec_from_caller(
-        &env->memory, &writer->spec, writer->options.registry, fields, count, failure);
+    bags_code code = bagi_spec_from_caller(&env->memory, &writer->spec,
+        writer->options.registry, fields, count, writer->options.any_type, failure);
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(failure, code, "%s: ", writer->shown);
     bagi_spec *spec = &writer->spec;

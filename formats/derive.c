@@ -1319,6 +1319,7 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     writing.shard_stop = d->options->shard_stop;
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
+    writing.any_type = true; /* as the sources have them */
     writing.env = d->options->env;
     d->sharded = derive_copy_is_sharded(d);
     bags_code code = derive_make_parents(d, err);

@@ -280,6 +280,7 @@ static void open_dataset(void) {
     writing.shard_stop = shard_stop.value;
     writing.sharded = sharded;
     writing.registry = registry_get();
+    writing.any_type = true; /* the caller has checked them */
     writing.checksum = !without_checksums;
     if (writing.append && !path_exists(path))
         fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);

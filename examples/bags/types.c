@@ -196,19 +196,19 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
                : info->ending;
 }
 
-const char *type_guess(const char *type) {
-    if (!strncmp(type, "zstd(", 5) && strcspn(type + 5, "([") < strcspn(type + 5, ")"))
-        return "; zstd has the type inside and its arguments as one list, and [] after "
-               "it: zstd(array,float32,64), zstd(utf8)[]";
-    guess from = {type, name_size(type), NULL, 0};
-    for (size_t i = 0; i < TYPES; i++)
-        guess_name(&from, types[i].name);
-    for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
-        guess_name(&from, bags_dtype_name((bags_dtype)i));
-    if (from.name && from.size == strlen(from.name) &&
-        !memcmp(from.name, type, from.size))
-        return ""; /* what follows the name is wrong */
-    return guess_words(&from, "", type + from.size);
+char *type_complete(const char *type) {
+    static bags_buffer out;
+    bool legal = !bags_type_complete(registry_get(), type, &out, &failure);
+    return string_format("%s", legal ? (const char *)out.data : type);
+}
+
+const char *type_hint(const char *type) {
+    return !strncmp(type, "zstd(", 5) &&
+                   strcspn(type + 5, "([") < strcspn(type + 5, ")")
+               ? "; zstd has the type inside and its arguments as one list, and [] "
+                 "after "
+                 "it: zstd(array,float32,64), zstd(utf8)[]"
+               : "";
 }
 
 /* ---- help ---- */
@@ -580,7 +580,8 @@ void codec_check(const char *type) {
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one", type,
             info->format);
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type, type_guess(type));
+    must(bags_type_check(registry_get(), type, &failure));
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"", type);
 }
 
 void formats_print(void) {
