@@ -580,8 +580,11 @@ void codec_check(const char *type) {
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one", type,
             info->format);
-    must(bags_type_check(registry_get(), type, &failure));
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"", type);
+    const char *hint = bags_type_check(registry_get(), type, &failure)
+                           ? strstr(failure.message, "; did you mean")
+                           : NULL;
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
+        hint ? temp_format("%s", hint) : "");
 }
 
 void formats_print(void) {

@@ -189,7 +189,7 @@ def resuming_with_another_input_is_refused_and_harms_nothing(which):
           says=(f'has {packed} datapoints', f'only {len(LINES[first:20:step])}'))
     _pack(LINES[1:], 'out', '--resume', *options, call=refuse, says='line')
     refuse('pack', '-', 'out', '--spec', 'n=int(4)', '--resume', *options,
-           stdin=b'{"n": 1}\n' * 2, says='fields')
+           stdin=b'{"n": 1}\n' * 2, says='field "')
     spec = 'spec.json.partial'
     changes = {name for name in files('out').keys() | before.keys()
                if files('out').get(name) != before.get(name)}
