@@ -40,7 +40,7 @@ static const type_info types[] = {
         {NULL, NULL, "i64", "i64"}, "bin", TYPE_NUMBER},
     {"array", "array(DTYPE,D0,D1,...)",
         "an array of exactly this dtype and shape; the first dimension may be "
-        "-1: any. In --spec, DTYPE alone means array(DTYPE): one number",
+        "-1: any. DTYPE alone means array(DTYPE): one number",
         NULL, {"array*", "array", "array", "array"}, "bin", TYPE_ARRAY},
     {"array", "array", "an array of any dtype and shape, which the blob states", NULL,
         {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
