@@ -5461,9 +5461,9 @@ BAGS_API BAGI_COLD bags_code bags_type_check(
         bags_fail(&why, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
     }
     bags_view meant = bagi_type_similar(registry, word);
-    bool same =
-        meant.size == word.size && memcmp(meant.data, word.data, word.size) == 0;
-    if (!meant.size || same) /* what follows the name is wrong */
+    /* If the name is right, what follows it is wrong. */
+    if (!meant.size ||
+        (meant.size == word.size && !memcmp(meant.data, word.data, word.size)))
         return bags_fail(err, BAGS_ERROR_TYPE, "%s", why.message);
     return bags_fail(err, BAGS_ERROR_TYPE, "%s; did you mean \"%.*s%.160s\"?",
         why.message, (int)meant.size, (const char *)meant.data, type + word.size);
