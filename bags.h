@@ -8056,19 +8056,20 @@ BAGS_API BAGI_COLD bags_code bags_fields_compare(const bags_field *fields, size_
         i++;
     if (i == count && i == others_count)
         return BAGS_OK;
-    const bags_field *one = i < count ? &fields[i] : NULL;
-    const bags_field *other = i < others_count ? &others[i] : NULL;
-    int order = !one ? 1 : !other ? -1 : strcmp(one->name, other->name);
-    if (order == 0)
-        return bags_fail(err, BAGS_ERROR_FIELD,
-            "field \"%.200s\": type mismatch (%.100s, %.100s in %.320s)", one->name,
-            one->type, other->type, where);
+    int order = i == count          ? 1
+                : i == others_count ? -1
+                                    : strcmp(fields[i].name, others[i].name);
     if (order > 0)
         return bags_fail(err, BAGS_ERROR_FIELD,
-            "field \"%.200s\": missing (%.100s in %.320s)", other->name, other->type,
-            where);
+            "field \"%.200s\": missing (%.100s in %.320s)", others[i].name,
+            others[i].type, where);
+    if (order < 0)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "field \"%.200s\": missing in %.320s (%.100s)", fields[i].name, where,
+            fields[i].type);
     return bags_fail(err, BAGS_ERROR_FIELD,
-        "field \"%.200s\": missing in %.320s (%.100s)", one->name, where, one->type);
+        "field \"%.200s\": type mismatch (%.100s, %.100s in %.320s)", fields[i].name,
+        fields[i].type, others[i].type, where);
 }
 
 BAGI_COLD static bags_code bagi_spec_compare(
