@@ -828,9 +828,16 @@ BAGS_API bag_writer *bag_writer_open(
 /* Append a blob; data may be NULL if size is 0. *index, which may be NULL, receives its
  * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
  * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
- * later call returns it. Cost: a copy; system calls when a buffer is full. */
+ * later call returns it. A blob that is refused (BAGS_ERROR_ARGUMENT) does not stop the
+ * writer: only close returns that failure, too. Cost: a copy; system calls when a buffer
+ * is full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
+
+/* Forget blobs that were refused, as clearerr does, for a program that dealt with them:
+ * close then succeeds without them. A failure that stopped the writer stays. NULL is
+ * accepted. */
+BAGS_API void bag_writer_clear(bag_writer *writer);
 
 /* Pass all buffered data to the system: it then survives the end of this process.
  * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
@@ -851,7 +858,8 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 /* Write the table, wait for stable storage (unless no_sync), remove the journal,
  * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
  * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
- * its journal. Cost: the table is copied from the journal; syncs as above. */
+ * its journal. If a blob was refused and nothing else failed, the Bag is complete, and
+ * that is returned. Cost: the table is copied from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
 /* Remove what was written, and free the writer. */
@@ -938,7 +946,9 @@ typedef enum bags_kind {
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
     BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
-    BAGS_KIND_AGAIN     /* uint: a blob that is stored already; see bags_again */
+    BAGS_KIND_AGAIN,    /* uint: a blob that is stored already; see bags_again */
+    BAGS_KIND_REAL,     /* real: a number, for types such as float32 */
+    BAGS_KIND_BOOL      /* uint: 0 or 1, for the type bool */
 } bags_kind;
 
 /*
@@ -948,13 +958,15 @@ typedef enum bags_kind {
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, the slowest-varying first; an array with
  * dims 0 is one element. data may be NULL if size is 0. A number is in both uint
- * and sint if it fits both; kind states which it is, and the other may be 0.
+ * and sint if it fits both; kind states which it is, and the other may be 0. A decoded
+ * value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: one of float32 is an array.
  */
 typedef struct bags_value {
     bags_kind kind;
     bags_dtype dtype;
     uint64_t uint;
     int64_t sint;
+    double real;
     const void *data;
     size_t size; /* of data, in bytes */
     size_t dims;
@@ -967,6 +979,8 @@ typedef struct bags_value {
  * and `data` as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
 BAGS_API bags_value bags_uint(uint64_t number);
+BAGS_API bags_value bags_real(double number);
+BAGS_API bags_value bags_bool(bool yes);
 BAGS_API bags_value bags_utf8(const char *text);
 BAGS_API bags_value bags_utf8_sized(const char *text, size_t size);
 BAGS_API bags_value bags_bytes(const void *data, size_t size);
@@ -1059,7 +1073,13 @@ typedef struct bags_codec_dictionary {
  *           BAGS_KIND_UINT and BAGS_KIND_INT alike, if the number fits
  *   array(float32,64,128)
  *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be
- *           -1: any
+ *           -1: any. Without dimensions it is one element: array(float32) also accepts
+ *           BAGS_KIND_REAL, rounded to the dtype, array(bool) BAGS_KIND_BOOL, and
+ *           array(int16) BAGS_KIND_UINT and BAGS_KIND_INT. A number outside the range
+ *           of the dtype is refused
+ *   float32, float32(64,128) and the names of the other dtypes
+ *           short for array(float32) and array(float32,64,128), as which writers store
+ *           them: see bags_type_complete
  *   array   BAGS_KIND_ARRAY of any dtype and shape, which the blob contains
  */
 typedef struct bags_registry bags_registry;
@@ -1080,6 +1100,29 @@ BAGS_API bags_code bags_registry_add(
  * until a codec is added or the registry is freed. Cost: O(codecs). */
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name);
+
+/*
+ * Complete a type whose name is a dtype: "float32" is short for "array(float32)",
+ * "float32(2,3)[]" for "array(float32,2,3)[]", and "zstd(float32,2)" for
+ * "zstd(array,float32,2)", unless a codec of the registry, which may be NULL, has that
+ * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
+ * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
+ */
+BAGS_API bags_code bags_type_complete(
+    const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
+
+#ifndef BAGS_NO_WRITER
+/* Check the name of a type, as writers do: it is that of a codec of the registry, which
+ * may be NULL, of a dtype, or of a codec in formats/. Returns BAGS_OK or
+ * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
+BAGS_API bags_code bags_type_check(
+    const bags_registry *registry, const char *type, bags_error *err);
+
+/* The number of letters to insert, delete, replace or exchange with the next one, in any
+ * case, that make a name of a word; 0 also if `also` has the word: others for the name,
+ * separated by spaces. SIZE_MAX if the name is probably not what was meant. */
+BAGS_API size_t bags_word_distance(bags_view word, bags_view name, const char *also);
+#endif
 
 /* Free a registry, after the readers and writers that use it. */
 BAGS_API void bags_registry_free(bags_registry *registry);
@@ -1121,9 +1164,16 @@ typedef struct bags_field {
     const char *type;
 } bags_field;
 
+/* Compare the fields of two datasets, both sorted by name as bags_reader_fields returns
+ * them. Returns BAGS_OK, or BAGS_ERROR_FIELD if names or types differ, with the first
+ * field that does and both types; `where` says what the others are: field "x": type
+ * mismatch (u64, i64 in pets/000000). Cost: O(fields). */
+BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
+    const bags_field *others, size_t others_count, const char *where, bags_error *err);
+
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer does, for fields in any order, to `out`, which is grown
+/* Write spec.json as a writer with any_type does, for fields in any order, to `out`, which is grown
  * as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
  * returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
@@ -1149,13 +1199,18 @@ typedef struct bags_writer_options {
     bool no_sync;       /* finish shards without waiting for stable storage; a
                            dictionary is waited for, once per shard */
     size_t buffer_size; /* per field; as in bag_writer_options */
+    /* Flush with the first datapoint that is appended this many seconds or more after
+     * the last time, so that a crash loses little. 0: only full buffers are written. */
+    double flush_seconds;
+    bool any_type; /* accept unknown types, for values that are bags_blob, and store
+                      every type as it is given: float32 stays float32 */
     const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
 
 /*
  * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
- * they are sorted by name. Parent directories are created as needed.
+ * they are sorted by name, with complete types: see bags_type_complete. Parent directories are created as needed.
  *
  * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of the
  * four shard numbers nonzero): path/000000, ... are created when their first datapoint
@@ -1183,7 +1238,8 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
  *                       resume: it is finished; with resume or append: it has other
  *                       fields, or lacks requested checksums or .idx files; without
- *                       append: bags_finalize has renumbered its shards
+ *                       append: bags_finalize has renumbered its shards; or a shard
+ *                       of another worker has other fields
  *   BAGS_ERROR_GAP      a shard of this worker was lost: a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
@@ -1192,10 +1248,11 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
  *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
  *                       device names such as "con", no UTF-8, more than 251 bytes
- *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
- *                       such as int(0) (with the code that the codec returns); types
- *                       without a codec are accepted
- *   BAGS_ERROR_ARGUMENT resume and append
+ *   BAGS_ERROR_TYPE     an invalid type string, or an unknown one without any_type (see
+ *                       bags_type_check); or arguments that its codec refuses, such as
+ *                       int(0) (with the code that the codec returns). Types of
+ *                       formats/ are accepted without their codec, for bags_blob
+ *   BAGS_ERROR_ARGUMENT resume and append; flush_seconds below 0
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE
  *
@@ -1228,16 +1285,18 @@ typedef struct bags_entry {
  *                        replaced or removed files of the shard; a child, after fork()
  *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
  *                        the path became an unsharded dataset, or bags_finalize
- *                        renumbers the shards
+ *                        renumbers the shards; or a shard of another worker has other
+ *                        fields (compared before a shard is finished)
  *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
  *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
  *   what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer if `err` is not NULL. If `err` is NULL, it does, after
- * flushing the datapoints before it, and so does any other failure. Every later call of
- * a stopped writer returns that error, and so does close: a loop may check once. Codecs
- * and hooks must return: no exception or longjmp may leave them.
+ * does not stop the writer: the next one may be appended. Any other failure does: every
+ * later call returns it. Whatever `err` was, close returns the first failure, after it
+ * has finished what was appended: a loop may check once. A program that deals with a
+ * refusal itself calls bags_writer_clear. Codecs and hooks must return: no exception or
+ * longjmp may leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
@@ -1268,6 +1327,11 @@ BAGS_API bags_code bags_writer_push(
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
+/* Forget datapoints that were refused, as clearerr does, for a program that dealt with
+ * them: close then succeeds without them. One that was begun must be ended or cancelled
+ * before. A failure that stopped the writer stays. NULL is accepted. */
+BAGS_API void bags_writer_clear(bags_writer *writer);
+
 /* Pass every complete datapoint to the system: it then survives the end of this
  * process. Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for
  * bags_writer_append), or an earlier failure. Cost: a write per file, and two stats. */
@@ -1291,7 +1355,8 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  * Numbers count the blobs of the field since the writer was opened, in all its shards
  * (a resumed one: from the first blob of the shard that it continues); those of a
  * refused datapoint are used again. A number of another shard than the one being
- * written is BAGS_ERROR_RANGE: append the value itself then. The items of a sequence
+ * written is BAGS_ERROR_RANGE: then append the value itself, and call
+ * bags_writer_clear. The items of a sequence
  * must have successive numbers: bags_again(first), bags_again(first + 1), ..., and new
  * items can only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
@@ -1319,7 +1384,9 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
  * the shard stays unfinished: resume or recover it. Exception: it was complete, and
  * only waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first
- * failure that stopped the writer. Cost: the tables are copied from the journals;
+ * of these failures or, if there is none, the first refusal since the writer was opened
+ * or bags_writer_clear was called: then the dataset is complete without what was
+ * refused, such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are copied from the journals;
  * unless no_sync, one sync for each file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
@@ -1961,6 +2028,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #endif
 
 #if defined(BAGS_NO_LOCAL)
+#include <time.h>
 #define BAGI_WINDOWS_PATHS 0
 #elif defined(_WIN32)
 #if !defined(WIN32_LEAN_AND_MEAN)
@@ -2082,6 +2150,9 @@ static bool bagi_local_directory(char *out, size_t size) {
 static uint64_t bagi_process(void) { return 0; }
 
 static void bagi_pause(void) {}
+
+/* A clock, in seconds since any moment. This one may be set back. */
+static double bagi_seconds(void) { return (double)time(NULL); }
 #endif
 #define BAGI_HWCAP 0
 #elif defined(_WIN32)
@@ -2486,6 +2557,8 @@ static bool bagi_local_directory(char *out, size_t size) {
 static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
 
 static void bagi_pause(void) { Sleep(1); }
+
+static double bagi_seconds(void) { return (double)GetTickCount64() / 1000; }
 #endif
 
 #define BAGI_HWCAP 0
@@ -2824,6 +2897,18 @@ static uint64_t bagi_process(void) { return (uint64_t)getpid(); }
 static void bagi_pause(void) {
     struct timespec moment = {0, 1000000};
     (void)nanosleep(&moment, NULL);
+}
+
+/* A clock that costs a few nanoseconds, and may be some milliseconds late. */
+static double bagi_seconds(void) {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    const clockid_t clock = CLOCK_MONOTONIC_COARSE;
+#else
+    const clockid_t clock = CLOCK_MONOTONIC;
+#endif
+    struct timespec now = {0, 0};
+    (void)clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 #endif
 #endif
@@ -4611,6 +4696,18 @@ BAGS_API bags_value bags_uint(uint64_t number) {
     return value;
 }
 
+BAGS_API bags_value bags_real(double number) {
+    bags_value value = bagi_value(BAGS_KIND_REAL, NULL, 0);
+    value.real = number;
+    return value;
+}
+
+BAGS_API bags_value bags_bool(bool yes) {
+    bags_value value = bagi_value(BAGS_KIND_BOOL, NULL, 0);
+    value.uint = yes;
+    return value;
+}
+
 BAGS_API bags_value bags_utf8(const char *text) {
     return bagi_value(
         text ? BAGS_KIND_UTF8 : BAGS_KIND_NONE, text, text ? strlen(text) : 0);
@@ -4650,7 +4747,7 @@ BAGS_API bags_value bags_array(
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
-        "number", "number", "array", "object", "earlier blob"};
+        "number", "number", "array", "object", "earlier blob", "real number", "bool"};
     size_t i = (size_t)value->kind;
     return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
@@ -4929,6 +5026,83 @@ static void bagi_array_copy(
 enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
+/* The bits of a number as float16, rounded to the nearest, of two to the even one. Below
+ * 65520, or infinite. A double has 52 bits after the leading one, which every normal
+ * number has; float16 has 10, and fewer below 2^-14. */
+static uint64_t bagi_half_bits(uint64_t bits) {
+    const uint64_t one = 1;
+    uint64_t sign = bits >> 48 & 0x8000, fraction = bits & ((one << 52) - 1);
+    int exponent = (int)(bits >> 52 & 0x7FF) - 1023;
+    if (exponent == 1024)
+        return sign | 0x7C00 | (fraction ? 0x200 : 0);
+    if (exponent < -25)
+        return sign;
+    int shift = exponent < -14 ? 28 - exponent : 42;
+    uint64_t number = fraction | one << 52, rest = number & ((one << shift) - 1);
+    uint64_t half = number >> shift, middle = one << (shift - 1);
+    half += rest > middle || (rest == middle && half % 2);
+    return sign | (half + (exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10));
+}
+
+/* The bits of a number as an element of a dtype of floats. */
+static uint64_t bagi_real_bits(double number, bags_dtype dtype) {
+    uint64_t bits;
+    float single = dtype == BAGS_DTYPE_FLOAT32 ? (float)number : 0;
+    uint32_t few;
+    memcpy(&bits, &number, sizeof bits);
+    memcpy(&few, &single, sizeof few);
+    return dtype == BAGS_DTYPE_FLOAT32   ? few
+           : dtype == BAGS_DTYPE_FLOAT16 ? bagi_half_bits(bits)
+                                         : bits;
+}
+
+/* True if one element of a dtype may be a value of this kind. */
+static bool bagi_is_scalar(bags_kind kind, bags_dtype dtype) {
+    if (kind == BAGS_KIND_BOOL)
+        return dtype == BAGS_DTYPE_BOOL;
+    if (kind == BAGS_KIND_REAL)
+        return dtype >= BAGS_DTYPE_FLOAT16 && dtype <= BAGS_DTYPE_FLOAT64;
+    return (kind == BAGS_KIND_INT || kind == BAGS_KIND_UINT) &&
+           dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
+}
+
+/* Encode a number as an array without dimensions. */
+static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    const char *name = bags_dtype_name(dtype);
+    size_t size = bags_dtype_size(dtype);
+    uint64_t bits = value->uint;
+    if (value->kind == BAGS_KIND_REAL) {
+        /* From here on the nearest number would be infinity, which is not meant. */
+        double most = dtype == BAGS_DTYPE_FLOAT16 ? 65520 : 3.4028235677973366e38;
+        double number = value->real, magnitude = number < 0 ? -number : number;
+        if (dtype != BAGS_DTYPE_FLOAT64 && magnitude >= most &&
+            magnitude - magnitude >= 0)
+            return bags_fail(err, BAGS_ERROR_VALUE, "value out of range for %s (%.9g)",
+                name, number);
+        bits = bagi_real_bits(number, dtype);
+    } else if (value->kind == BAGS_KIND_BOOL) {
+        bits = bits != 0;
+    } else {
+        bool negative = value->kind == BAGS_KIND_INT && value->sint < 0;
+        bool is_signed = dtype >= BAGS_DTYPE_INT8;
+        uint64_t most = UINT64_MAX >> (64 - 8 * size) >> is_signed;
+        bits = value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : bits;
+        if (negative && (!is_signed || ~bits > most))
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "value out of range for %s (%" PRId64 ")", name, value->sint);
+        if (!negative && bits > most)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")", name,
+                bits, most);
+    }
+    BAGI_TRY(bags_buffer_reserve(scratch, 8, err));
+    bags_store(scratch->data, size, false, bits);
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
+
 /* The value must be consistent, and have the dtype and shape of the type, if that has
  * any. The blob is a view of the value's elements unless a head precedes them or their
  * byte order differs. */
@@ -4938,6 +5112,8 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     bool self = codec->dtype == BAGS_DTYPE_NONE;
     bool swap = !bags_little_endian() && bags_dtype_swap(value->dtype) > 1;
     size_t size = 0, used = 0;
+    if (codec->dims == 0 && bagi_is_scalar(value->kind, codec->dtype))
+        return bagi_scalar_encode(codec->dtype, value, scratch, blob, err);
     if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, value, "array");
     if (value->dims > BAGS_MAX_DIMS ||
@@ -5137,6 +5313,163 @@ BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     return NULL;
 }
 
+/* True if a name is that of a dtype, as NumPy prints it, and of no codec. */
+static bool bagi_is_dtype_name(const bags_registry *registry, bags_view name) {
+    bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    return dtype && bags_view_is(name, bags_dtype_name(dtype)) &&
+           !bags_registry_find(registry, name);
+}
+
+BAGS_API BAGI_COLD bags_code bags_type_complete(const bags_registry *registry,
+    const char *type, bags_buffer *out, bags_error *err) {
+    BAGI_BEGIN(type && out, err);
+    bags_type parsed;
+    BAGI_TRY(bags_type_parse(type, &parsed, err));
+    size_t size = strlen(type) + sizeof "array()";
+    BAGI_TRY(bags_buffer_reserve(out, size, err));
+    char *text = (char *)out->data;
+    const char *arguments = (const char *)parsed.arguments.data;
+    if (bagi_is_dtype_name(registry, parsed.name))
+        (void)snprintf(text, size, "array(%.*s%s%.*s)%s", (int)parsed.name.size, type,
+            parsed.count ? "," : "", (int)parsed.arguments.size,
+            parsed.count ? arguments : "", parsed.sequence ? "[]" : "");
+    else if (bags_view_is(parsed.name, "zstd") &&
+             bagi_is_dtype_name(registry, bags_type_argument(&parsed, 0)))
+        (void)snprintf(text, size, "zstd(array,%s", arguments);
+    else
+        memcpy(text, type, strlen(type) + 1);
+    return BAGS_OK;
+}
+
+#ifndef BAGS_NO_WRITER
+static unsigned char bagi_lower(unsigned char c) {
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
+}
+
+enum { BAGI_WORD_MAX = 32 };
+
+/* The distance of two words of at most BAGI_WORD_MAX letters, by rows of the table of the
+ * distances of their beginnings. */
+BAGI_COLD static size_t bagi_word_edits(bags_view one, bags_view two) {
+    size_t rows[3][BAGI_WORD_MAX + 1];
+    size_t *before = rows[0], *above = rows[1], *row = rows[2];
+    for (size_t k = 0; k <= two.size; k++)
+        row[k] = k;
+    for (size_t i = 1; i <= one.size; i++) {
+        size_t *unused = before;
+        before = above;
+        above = row;
+        row = unused;
+        row[0] = i;
+        for (size_t k = 1; k <= two.size; k++) {
+            unsigned char a = bagi_lower(one.data[i - 1]);
+            unsigned char b = bagi_lower(two.data[k - 1]);
+            size_t least = above[k - 1] + (a != b);
+            least = BAGI_MIN(least, BAGI_MIN(above[k], row[k - 1]) + 1);
+            if (i > 1 && k > 1 && a != b && a == bagi_lower(two.data[k - 2]) &&
+                b == bagi_lower(one.data[i - 2]))
+                least = BAGI_MIN(least, before[k - 2] + 1);
+            row[k] = least;
+        }
+    }
+    return row[two.size];
+}
+
+/* Short words need to be closer: of three letters, one may differ. A word that a name
+ * starts with counts as close, as "verb" does for "verbose". */
+BAGS_API BAGI_COLD size_t bags_word_distance(
+    bags_view word, bags_view name, const char *also) {
+    unsigned char low[BAGI_WORD_MAX];
+    size_t size = word.size, most = size < 3 ? 0 : size < 6 ? 1 : 2;
+    if (size > BAGI_WORD_MAX || name.size > BAGI_WORD_MAX)
+        return SIZE_MAX;
+    for (size_t i = 0; i < size; i++)
+        low[i] = bagi_lower(word.data[i]);
+    bags_view lower = {low, size};
+    if (also && bagi_has_word(also, lower))
+        return 0;
+    size_t distance = bagi_word_edits(word, name), same = 0;
+    while (same < size && same < name.size && low[same] == bagi_lower(name.data[same]))
+        same++;
+    if (distance > 1 && size >= 3 && same == size)
+        distance = 1;
+    return distance <= most ? distance : SIZE_MAX;
+}
+
+/* The types of the Python packages and of formats/, and what others call them. The
+ * dtypes are types, too. */
+static const struct bagi_known {
+    const char *name, *also;
+} bagi_known[] = {{"bytes", "binary blob raw"}, {"utf8", "str string text"},
+    {"int", "integer number uint"}, {"u64", ""}, {"i64", "long"},
+    {"array", "ndarray tensor"}, {"npy", "numpy"}, {"msgpack", "json dict object"},
+    {"tree", ""}, {"jpeg", "image img picture"}, {"jpg", ""}, {"png", ""},
+    {"mp4", "video"}, {"webm", ""}, {"zstd", ""}, {"float16", "half"},
+    {"float32", "float"}, {"float64", "double"}, {"bool", "boolean"}};
+
+/* Make a name the one that was probably meant, if it is closer than the one before. */
+static void bagi_closer(bags_view word, bags_view name, const char *also,
+    bags_view *closest, size_t *distance) {
+    size_t far = bags_word_distance(word, name, also);
+    if (far < *distance) {
+        *distance = far;
+        *closest = name;
+    }
+}
+
+/* The name that an unknown one was probably meant to be; empty: none is close. */
+BAGI_COLD static bags_view bagi_type_similar(
+    const bags_registry *registry, bags_view word) {
+    const void *data = registry ? registry->added.data : NULL;
+    const bags_codec *added = (const bags_codec *)data;
+    bags_view closest = {NULL, 0}, name;
+    size_t distance = SIZE_MAX;
+    for (size_t i = 0; i < sizeof bagi_known / sizeof *bagi_known; i++) {
+        name.data = (const unsigned char *)bagi_known[i].name;
+        name.size = strlen(bagi_known[i].name);
+        bagi_closer(word, name, bagi_known[i].also, &closest, &distance);
+    }
+    for (size_t i = 1; i < BAGI_DTYPES; i++) {
+        name.data = (const unsigned char *)bagi_dtypes[i].name;
+        name.size = strlen(bagi_dtypes[i].name);
+        bagi_closer(word, name, NULL, &closest, &distance);
+    }
+    for (size_t i = registry ? registry->count : 0; i > 0; i--)
+        for (const char *at = added[i - 1].names; *at; at += strspn(at, " ")) {
+            name.data = (const unsigned char *)at;
+            name.size = strcspn(at, " ");
+            at += name.size;
+            bagi_closer(word, name, NULL, &closest, &distance);
+        }
+    return closest;
+}
+
+BAGS_API BAGI_COLD bags_code bags_type_check(
+    const bags_registry *registry, const char *type, bags_error *err) {
+    BAGI_BEGIN(type, err);
+    bags_type parsed;
+    bags_error why;
+    bags_code code = bags_type_parse(type, &parsed, &why);
+    bags_view word = {(const unsigned char *)type, strcspn(type, "([")};
+    if (!code) {
+        bool known = bags_registry_find(registry, word) != NULL ||
+                     bagi_is_dtype_name(registry, word);
+        for (size_t i = 0; i < sizeof bagi_known / sizeof *bagi_known && !known; i++)
+            known = bags_view_is(word, bagi_known[i].name);
+        if (known)
+            return BAGS_OK;
+        bags_fail(&why, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
+    }
+    bags_view meant = bagi_type_similar(registry, word);
+    /* If the name is right, what follows it is wrong. */
+    if (!meant.size ||
+        (meant.size == word.size && !memcmp(meant.data, word.data, word.size)))
+        return bags_fail(err, BAGS_ERROR_TYPE, "%s", why.message);
+    return bags_fail(err, BAGS_ERROR_TYPE, "%s; did you mean \"%.*s%.160s\"?",
+        why.message, (int)meant.size, (const char *)meant.data, type + word.size);
+}
+#endif
+
 BAGS_API BAGI_COLD void bags_registry_free(bags_registry *registry) {
     if (!registry)
         return;
@@ -5178,7 +5511,15 @@ BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
     const bags_codec *codec = bags_registry_find(registry, type->name);
     bags_error why, fault;
     bags_code code = BAGS_OK;
+    bags_type complete = *type; /* of float32: array(float32) */
+    bags_buffer text = bags_buffer_of(memory);
     memset(coder, 0, sizeof *coder);
+    if (!codec && bagi_is_dtype_name(registry, type->name)) {
+        BAGI_TRY(
+            bags_type_complete(registry, (const char *)type->name.data, &text, err));
+        (void)bags_type_parse((const char *)text.data, &complete, NULL);
+        codec = bags_registry_find(registry, complete.name);
+    }
     coder->codec = codec;
     coder->memory = *memory;
     why.code = BAGS_OK;
@@ -5187,9 +5528,10 @@ BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
             "no codec for this type; add one to the registry, or use bytes (bags_blob, "
             "bags_row_bytes)");
     else if (codec->open)
-        code = codec->open(codec, type, &coder->memory, &coder->state, &why);
-    else if (type->count)
+        code = codec->open(codec, &complete, &coder->memory, &coder->state, &why);
+    else if (complete.count)
         code = bagi_fail_arguments(&why);
+    bags_buffer_free(&text);
     if (!code)
         return BAGS_OK;
     coder->code = bagi_codec_result(code, &why, &fault);
@@ -6978,6 +7320,7 @@ typedef struct bagi_writing {
     bool no_sync;       /* until a sync is requested: the rest is synced then */
     uint64_t process;   /* which opened it */
     bags_error failure; /* the first one; its code is BAGS_OK if there is none */
+    bags_error refusal; /* the same of calls that were refused, and changed nothing */
 } bagi_writing;
 
 static void bagi_writing_init(
@@ -7001,9 +7344,26 @@ static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
 
 /* Return the first failure, and copy it to err. */
 static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) {
-    if (writing->failure.code && err != &writing->failure)
+    if (writing->failure.code)
         *err = writing->failure;
     return writing->failure.code;
+}
+
+/* Refuse a call, and keep the first refusal for close. */
+BAGI_COLD static bags_code bagi_writing_refuse(
+    bagi_writing *writing, const bags_error *why, bags_error *err) {
+    if (!writing->refusal.code)
+        writing->refusal = *why;
+    *err = *why;
+    return why->code;
+}
+
+/* The result of close: a failure, which leaves files unfinished, before a refusal. */
+static bags_code bagi_writing_close(const bagi_writing *writing, bags_error *err) {
+    if (writing->failure.code || !writing->refusal.code)
+        return bagi_writing_end(writing, err);
+    *err = writing->refusal;
+    return err->code;
 }
 
 #define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
@@ -7522,10 +7882,24 @@ BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     return NULL;
 }
 
+BAGI_COLD static bags_code bagi_bag_writer_refuse(
+    bag_writer *writer, size_t size, bags_error *err) {
+    BAGI_ERR(err);
+    bags_error why;
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
+    bags_fail(&why, BAGS_ERROR_ARGUMENT,
+        "%s: blob %" PRIu64 ": the data is NULL (%" PRIu64 " bytes)",
+        bagi_shown(&writer->writing.env, writer->output.stream[BAGI_BLOBS].path),
+        writer->output.length, (uint64_t)size);
+    return bagi_writing_refuse(&writer->writing, &why, err);
+}
+
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err) {
-    BAGI_NEED(writer && (data || !size), err);
+    BAGI_NEED(writer, err);
     BAGI_CHECK(bagi_output_assert(&writer->output));
+    if (BAGI_UNLIKELY(!data) && size)
+        return bagi_bag_writer_refuse(writer, size, err);
     if (!writer->writing.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->writing.failure.code)) {
@@ -7535,6 +7909,11 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
     if (index)
         *index = writer->output.length - 1;
     return BAGS_OK;
+}
+
+BAGS_API void bag_writer_clear(bag_writer *writer) {
+    if (writer)
+        writer->writing.refusal.code = BAGS_OK;
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
@@ -7585,7 +7964,7 @@ BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *er
     if (!writing->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    bags_code code = bagi_writing_end(writing, err);
+    bags_code code = bagi_writing_close(writing, err);
     bagi_bag_writer_free(writer);
     return code;
 }
@@ -7667,13 +8046,36 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     return found ? (size_t)(found - spec->fields) : spec->count;
 }
 
-/* Both are sorted, so equal specs have their fields in one order. */
-BAGI_COLD static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
-    bool same = a->count == b->count;
-    for (size_t i = 0; same && i < a->count; i++)
-        same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
-               strcmp(a->fields[i].type, b->fields[i].type) == 0;
-    return same;
+BAGS_API BAGI_COLD bags_code bags_fields_compare(const bags_field *fields, size_t count,
+    const bags_field *others, size_t others_count, const char *where, bags_error *err) {
+    BAGI_NEED((fields || !count) && (others || !others_count) && where, err);
+    size_t i = 0;
+    while (i < count && i < others_count &&
+           strcmp(fields[i].name, others[i].name) == 0 &&
+           strcmp(fields[i].type, others[i].type) == 0)
+        i++;
+    if (i == count && i == others_count)
+        return BAGS_OK;
+    int order = i == count          ? 1
+                : i == others_count ? -1
+                                    : strcmp(fields[i].name, others[i].name);
+    if (order > 0)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "field \"%.200s\": missing (%.100s in %.320s)", others[i].name,
+            others[i].type, where);
+    if (order < 0)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "field \"%.200s\": missing in %.320s (%.100s)", fields[i].name, where,
+            fields[i].type);
+    return bags_fail(err, BAGS_ERROR_FIELD,
+        "field \"%.200s\": type mismatch (%.100s, %.100s in %.320s)", fields[i].name,
+        fields[i].type, others[i].type, where);
+}
+
+BAGI_COLD static bags_code bagi_spec_compare(
+    const bagi_spec *spec, const bagi_spec *other, const char *where, bags_error *err) {
+    return bags_fields_compare(
+        spec->fields, spec->count, other->fields, other->count, where, err);
 }
 
 /* One that has the text of another need not be parsed. */
@@ -7847,13 +8249,13 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
     bool same = !first && bagi_spec_same_text(&spec, &common->spec);
     if (!same)
         code = bagi_spec_parse(memory, &spec, err);
-    bool differs = !code && !first && !same && !bagi_spec_same(&spec, &common->spec);
+    bool differs = !code && !first && !same &&
+                   bagi_spec_compare(&spec, &common->spec, "the first shard", err);
     if (!code && (first || (differs && own)))
         code = bagi_spec_seal(memory, &spec, common->registry, err);
     bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
     if (!code && differs)
-        code = bags_fail(
-            err, BAGS_ERROR_CORRUPT, "differs from the spec of the first shard");
+        code = BAGS_ERROR_CORRUPT; /* err names the field */
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s/spec.json%s: ", dir->shown, suffix);
     if (out)
@@ -7894,25 +8296,43 @@ BAGI_COLD static bags_code bagi_spec_text(
 /* Check the caller's fields, and sort copies of them. */
 BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
     bagi_spec *spec, const bags_registry *registry, const bags_field *fields,
-    size_t count, bags_error *err) {
+    size_t count, bool any_type, bags_error *err) {
     BAGI_NEED(fields || !count, err);
-    for (size_t i = 0; i < count; i++) {
+    bags_buffer complete = bags_buffer_of(memory);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
         const char *name = fields[i].name, *type = fields[i].type;
-        if (!name || !type)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        bags_error why;
+        bags_type parsed;
+        if (!name || !type) {
+            code = bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "field %" PRIu64 ": name or type is NULL", (uint64_t)i);
+            break;
+        }
         const char *fault = bagi_name_fault_write(name);
         if (fault)
-            return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
+            code = bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
+        else if (!any_type && bags_type_check(registry, type, &why))
+            code = bags_fail(err, BAGS_ERROR_TYPE, "field \"%.200s\": %s%s", name,
+                why.message,
+                bags_type_parse(type, &parsed, NULL)
+                    ? ""
+                    : "; set any_type to store its blobs");
+        else if (!any_type)
+            code = bags_type_complete(registry, type, &complete, err);
+        if (!code)
+            code = bagi_spec_add(
+                memory, spec, name, any_type ? type : (const char *)complete.data, err);
     }
+    bags_buffer_free(&complete);
+    BAGI_TRY(code);
     if (count > 1)
         qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
     for (size_t i = 1; i < count; i++)
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
-    bags_code code = bagi_spec_seal(memory, spec, registry, err);
+    code = bagi_spec_seal(memory, spec, registry, err);
 
     /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
      * they are only too large for this platform, and integers of 0 bytes. */
@@ -7942,7 +8362,7 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_allocator memory = bags_allocator_of(NULL);
     bagi_spec spec = BAGI_ZERO;
     bags_code code =
-        bagi_spec_from_caller(&memory, &spec, registry, fields, count, err);
+        bagi_spec_from_caller(&memory, &spec, registry, fields, count, true, err);
     if (!code)
         code = bagi_spec_text(&spec, out, size, err);
     bagi_spec_free(&memory, &spec);
@@ -8552,6 +8972,7 @@ struct bags_writer {
     uint64_t length, shards;
     uint64_t size;    /* of the Bags of finished shards */
     uint64_t resumed; /* datapoints that existed, with `resume` */
+    double flushed;   /* when flush_seconds was last reached */
 
     /* The shard being written. */
     bagi_dir dir;       /* it owns its path; NULL: there is none */
@@ -8561,6 +8982,7 @@ struct bags_writer {
     void *last;        /* spec.json of the shard before, open; NULL: none */
     char *last_path;   /* of it */
     bool created_path; /* the directory of the shards did not exist before */
+    bool compared;     /* the fields, with those of a shard of another worker */
 
     /* The current datapoint. */
     bags_ref *refs;
@@ -8609,13 +9031,6 @@ static void bagi_writer_assert(const bags_writer *writer) {
     }
 }
 #endif
-
-/* The first statement of a function that reports refused datapoints. Without an err of
- * the caller, a refusal becomes the failure of the writer, which close returns. */
-#define BAGI_WRITER_ERR(writer, err)                                                   \
-    BAGI_NEED(writer, err);                                                            \
-    BAGI_CHECK(bagi_writer_assert(writer));                                            \
-    (err) = (err) ? (err) : &(writer)->writing.failure
 
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
@@ -8981,6 +9396,63 @@ static bool bagi_writer_shares(const bags_writer *writer) {
     return shares;
 }
 
+/* Fail if a shard of another worker has other fields: no reader could open both. One
+ * shard is enough: the writers of other shards compare theirs, too, when they finish
+ * one, and before that each has a record that the others find. `where` is where this
+ * writer's fields are. */
+BAGI_COLD static bags_code bagi_writer_compare(
+    bags_writer *writer, const bagi_shard_list *list, const char *where) {
+    static const char *const suffixes[] = {
+        ".partial", ""}; /* a rename may be between */
+    const bags_writer_options *options = &writer->options;
+    bags_error *err = &writer->writing.failure, why;
+    for (size_t i = 0; i < list->count && !writer->compared && !err->code; i++) {
+        bagi_dir dir;
+        bagi_spec found = BAGI_ZERO;
+        if (bagi_is_of_worker(list->ids[i], options->shard_start, options->shard_stop))
+            continue;
+        bags_code code =
+            bagi_shard_dir(&dir, list->env, list->path, list->ids[i], &why);
+        for (size_t k = 0; k < 2 && !found.text_size && !code; k++) {
+            code = bagi_dir_read(&dir, "spec.json", suffixes[k], BAGI_SPEC_MAX,
+                &found.text, &found.text_size, NULL, &why);
+            code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+        }
+        /* A record that is being written is not complete yet. */
+        writer->compared = !code && bagi_spec_same_text(&found, &writer->spec);
+        if (!code && !writer->compared && found.text_size)
+            code = bagi_spec_parse(&list->env->memory, &found, &why);
+        if (!code && !writer->compared && found.text_size) {
+            writer->compared = true;
+            if (bagi_spec_compare(&writer->spec, &found, dir.shown, &why))
+                bags_fail(err, BAGS_ERROR_EXISTS,
+                    "%s: %s; all workers must have the same fields", where,
+                    why.message);
+        }
+        if (code == BAGS_ERROR_IO || code == BAGS_ERROR_MEMORY)
+            *err = why;
+        bagi_spec_free(&list->env->memory, &found);
+        bagi_dir_free(&dir);
+    }
+    return err->code;
+}
+
+/* Do so before a shard is finished, unless a shard of another worker was compared. */
+BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
+    const bagi_env *env = &writer->writing.env;
+    bags_error *failure = &writer->writing.failure, why;
+    bagi_shard_list list = BAGI_ZERO;
+    if (!writer->sharded || writer->options.shard_stop == 1 || writer->compared ||
+        failure->code)
+        return;
+    bags_code code = bagi_shard_list_read(env, writer->path, &list, &why);
+    if (code == BAGS_ERROR_MEMORY || (code == BAGS_ERROR_IO && why.system != ENOSYS))
+        *failure = why;
+    else
+        bagi_writer_compare(writer, &list, writer->dir.shown);
+    bags_buffer_free(&list.array);
+}
+
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
@@ -8994,6 +9466,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     uint32_t bound = bags_crc32c(0, writer->spec.text.data, writer->spec.text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
+    bagi_writer_compare_first(writer);
 
     /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
@@ -9043,6 +9516,21 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
+/* Flush what was appended to the shard, if it is still this writer's. */
+static void bagi_writer_flush_ours(bags_writer *writer) {
+    if (writer->dir.path && !bagi_writer_check(writer))
+        bagi_writer_flush_all(writer);
+}
+
+/* Flush if the last time is flush_seconds ago. */
+static void bagi_writer_flush_in_time(bags_writer *writer) {
+    double now = bagi_seconds(), since = now - writer->flushed;
+    if (since >= 0 && since < writer->options.flush_seconds)
+        return;
+    writer->flushed = now;
+    bagi_writer_flush_ours(writer);
+}
+
 /* True if the shard has reached one of its limits. */
 static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
@@ -9059,25 +9547,13 @@ static bool bagi_writer_full(const bags_writer *writer) {
  * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
  * writer is the failure of the writing. */
 
-/* Refuse a datapoint. A caller without an err stops the writer: then the datapoints
- * before it are flushed. */
-static bags_code bagi_writer_refuse(
-    bags_writer *writer, const bags_error *why, bags_error *err) {
-    bags_error *failure = &writer->writing.failure;
-    if (err == failure && writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
-    if (err != failure || !failure->code)
-        *err = *why;
-    return err->code;
-}
-
 /* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
     bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s", writer->shown,
         writer->length, what);
-    return bagi_writer_refuse(writer, &why, err);
+    return bagi_writing_refuse(&writer->writing, &why, err);
 }
 
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
@@ -9251,7 +9727,7 @@ static bags_code bagi_datapoint_end(
                 writer, BAGS_ERROR_FIELD, spec->fields[i].name, "missing");
     if (why->code && !failure->code) {
         bagi_datapoint_rewind(writer);
-        return bagi_writer_refuse(writer, why, err);
+        return bagi_writing_refuse(&writer->writing, why, err);
     }
     if (!failure->code) {
         /* What the refs refer to must be in the fields' files before they are in
@@ -9274,13 +9750,16 @@ static bags_code bagi_datapoint_end(
         BAGI_CHECK(bagi_writer_assert(writer));
         if (bagi_writer_full(writer))
             bagi_writer_finish(writer);
+        else if (writer->options.flush_seconds > 0)
+            bagi_writer_flush_in_time(writer);
     }
     return bagi_writing_end(&writer->writing, err);
 }
 
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_datapoint_begin(writer, err));
     bags_code code = BAGS_OK;
     if (!entries && count > 0)
@@ -9301,7 +9780,8 @@ BAGS_API bags_code bags_writer_append(
 }
 
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
@@ -9314,7 +9794,8 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
 /* What set and push share. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
@@ -9331,7 +9812,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
             bagi_datapoint_add(writer, field, value);
     }
     if (!writer->writing.failure.code && why->code)
-        return bagi_writer_refuse(writer, why, err);
+        return bagi_writing_refuse(&writer->writing, why, err);
     return bagi_writing_end(&writer->writing, err);
 }
 
@@ -9346,7 +9827,8 @@ BAGS_API bags_code bags_writer_push(
 }
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
@@ -9363,8 +9845,14 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
     BAGI_CHECK(bagi_writer_assert(writer));
 }
 
+BAGS_API void bags_writer_clear(bags_writer *writer) {
+    if (writer)
+        writer->writing.refusal.code = BAGS_OK;
+}
+
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
-    BAGI_WRITER_ERR(writer, err);
+    BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_writer_assert(writer));
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
@@ -9446,6 +9934,12 @@ BAGI_COLD static bags_writer *bagi_writer_new(
             "%s: resume and append are mutually exclusive", bags_path_tail(path));
         return NULL;
     }
+    if (!(with.flush_seconds >= 0)) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: flush_seconds out of range (%g, minimum 0)", bags_path_tail(path),
+            with.flush_seconds);
+        return NULL;
+    }
     with.resume = with.resume || with.append;
     bags_writer *writer = (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
@@ -9457,6 +9951,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
+    writer->flushed = bagi_seconds();
     writer->scratch = writer->spec.text = bags_buffer_of(&env.memory);
     writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {
@@ -9566,17 +10061,24 @@ typedef enum bagi_left {
 /* Read the record. *known: its fields are the writer's; a writer that has none gets
  * them. Otherwise *fault is what is wrong. */
 BAGI_COLD static bags_code bagi_writer_read_record(
-    bags_writer *writer, bool *known, const char **fault, bags_error *err) {
+    bags_writer *writer, bool *known, bags_error *fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec, found = BAGI_ZERO;
     bags_code code = bagi_dir_read(&writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX,
         &found.text, &found.text_size, NULL, err);
+    bags_fail(fault, BAGS_ERROR_CORRUPT, "spec.json.partial is damaged");
     if (!code && spec->text_size) {
-        *fault = "was started with other fields; pass those, or write to a new path";
         *known = bagi_spec_same_text(&found, spec);
+        if (!*known)
+            code = bagi_spec_parse(memory, &found, err);
+        if (!*known && !code &&
+            bagi_spec_compare(spec, &found, "its spec.json.partial", err))
+            bags_fail(fault, BAGS_ERROR_EXISTS,
+                "%s; pass the fields that it was started with, or write to a new path",
+                err->message);
+        code = code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
         bagi_spec_free(memory, &found);
     } else if (!code) {
-        *fault = "spec.json.partial is damaged";
         *spec = found;
         code = bagi_spec_parse(memory, spec, err);
         if (!code)
@@ -9604,10 +10106,11 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     const bags_io *io = &writer->writing.env.io;
     bags_error *failure = &writer->writing.failure, ignored;
     bags_error why; /* a missing file is not a failure of the writer */
+    bags_error fault;
     bool known = false, other = false;
-    const char *fault = "has files but neither spec.json nor "
-                        "spec.json.partial, so that no writer left it; restore "
-                        "spec.json from a copy or another shard";
+    bags_fail(&fault, BAGS_ERROR_CORRUPT,
+        "has files but neither spec.json nor spec.json.partial, so that no writer left "
+        "it; restore spec.json from a copy or another shard");
     memset(found, 0, sizeof *found);
     *left = BAGI_LEFT_FINISHED;
     bags_code code = bagi_writer_enter(writer, name);
@@ -9633,7 +10136,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         code =
             other ? bags_fail(&why,
                         writer->spec.text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
-                        "%s: %s", dir->shown, fault)
+                        "%s: %s", dir->shown, fault.message)
                   : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
@@ -9851,9 +10354,9 @@ BAGI_COLD static bags_code bagi_writer_resume(bags_writer *writer,
             bagi_bag_options bag_options = bagi_bag_options_new();
             code = bagi_shard_open(
                 &common, &writer->dir, false, &bag_options, &length, err);
-            if (!code && !bagi_spec_same(&common.spec, &writer->spec))
-                bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
-                    writer->shown);
+            if (!code &&
+                bagi_spec_compare(&writer->spec, &common.spec, writer->dir.shown, err))
+                bagi_prefix(err, BAGS_ERROR_EXISTS, "%s: ", writer->shown);
             bagi_writer_leave(writer);
         }
         if (finished || found.length) {
@@ -9911,8 +10414,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     bagi_shard_id before = {0, 0};
     bagi_dir dir = BAGI_ZERO;
     bagi_shard_list list = BAGI_ZERO;
-    bags_code code = bagi_spec_from_caller(
-        &env->memory, &writer->spec, writer->options.registry, fields, count, failure);
+    bags_code code = bagi_spec_from_caller(&env->memory, &writer->spec,
+        writer->options.registry, fields, count, writer->options.any_type, failure);
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(failure, code, "%s: ", writer->shown);
     bagi_spec *spec = &writer->spec;
@@ -9936,6 +10439,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
         code = bagi_shard_list_read(env, writer->path, &list, failure);
     if (!code && check && sharded) {
         code = bagi_writer_check_names(writer, &list, &finalized);
+        if (!code)
+            code = bagi_writer_compare(writer, &list, writer->shown);
         if (!code && resume)
             code = bagi_writer_follow(writer, &list);
         if (!code && resume)
@@ -9975,8 +10480,11 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
         writer->partial)
         bagi_datapoint_rewind(writer);
-    if (!failure->code && writer->begun)
-        bagi_writer_refuse_state(writer, "begun and not ended", failure);
+    if (!failure->code && writer->begun && !writer->pending.code) {
+        bagi_writer_flush_ours(writer);
+        if (!failure->code)
+            bagi_writer_refuse_state(writer, "begun and not ended", failure);
+    }
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->dir.path && writer->sharded &&
@@ -9984,7 +10492,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
-    bags_code code = bagi_writing_end(&writer->writing, err);
+    bags_code code = bagi_writing_close(&writer->writing, err);
     bagi_writer_free(writer);
     return code;
 }

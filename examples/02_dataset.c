@@ -27,7 +27,8 @@ static bags_code write_digits(const char *path, bags_error *err) {
             {"label", &label, 1}, {"name", &name, 1}, {"image", &image, 1}};
         bags_writer_append(writer, datapoint, 3, NULL);
     }
-    return bags_writer_close(writer, err); /* returns the first failure of append */
+    /* Returns the first failure of append, whatever its last argument was. */
+    return bags_writer_close(writer, err);
 }
 
 /* Read the image and the label of a datapoint; its name is not read. */

@@ -332,27 +332,21 @@ static bags_code derive_explain(derive *d, bags_code code, bags_error *err) {
     return code;
 }
 
-static bool derive_same_fields(const bags_reader *one, const bags_reader *other) {
-    size_t count = 0, others = 0, i = 0;
-    const bags_field *a = bags_reader_fields(one, &count);
-    const bags_field *b = bags_reader_fields(other, &others);
-    while (i < count && i < others && !strcmp(a[i].name, b[i].name) &&
-           !strcmp(a[i].type, b[i].type))
-        i++;
-    return i == count && i == others;
-}
-
 /* Those that are concatenated have one spec, and the others have as many datapoints. */
 static bags_code derive_check_lengths(derive *d, bags_error *err) {
+    bags_error why;
     const derive_source *first = &d->sources[0];
     for (size_t s = 0; s < d->parts_count; s++) {
         derive_source *part = &d->sources[s];
         part->start = d->all;
         d->all += bags_reader_length(part->reader);
-        if (!derive_same_fields(first->reader, part->reader))
-            return bags_fail(err, BAGS_ERROR_VALUE,
-                "%s: has other fields or types than %s", bags_path_tail(part->path),
-                bags_path_tail(first->path));
+        size_t count = 0, others = 0;
+        const bags_field *fields = bags_reader_fields(part->reader, &count);
+        const bags_field *expected = bags_reader_fields(first->reader, &others);
+        if (bags_fields_compare(
+                fields, count, expected, others, bags_path_tail(first->path), &why))
+            return bags_fail(err, BAGS_ERROR_VALUE, "%s: %s",
+                bags_path_tail(part->path), why.message);
     }
     d->length = d->options->rows ? d->options->rows_count : d->all;
     for (size_t s = d->parts_count; s < d->sources_count; s++) {
@@ -1325,6 +1319,7 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     writing.shard_stop = d->options->shard_stop;
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
+    writing.any_type = true; /* as the sources have them */
     writing.env = d->options->env;
     d->sharded = derive_copy_is_sharded(d);
     bags_code code = derive_make_parents(d, err);

@@ -477,8 +477,10 @@ bags_dtype type_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-/* "; did you mean "float32(2,3)"?" for an unknown type, or "". */
-const char *type_guess(const char *type);
+/* As the format has it, such as array(float32) for float32. Free it. */
+char *type_complete(const char *type);
+/* How types inside others are written, for an invalid type; or "". */
+const char *type_hint(const char *type);
 void types_help(text *out);
 
 /* Images with more pixels are not decoded. */

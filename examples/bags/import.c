@@ -245,7 +245,7 @@ static void override_types(void) {
             usage("--type: field \"%s\" is not among --fields", name);
         if (plans[i].convert)
             usage("--type: duplicate field \"%s\"", name);
-        plans[i].type = type;
+        plans[i].type = type_complete(type);
         plans[i].convert = true;
         if (!any_type)
             codec_check(type);

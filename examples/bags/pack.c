@@ -30,41 +30,23 @@ static size_t count;
 static const char *spec_path; /* of the file that is read, for failures */
 static bool in_words;         /* a type or a name that is refused is one of --spec */
 
-/* A type as the format has it: float32 means array(float32), and float32(2,3)[]
- * array(float32,2,3)[]; zstd(float32,2) means zstd(array,float32,2). */
-static char *complete_type(const char *type) {
-    bool compressed = !strncmp(type, "zstd(", 5);
-    const char *first = compressed ? type + 5 : type;
-    size_t size = strcspn(first, "([,)");
-    bags_dtype dtype = bags_dtype_parse(first, size, NULL);
-    const char *name = bags_dtype_name(dtype);
-    if (!dtype || strlen(name) != size || memcmp(name, first, size))
-        return string_format("%s", type);
-    if (compressed)
-        return string_format("zstd(array,%s", first);
-    if (type[size] == '(')
-        return string_format("array(%s,%s", name, type + size + 1);
-    return string_format("array(%s)%s", name, type + size);
-}
-
 /* Unknown types are legal, but more likely a mistake. In a spec.json next to the
  * manifest, which `bags export` may have written, they are only reported. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
     fields[count].name = name;
-    fields[count].type = complete_type(type);
-    type = fields[count++].type;
-    bool legal = !bags_type_parse(type, &parsed, &failure);
-    bool known = legal && type_find(type);
+    fields[count].type = type = type_complete(type);
+    count++;
+    bool legal = !bags_type_parse(type, &parsed, NULL);
+    bool known = !bags_type_check(registry_get(), type, &failure);
     if (known ? type_is_valid(type) : legal && any_type)
         return;
     if (legal && !known)
-        bags_fail(&failure, BAGS_ERROR_TYPE,
-            "unknown type \"%.160s\"%s; see `bags help types`%s", type,
-            type_guess(type), given ? ", or pass --any-type" : "");
+        failure_suffix(
+            "; see `bags help types`%s", given ? ", or pass --any-type" : "");
     if (!legal)
-        failure_suffix("%s", type_guess(type));
+        failure_suffix("%s", type_hint(type));
     failure_prefix("field \"%.160s\": ", name);
     if (given || !legal || known)
         die();

@@ -186,6 +186,10 @@ static void open_bag(void) {
     must_open(bag);
 }
 
+static int field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+}
+
 /* Open a reader of the datapoints that exist, to compare them. */
 static void open_before(bool finished) {
     bags_reader_options options = {0};
@@ -197,14 +201,18 @@ static void open_before(bool finished) {
     must_open(before);
     size_t length;
     const bags_field *old = bags_reader_fields(before, &length);
-    bool same = length == count;
-    for (size_t i = 0; same && i < count; i++) {
-        size_t *field = &states[i].before;
-        same = !bags_reader_field(before, fields[i].name, field, NULL) &&
-               !strcmp(old[*field].type, fields[i].type);
+    bags_field *sorted = (bags_field *)allocate(count, sizeof *sorted);
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = fields[i];
+    qsort(sorted, count, sizeof *sorted, field_order);
+    if (bags_fields_compare(sorted, count, old, length, path, &failure)) {
+        failure.code = BAGS_ERROR_EXISTS;
+        failure_prefix("%s: exists: ", path);
+        die();
     }
-    if (!same)
-        fail(BAGS_ERROR_EXISTS, "%s: exists and has other fields", path);
+    free(sorted);
+    for (size_t i = 0; i < count; i++)
+        must(bags_reader_field(before, fields[i].name, &states[i].before, &failure));
 }
 
 /* The dataset or its first shard, whichever is finished; NULL if none is. */
@@ -272,6 +280,7 @@ static void open_dataset(void) {
     writing.shard_stop = shard_stop.value;
     writing.sharded = sharded;
     writing.registry = registry_get();
+    writing.any_type = true; /* the caller has checked them */
     writing.checksum = !without_checksums;
     if (writing.append && !path_exists(path))
         fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);
@@ -602,6 +611,7 @@ void sink_failed(void) {
     bool flushed = true;
     if (dataset) {
         bags_writer_cancel(dataset);
+        bags_writer_clear(dataset);
         kept += bags_writer_resumed(dataset);
     }
     if (appended > 0 && writing.append) {

@@ -227,40 +227,7 @@ bool number_parse(const char *word, size_t size, bags_value *out) {
 
 /* ---- misspelt words ---- */
 
-#define MAX_WORD 32
-
-/* The number of letters to insert, delete, replace, or to exchange with the next one,
- * in any case, that make one word of the other. */
-static size_t edits(const char *one, size_t size, const char *two) {
-    size_t last = strlen(two), rows[3][MAX_WORD + 1];
-    size_t *before = rows[0], *above = rows[1], *row = rows[2];
-    if (size > MAX_WORD || last > MAX_WORD)
-        return MAX_WORD;
-    for (size_t k = 0; k <= last; k++)
-        row[k] = k;
-    for (size_t i = 1; i <= size; i++) {
-        size_t *free_row = before;
-        before = above;
-        above = row;
-        row = free_row;
-        row[0] = i;
-        for (size_t k = 1; k <= last; k++) {
-            int a = tolower((unsigned char)one[i - 1]);
-            int b = tolower((unsigned char)two[k - 1]);
-            size_t least = above[k - 1] + (a != b);
-            least = above[k] + 1 < least ? above[k] + 1 : least;
-            least = row[k - 1] + 1 < least ? row[k - 1] + 1 : least;
-            if (i > 1 && k > 1 && a != b && before[k - 2] + 1 < least &&
-                a == tolower((unsigned char)two[k - 2]) &&
-                b == tolower((unsigned char)one[i - 2]))
-                least = before[k - 2] + 1;
-            row[k] = least;
-        }
-    }
-    return row[last];
-}
-
-/* What others call commands, options and types. */
+/* What others call commands and options. */
 static const struct other_names {
     const char *name, *words;
 } other_names[] = {{"info", "ls list show stat"}, {"get", "cat head read print"},
@@ -268,36 +235,17 @@ static const struct other_names {
     {"import", "convert"}, {"sheet", "preview"}, {"load", "train"},
     {"recover", "repair fix"}, {"verify", "check test validate"}, {"copy", "cp upload"},
     {"resume", "continue"}, {"out", "output"}, {"spec", "schema"},
-    {"shard-stop", "workers"}, {"jobs", "threads"}, {"threads", "jobs"},
-    {"float16", "half"}, {"float32", "float"}, {"float64", "double"},
-    {"int", "integer number uint"}, {"i64", "long"}, {"utf8", "str string text"},
-    {"bytes", "binary blob raw"}, {"jpeg", "image img picture"}, {"mp4", "video"},
-    {"msgpack", "json dict object"}, {"npy", "numpy"}, {"array", "ndarray tensor"}};
+    {"shard-stop", "workers"}, {"jobs", "threads"}, {"threads", "jobs"}};
 
-static bool is_other_name(const char *word, size_t size, const char *name) {
-    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
-        for (const char *at = other_names[i].words; !strcmp(other_names[i].name, name);
-             at++) {
-            size_t length = strcspn(at, " ");
-            if (length == size && !strncasecmp(at, word, size))
-                return true;
-            at += length;
-            if (!*at)
-                break;
-        }
-    return false;
-}
-
-/* Short words need to be closer: of three letters, one may differ. A word that a name
- * starts with counts as close, as "verb" does for "verbose". */
 void guess_name(guess *from, const char *name) {
-    size_t size = from->size, limit = size < 3 ? 0 : size < 6 ? 1 : 2;
-    size_t distance = edits(from->word, size, name);
-    if (is_other_name(from->word, size, name))
-        distance = 0;
-    else if (distance > 1 && size >= 3 && !strncasecmp(from->word, name, size))
-        distance = 1; /* it is the start of the name */
-    if (distance <= limit && (!from->name || distance < from->distance)) {
+    bags_view word = {(const unsigned char *)from->word, from->size};
+    bags_view view = {(const unsigned char *)name, strlen(name)};
+    const char *also = NULL;
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (!strcmp(other_names[i].name, name))
+            also = other_names[i].words;
+    size_t distance = bags_word_distance(word, view, also);
+    if (distance != SIZE_MAX && (!from->name || distance < from->distance)) {
         from->name = name;
         from->distance = distance;
     }

@@ -40,7 +40,7 @@ static const type_info types[] = {
         {NULL, NULL, "i64", "i64"}, "bin", TYPE_NUMBER},
     {"array", "array(DTYPE,D0,D1,...)",
         "an array of exactly this dtype and shape; the first dimension may be "
-        "-1: any. In --spec, DTYPE alone means array(DTYPE): one number",
+        "-1: any. DTYPE alone means array(DTYPE): one number",
         NULL, {"array*", "array", "array", "array"}, "bin", TYPE_ARRAY},
     {"array", "array", "an array of any dtype and shape, which the blob states", NULL,
         {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
@@ -196,19 +196,19 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
                : info->ending;
 }
 
-const char *type_guess(const char *type) {
-    if (!strncmp(type, "zstd(", 5) && strcspn(type + 5, "([") < strcspn(type + 5, ")"))
-        return "; zstd has the type inside and its arguments as one list, and [] after "
-               "it: zstd(array,float32,64), zstd(utf8)[]";
-    guess from = {type, name_size(type), NULL, 0};
-    for (size_t i = 0; i < TYPES; i++)
-        guess_name(&from, types[i].name);
-    for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
-        guess_name(&from, bags_dtype_name((bags_dtype)i));
-    if (from.name && from.size == strlen(from.name) &&
-        !memcmp(from.name, type, from.size))
-        return ""; /* what follows the name is wrong */
-    return guess_words(&from, "", type + from.size);
+char *type_complete(const char *type) {
+    static bags_buffer out;
+    bool legal = !bags_type_complete(registry_get(), type, &out, &failure);
+    return string_format("%s", legal ? (const char *)out.data : type);
+}
+
+const char *type_hint(const char *type) {
+    return !strncmp(type, "zstd(", 5) &&
+                   strcspn(type + 5, "([") < strcspn(type + 5, ")")
+               ? "; zstd has the type inside and its arguments as one list, and [] "
+                 "after "
+                 "it: zstd(array,float32,64), zstd(utf8)[]"
+               : "";
 }
 
 /* ---- help ---- */
@@ -580,7 +580,11 @@ void codec_check(const char *type) {
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one", type,
             info->format);
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type, type_guess(type));
+    const char *hint = bags_type_check(registry_get(), type, &failure)
+                           ? strstr(failure.message, "; did you mean")
+                           : NULL;
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
+        hint ? temp_format("%s", hint) : "");
 }
 
 void formats_print(void) {

@@ -27,6 +27,7 @@
 #include "lz4frame.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <zstd.h>
 
 #define AR_DEPTH 16
@@ -574,6 +575,43 @@ static bool ar_same(const ar_node *a, const ar_node *b) {
     return same;
 }
 
+/* The type of a column in words, such as list(int64). */
+static void ar_words(const ar_node *node, char *out, size_t size) {
+    static const char *const names[] = {"", "null", "int", "float", "binary", "utf8",
+        "bool", "decimal", "date", "time", "timestamp", "", "list", "struct", "",
+        "fixed_binary", "fixed_list", "map", "duration", "large_binary", "large_utf8",
+        "large_list", "", "binary_view", "utf8_view"};
+    const ar_node *values = node->dictionary ? &node->dictionary->values : node;
+    bool number = values->type == AR_INT || values->type == AR_FLOAT;
+    char inside[64] = "";
+    if (values->count == 1)
+        ar_words(&values->children[0], inside, sizeof inside);
+    snprintf(out, size, "%s%s%s%s%s%s", node->dictionary ? "dictionary of " : "",
+        number ? bags_dtype_name(values->dtype) : names[values->type],
+        *inside || values->zone ? "(" : "", inside, values->zone ? values->zone : "",
+        *inside || values->zone ? ")" : "");
+}
+
+/* Two files have other columns: name the first one. */
+static bags_code ar_fail_columns(
+    bags_source *s, const ar_node *first, const ar_node *other) {
+    char words[2][128] = {"missing", "missing"};
+    size_t i = 0;
+    while (i < first->count && i < other->count &&
+           ar_same(&first->children[i], &other->children[i]))
+        i++;
+    const ar_node *one = i < other->count ? &other->children[i] : NULL;
+    const ar_node *expected = i < first->count ? &first->children[i] : NULL;
+    if (one)
+        ar_words(one, words[0], sizeof words[0]);
+    if (expected)
+        ar_words(expected, words[1], sizeof words[1]);
+    return bags_source_fail(s, BAGS_ERROR_TYPE,
+        "other columns than in %.320s (\"%.100s\": %s, expected \"%.100s\": %s)",
+        s->paths[0], one ? one->name : "", words[0], expected ? expected->name : "",
+        words[1]);
+}
+
 /* Open a file and read its schema: of a stream, the first message; of a file, in the
  * footer, which precedes its size and the magic. Sets `ended` if there is none. */
 static bags_code ar_open_file(bags_source *s) {
@@ -631,8 +669,7 @@ static bags_code ar_open_file(bags_source *s) {
         a->dictionaries = dictionaries;
     return code || !a->again || ar_same(&a->root, &other)
                ? code
-               : bags_source_fail(
-                     s, BAGS_ERROR_TYPE, "other columns than in %s", s->paths[0]);
+               : ar_fail_columns(s, &a->root, &other);
 }
 
 /* Load the next record batch, and the dictionaries before it. Sets `ended` if there

@@ -451,7 +451,7 @@ def a_copy_has_what_is_referred_to():
     refuse('derive', 'src', 'bad', '--copy', says='checksum')
     assert not os.path.exists('bad') and not os.path.exists('bad.derived')
     _pack([{'id': 'a'}], 'other', spec={'id': 'utf8'})
-    refuse('derive', 'one', 'other', 'bad', '--copy', says='other fields')
+    refuse('derive', 'one', 'other', 'bad', '--copy', says='other: field "')
     for words in [['--shard-length', 3], ['--unsharded'], ['--checksum']]:
         refuse('derive', 'one', 'bad', *words, says=('need', '--copy'), code=2)
     refuse('derive', 'one', 'bad', '--copy', '--unsharded', '--shard-size', 1, code=2)

@@ -189,7 +189,7 @@ def resuming_with_another_input_is_refused_and_harms_nothing(which):
           says=(f'has {packed} datapoints', f'only {len(LINES[first:20:step])}'))
     _pack(LINES[1:], 'out', '--resume', *options, call=refuse, says='line')
     refuse('pack', '-', 'out', '--spec', 'n=int(4)', '--resume', *options,
-           stdin=b'{"n": 1}\n' * 2, says='fields')
+           stdin=b'{"n": 1}\n' * 2, says='field "')
     spec = 'spec.json.partial'
     changes = {name for name in files('out').keys() | before.keys()
                if files('out').get(name) != before.get(name)}
@@ -493,8 +493,8 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
 
     run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)', '--no-checksum')
     assert b'already complete' in again('n=int(4)')
-    again('n=int(8)', says='other fields')
-    again('n=int(4),more=utf8', says='other fields')
+    again('n=int(8)', says='out: exists: field "n": type mismatch (int(8), int(4) in out)')
+    again('n=int(4),more=utf8', says='out: exists: field "more": missing in out (utf8)')
     again('n=int(4)', '--checksum', says='bags checksum')
     run('checksum', 'out')
     assert b'already complete' in again('n=int(4)', '--checksum')

@@ -1191,6 +1191,29 @@ static void a_system_failure_is_final(void **state) {
     assert_ok(verify_path(at("x.bag"), NULL, &said));
 }
 
+static void close_returns_that_a_blob_was_refused_unless_it_is_cleared(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        bag_writer *writer = open_writer(at("%d.bag", how), 4096);
+        bags_error *err = how == 1 ? NULL : &said;
+        assert_ok(bag_writer_append(writer, "one", 3, NULL, &said));
+        assert_int_equal(
+            bag_writer_append(writer, NULL, 2, NULL, err), BAGS_ERROR_ARGUMENT);
+        assert_ok(bag_writer_flush(writer, &said));
+        assert_ok(bag_writer_append(writer, NULL, 0, NULL, &said));
+        if (how == 2)
+            bag_writer_clear(writer);
+        assert_fails(
+            how == 2 ? BAGS_OK : BAGS_ERROR_ARGUMENT, bag_writer_close(writer, &said));
+        if (how < 2)
+            assert_says(".bag: blob 1: the data is NULL (2 bytes)");
+        bag_reader *reader;
+        assert_opens(reader, bag_reader_open(at("%d.bag", how), NULL, &said));
+        assert_int_equal(bag_reader_length(reader), 2);
+        bag_reader_close(reader);
+    }
+}
+
 static void short_writes_are_continued(void **state) {
     static const size_t sizes[] = {0, 1, 5000, 3, 10000};
     (void)state;
@@ -1358,6 +1381,7 @@ int main(void) {
         TEST(the_journal_never_lists_blobs_that_are_not_written),
         TEST(abort_removes_what_was_written),
         TEST(a_system_failure_is_final),
+        TEST(close_returns_that_a_blob_was_refused_unless_it_is_cleared),
         TEST(short_writes_are_continued),
         TEST(a_bag_is_synced_unless_no_sync_is_set),
         TEST(a_large_file_starts_to_reach_the_disk_before_its_sync),

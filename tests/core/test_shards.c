@@ -405,7 +405,10 @@ static void a_shard_with_only_refused_datapoints_is_removed(void **state) {
             else
                 assert_fails(BAGS_ERROR_FIELD, bags_writer_end(writer, &said));
         }
-        assert_ok(bags_writer_close(writer, &said));
+        assert_int_equal(
+            bags_writer_close(writer, &said), streamed == 0   ? BAGS_ERROR_VALUE
+                                              : streamed == 1 ? BAGS_OK
+                                                              : BAGS_ERROR_FIELD);
         assert_true(is_empty_or_missing(at("x")));
     }
     /* The same after full shards. */
@@ -1690,6 +1693,132 @@ static void a_running_worker_is_refused_after_finalize(void **state) {
     }
 }
 
+/* ---- workers with other fields ---- */
+
+static bags_writer_options worker_of_2(uint64_t worker) {
+    bags_writer_options options;
+    memset(&options, 0, sizeof options);
+    options.no_sync = true;
+    options.shard_start = worker;
+    options.shard_stop = 2;
+    options.shard_length = 2;
+    options.env.allocator = &memory.allocator;
+    options.env.io = &disk.io;
+    return options;
+}
+
+/* Start worker W with a field x, or with other ones. */
+static bags_writer *start_worker(
+    uint64_t worker, const bags_field *with, size_t count, bags_error *err) {
+    bags_writer_options options = worker_of_2(worker);
+    return bags_writer_open(at("set"), with, count, &options, err);
+}
+
+static bags_code append_x(bags_writer *writer) {
+    bags_value value = bags_int(1);
+    bags_entry x = {"x", &value, 1};
+    return bags_writer_append(writer, &x, 1, &said);
+}
+
+static const bags_field x_signed = {"x", "i64"}, x_unsigned = {"x", "u64"};
+
+/* Every way in which the fields of two workers may differ, and what is said when the
+ * second one opens. */
+static void a_worker_with_other_fields_than_a_shard_is_refused(void **state) {
+    static const struct {
+        bags_field fields[2];
+        size_t count;
+        const char *says;
+    } cases[] = {
+        {{{"x", "u64"}, {NULL, NULL}}, 1,
+            "set: field \"x\": type mismatch (u64, i64 in *set/000000)*same fields"},
+        {{{"x", "i64[]"}, {NULL, NULL}}, 1, "type mismatch (i64[], i64 in"},
+        {{{"x", "i64"}, {"a", "utf8"}}, 2,
+            "field \"a\": missing in *set/000000 (utf8)"},
+        {{{"z", "utf8"}, {"x", "i64"}}, 2,
+            "field \"z\": missing in *set/000000 (utf8)"},
+        {{{"y", "i64"}, {NULL, NULL}}, 1, "field \"x\": missing (i64 in *set/000000)"},
+        {{{NULL, NULL}, {NULL, NULL}}, 0, "field \"x\": missing (i64 in *set/000000)"},
+    };
+    bags_writer *first, *writer;
+    (void)state;
+    for (int finished = 0; finished < 2; finished++) {
+        assert_opens(first, start_worker(0, &x_signed, 1, &said));
+        assert_ok(append_x(first));
+        if (finished)
+            assert_ok(bags_writer_close(first, &said));
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            assert_refused(BAGS_ERROR_EXISTS,
+                start_worker(1, cases[i].fields, cases[i].count, &said));
+            assert_says(cases[i].says);
+        }
+        assert_opens(writer, start_worker(1, &x_signed, 1, &said));
+        assert_ok(append_x(writer));
+        assert_ok(bags_writer_close(writer, &said));
+        if (!finished)
+            assert_ok(bags_writer_close(first, &said));
+        assert_ok(bags_verify(at("set"), NULL, NULL, &said));
+        remove_tree(at("set"));
+    }
+}
+
+/* Both were opened before there was a shard: the one that finishes last is refused at
+ * the latest, and the dataset is never complete. */
+static void workers_with_other_fields_cannot_both_finish(void **state) {
+    bags_writer *writers[2];
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        int first = how % 2;
+        assert_opens(writers[0], start_worker(0, &x_signed, 1, &said));
+        assert_opens(writers[1], start_worker(1, &x_unsigned, 1, &said));
+        assert_ok(append_x(writers[first]));
+        if (how < 2) /* finished before the other one has a shard */
+            assert_ok(bags_writer_close(writers[first], &said));
+        assert_ok(append_x(writers[!first]));
+        if (first)
+            assert_fails(
+                BAGS_ERROR_EXISTS, append_x(writers[0])); /* the shard is full */
+        else
+            assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writers[1], &said));
+        assert_says(
+            first ? "set/000000: field \"x\": type mismatch (i64, u64 in *000001)"
+                  : "set/000001: field \"x\": type mismatch (u64, i64 in *000000)");
+        if (first)
+            bags_writer_close(writers[0], NULL);
+        if (how >= 2)
+            assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writers[first], &said));
+        assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("set"), NULL, &said));
+        remove_tree(at("set"));
+    }
+}
+
+static void what_readers_and_resuming_writers_say_names_the_field(void **state) {
+    bags_writer_options options = worker_of_2(0);
+    bags_writer *writer;
+    (void)state;
+    assert_opens(writer, start_worker(0, &x_signed, 1, &said));
+    assert_ok(append_x(writer));
+    assert_ok(bags_writer_close(writer, &said));
+    options.resume = true;
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
+    assert_says("set: field \"x\": type mismatch (u64, i64 in *set/000000)");
+    /* A copy of a shard, with another type, as older writers could leave it. */
+    copy_tree(at("set/000000"), at("set/000001"));
+    save_text(at("set/000001/spec.json"), "{\"x\": \"u64\"}");
+    assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("set"), NULL, &said));
+    assert_says(
+        "set/000001/spec.json: field \"x\": type mismatch (u64, i64 in the first "
+        "shard)");
+    remove_tree(at("set/000001"));
+    assert_int_equal(
+        rename(at("set/000000/spec.json"), at("set/000000/spec.json.partial")), 0);
+    assert_refused(BAGS_ERROR_EXISTS,
+        bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
+    assert_says("set/000000: field \"x\": type mismatch (u64, i64 in its "
+                "spec.json.partial); pass the fields");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_path_of_a_shard_has_its_number),
@@ -1752,6 +1881,9 @@ int main(void) {
         TEST(append_refuses_the_shard_of_an_interrupted_input),
         TEST(finalize_leaves_no_mark_in_a_dataset_without_gaps),
         TEST(a_running_worker_is_refused_after_finalize),
+        TEST(a_worker_with_other_fields_than_a_shard_is_refused),
+        TEST(workers_with_other_fields_cannot_both_finish),
+        TEST(what_readers_and_resuming_writers_say_names_the_field),
     };
     return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
 // flavours: test: asan; check: release
 #include "check.h"
 
+#include <math.h>
+
 /* ---- types ---- */
 
 static void valid_type_strings_are_parsed(void **state) {
@@ -1400,6 +1402,90 @@ static void a_value_is_encoded_by_the_given_registry(void **state) {
     bags_buffer_free(&scratch);
 }
 
+/* ---- numbers as arrays of one element ---- */
+
+static void check_scalar(
+    const char *type, bags_value value, uint64_t expected, size_t size) {
+    bags_buffer scratch = {0};
+    bags_view blob;
+    poison();
+    bags_code code = bags_encode(NULL, type, &value, &scratch, &blob, &said);
+    if (code || blob.size != size || bags_load(blob.data, size, false) != expected)
+        fail_msg("%s: %s", type, code ? said.message : "other bytes");
+    bags_buffer_free(&scratch);
+}
+
+static void refuse_scalar(const char *type, bags_value value, const char *says) {
+    bags_buffer scratch = {0};
+    bags_view blob;
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_encode(NULL, type, &value, &scratch, &blob, &said));
+    assert_says(says);
+    bags_buffer_free(&scratch);
+}
+
+static void numbers_are_arrays_of_one_element(void **state) {
+    /* Of float16: ties to even, the border of normal and subnormal numbers, and the
+     * largest number, from the IEEE 754 format. */
+    static const struct {
+        double number;
+        uint64_t bits;
+    } halves[] = {{0, 0}, {-0.0, 0x8000}, {1, 0x3C00}, {-2, 0xC000}, {1.5, 0x3E00},
+        {0.1, 0x2E66}, {1.00048828125, 0x3C00}, {1.00146484375, 0x3C02},
+        {1.000488281250001, 0x3C01}, {65504, 0x7BFF}, {65519.99, 0x7BFF},
+        {6.103515625e-05, 0x0400}, {6.097555160522461e-05, 0x03FF},
+        {6.1005353927612305e-05, 0x0400}, {5.960464477539063e-08, 1},
+        {2.9802322387695312e-08, 0}, {2.9802322387695316e-08, 1},
+        {8.940696716308594e-08, 2}, {1e-30, 0}, {-1e-300, 0x8000}, {HUGE_VAL, 0x7C00},
+        {-HUGE_VAL, 0xFC00}};
+    (void)state;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+        check_scalar("float16", bags_real(halves[i].number), halves[i].bits, 2);
+    check_scalar("float32", bags_real(0.1), 0x3DCCCCCD, 4);
+    check_scalar("float32", bags_real(-HUGE_VAL), 0xFF800000, 4);
+    check_scalar("float32", bags_real(3.4028235677973362e38), 0x7F7FFFFF, 4);
+    check_scalar("array(float64)", bags_real(0.1), UINT64_C(0x3FB999999999999A), 8);
+    check_scalar("float64", bags_real(1e308), UINT64_C(0x7FE1CCF385EBC8A0), 8);
+    check_scalar("bool", bags_bool(true), 1, 1);
+    check_scalar("array(bool)", bags_bool(false), 0, 1);
+    check_scalar("uint8", bags_int(255), 255, 1);
+    check_scalar("int8", bags_int(-128), 0x80, 1);
+    check_scalar("int16", bags_uint(32767), 32767, 2);
+    check_scalar("int64", bags_int(INT64_MIN), (uint64_t)1 << 63, 8);
+    check_scalar("uint64", bags_uint(UINT64_MAX), UINT64_MAX, 8);
+    refuse_scalar("float16", bags_real(65520), "out of range for float16 (65520)");
+    refuse_scalar("float32", bags_real(-1e39), "out of range for float32 (-1e+39)");
+    refuse_scalar("uint8", bags_int(256), "for uint8 (256, maximum 255)");
+    refuse_scalar("uint8", bags_int(-1), "for uint8 (-1)");
+    refuse_scalar("int8", bags_int(-129), "for int8 (-129)");
+    refuse_scalar("int64", bags_uint((uint64_t)1 << 63), "maximum 9223372036854775807");
+    refuse_scalar("float32", bags_int(1), "kind mismatch (number, expected array)");
+    refuse_scalar("int32", bags_real(1), "(real number, expected array)");
+    refuse_scalar("float32", bags_bool(true), "(bool, expected array)");
+    refuse_scalar("bool", bags_int(1), "(number, expected array)");
+    refuse_scalar("complex64", bags_real(1), "(real number, expected array)");
+    refuse_scalar("float32(1)", bags_real(1), "(real number, expected array)");
+    refuse_scalar("array", bags_real(1), "(real number, expected array)");
+    refuse_scalar("utf8", bags_real(1), "(real number, expected text)");
+}
+
+static void a_nan_stays_one(void **state) {
+    static const char *const types[] = {"float16", "float32", "float64"};
+    static const uint64_t exponents[] = {
+        0x7C00, 0x7F800000, UINT64_C(0x7FF0000000000000)};
+    bags_value nan = bags_real(HUGE_VAL - HUGE_VAL);
+    bags_buffer scratch = {0};
+    bags_view blob;
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(bags_encode(NULL, types[i], &nan, &scratch, &blob, &said));
+        uint64_t bits = bags_load(blob.data, blob.size, false);
+        uint64_t fraction = (exponents[i] & (0 - exponents[i])) - 1;
+        assert_true((bits & exponents[i]) == exponents[i] && (bits & fraction));
+    }
+    bags_buffer_free(&scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(valid_type_strings_are_parsed),
@@ -1450,6 +1536,8 @@ int main(void) {
         TEST(a_value_is_encoded_and_decoded_by_its_type),
         TEST(values_and_blobs_that_do_not_fit_the_type_are_errors),
         TEST(a_value_is_encoded_by_the_given_registry),
+        TEST(numbers_are_arrays_of_one_element),
+        TEST(a_nan_stays_one),
     };
     return cmocka_run_group_tests_name("types", tests, NULL, NULL);
 }

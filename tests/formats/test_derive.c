@@ -25,6 +25,7 @@ static void write_fields(const char *path, char version, uint64_t shard_length,
     options.shard_length = shard_length;
     options.checksum = checksum;
     options.no_sync = true;
+    options.any_type = true;
     assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
     for (uint64_t i = 0; i < LENGTH; i++) {
         char id[16], words[2][16];

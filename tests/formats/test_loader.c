@@ -1445,13 +1445,16 @@ static bags_code decode_size(void *codec, bags_view blob, bags_buffer *scratch,
 static uint64_t digest_of_numbers(
     bags_registry *registry, const char *path, const int64_t *numbers, size_t count) {
     static const bags_field field = {"a", "number"};
+    bags_writer_options writing;
     bags_reader_options reading;
     bags_writer *writer;
     bags_reader *reader;
     const bags_batch *b = NULL;
+    memset(&writing, 0, sizeof writing);
     memset(&reading, 0, sizeof reading);
+    writing.any_type = true;
     reading.registry = registry;
-    assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
+    assert_opens(writer, bags_writer_open(path, &field, 1, &writing, &said));
     for (size_t i = 0; i < count; i++) {
         bags_value value = bags_blob(&numbers[i], sizeof *numbers);
         bags_entry entry = {"a", &value, 1};
@@ -1517,6 +1520,7 @@ static void numbers_of_other_codecs_are_converted(void **state) {
     memset(&reading, 0, sizeof reading);
     assert_opens(registry, bags_registry_create(NULL, &said));
     assert_ok(bags_registry_add(registry, &codec, &said));
+    writing.any_type = true;
     assert_opens(writer, bags_writer_open(at("x"), &size_field, 1, &writing, &said));
     for (size_t i = 0; i < 8; i++) {
         bags_value value = bags_blob("12345678", i);

@@ -40,6 +40,7 @@ typedef struct worker {
     bool begun;    /* it has written to the disk */
     bool streams;  /* between begin and end */
     bool failed;   /* a fault occurred since the writer was opened */
+    bool refused;  /* a datapoint was refused since then, and that was not cleared */
 } worker;
 
 typedef struct program {
@@ -242,7 +243,7 @@ static void step_open(program *p, worker *w) {
     uint64_t before = faults(p, w);
     if (w->writer || p->finalized)
         return;
-    w->failed = false;
+    w->failed = w->refused = false;
     options.resume = how & 1;
     options.keep_idx = how & 2;
     options.no_sync = how & 4;
@@ -299,6 +300,16 @@ static void appended(program *p, worker *w, const point *pt, bags_code code,
         w->least = w->shut = w->length;
 }
 
+/* A datapoint was refused; some programs deal with that. */
+static void refused(program *p, worker *w, bool clears, uint64_t before) {
+    explained(p, w, before);
+    w->refused = true;
+    if (!clears)
+        return;
+    bags_writer_clear(w->writer);
+    w->refused = false;
+}
+
 static bool can_append(const worker *w) {
     return w->writer && !w->streams && w->length + 1 < POINTS;
 }
@@ -341,7 +352,7 @@ static void step_stream(program *p, worker *w) {
     bags_code code = bags_writer_end(w->writer, &err);
     if (lacks || twice || another) {
         demand(code != BAGS_OK, "a wrong datapoint is taken", "");
-        explained(p, w, before);
+        refused(p, w, how & 8, before);
     } else {
         appended(p, w, &pt, code, shards, before, err.message);
     }
@@ -377,10 +388,11 @@ static void step_refused(program *p, worker *w) {
     bags_entry entries[3] = {{"s", NULL, 0}, {"a", &text, 1}, {"n", &text, 1}};
     uint64_t before = faults(p, w);
     bags_error err;
-    entries[2].field = take(p) & 1 ? "a" : "unknown";
-    demand(bags_writer_append(w->writer, entries, 3, &err) != BAGS_OK,
+    unsigned how = take(p);
+    entries[2].field = how & 1 ? "a" : "unknown";
+    demand(bags_writer_append(w->writer, entries, 3, how & 2 ? &err : NULL) != BAGS_OK,
         "a wrong datapoint is taken", "");
-    explained(p, w, before);
+    refused(p, w, how & 4, before);
 }
 
 static void step_flush(program *p, worker *w, bool sync) {
@@ -406,12 +418,13 @@ static void step_close(program *p, worker *w) {
     bags_code code = bags_writer_close(w->writer, &err);
     bool met = explained(p, w, before);
     left(w);
-    demand(!code || met || streams, "close fails", err.message);
+    demand(!code || met || streams || w->refused, "close fails", err.message);
+    demand(code || !w->refused, "a refusal is not returned", "");
     w->doubt = code && met;
     if (w->doubt)
         return;
     w->least = w->length; /* also flushed if a datapoint was not ended */
-    if (code)
+    if (streams)
         return;
     w->shut = w->length;
     w->maybe = false;

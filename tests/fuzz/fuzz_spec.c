@@ -281,6 +281,7 @@ static void check_written(const spec *s, const bags_field *fields, memory_disk *
     memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.buffer_size = 4096;
+    options.any_type = true;
     bags_writer *writer = bags_writer_open("y", backwards, s->count, &options, &err);
     if (right && !writer && arguments) {
         demand(err.code == BAGS_ERROR_TYPE, "a type is refused with another code");

@@ -93,10 +93,23 @@ def wrong_types_raise():
         raises(TypeError, kind)
     assert copy.deepcopy(bags.DatasetReader('x'))[2]['n'] == copy.copy(bags.BagReader('x/n.bag'))[2][0] == 2
     raises((KeyError, ValueError), bags.DatasetWriter, 'y', {'refs': 'int'})
-    for kind in ('imt(4)', 'float32', 'utf9[]'):
+    for kind in ('imt(4)', 'float33', 'utf9[]'):
         raises(KeyError, bags.DatasetWriter, 'y', {'a': 'int', 'b': kind}, says=f'field "b": no encoder for type "{kind}"')
         assert not os.path.exists('y')
     bags.DatasetWriter('y', {'b': 'imt(4)'}, None).close()
+    shutil.rmtree('y')
+    with bags.DatasetWriter('y', {'a': 'float32', 'b': 'bool[]', 'c': 'int16(2)'}) as writer:
+        writer.append({'a': np.float32(1.5), 'b': [np.bool_(True)], 'c': np.zeros(2, 'i2')})
+    reader = bags.DatasetReader('y')
+    assert reader.spec == {'a': 'array(float32)', 'b': 'array(bool)[]', 'c': 'array(int16,2)'}
+    assert reader[0]['a'] == np.float32(1.5) and reader[0]['b'][0] == np.bool_(True)
+    shutil.rmtree('y')
+    own = {'float32': lambda value: b'own', 'array': bags.encoders['array']}
+    with bags.DatasetWriter('y', {'a': 'float32', 'b': 'float64'}, own) as writer:
+        writer.append({'a': None, 'b': np.float64(2)})
+    reader = bags.DatasetReader('y', {'float32': bytes, 'array': bags.decoders['array']})
+    assert reader.spec == {'a': 'float32', 'b': 'array(float64)'}
+    assert reader[0] == {'a': b'own', 'b': 2.0}
     shutil.rmtree('y')
     raises(FileExistsError, bags.DatasetWriter, 'x', SPEC)
     raises(FileExistsError, bags.BagWriter, 'x/n.bag')

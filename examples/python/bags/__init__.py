@@ -19,7 +19,7 @@ from . import _core
 from ._core import DataError
 from .arrays import Column, stream
 from .closable import Closable, Dataset
-from .codecs import choose, decoders, encoders
+from .codecs import choose, complete, decoders, encoders
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks
@@ -192,7 +192,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
         def codecs(fields):
             self._spec = dict(fields)
-            self._decoders, chosen = choose(fields, decoders, True, directory)
+            self._decoders, chosen = choose(complete(fields, decoders), decoders, True, directory)
             return chosen
         super().__init__(directory, codecs, hooks(directory, storage),
                          pack('reader', options, f'{directory}: '))
@@ -269,7 +269,7 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
 
     Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
     encoders maps types to functions of a value that return bytes; None: values are
-    bytes. KeyError: it lacks a type. resume: continue what a crashed writer left, after
+    bytes. "float32" is short for "array(float32)". KeyError: it lacks a type. resume: continue what a crashed writer left, after
     `resumed` datapoints. checksum: of every blob. keep_idx: granular 0.22 reads it.
     sync: close waits for stable storage. A writer that is dropped, or whose `with` ends by
     an exception, is closed: what was appended is then a complete dataset.
@@ -280,7 +280,7 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
             raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
         if not all(isinstance(text, str) for pair in spec.items() for text in pair):
             raise TypeError(f'{directory}: spec: a name and a type must be str')
-        self._spec = dict(sorted(spec.items()))
+        self._spec = dict(sorted(complete(spec.items(), encoders)))
         super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],
                          pack('writer', {'sync': sync, **options}, f'{directory}: '))
 

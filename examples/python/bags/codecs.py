@@ -71,6 +71,17 @@ def _refuse(message):
     return codec
 
 
+def complete(fields, codecs):
+    """The same fields, with array(float32) for float32, unless a codec has that name."""
+    def completed(kind):
+        full = _core.complete(kind)
+        if full == kind or codecs is None or codecs is ... or not hasattr(codecs, '__contains__'):
+            return full
+        whole, name, _ = _parse(kind)
+        return kind if whole in codecs or name in codecs else full
+    return [(name, completed(kind)) for name, kind in fields]
+
+
 def choose(fields, codecs, decodes, path):
     """The codecs that fields use, {key: codec}, and a list of (name, type, codec) for C. An
     encoder that is missing is a KeyError at once, a decoder when it is used."""

@@ -379,6 +379,10 @@ bool call_writer(PyObject *self, writer_call call, void *data) {
     open = writer->bag || writer->dataset;
     if (open)
         WITHOUT_GIL(code = call(writer, data, &err));
+    if (code) { /* it is raised: close need not return it again */
+        bag_writer_clear(writer->bag);
+        bags_writer_clear(writer->dataset);
+    }
     if (locked)
         PyThread_release_lock(writer->lock);
     if (!open)

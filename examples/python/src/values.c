@@ -154,7 +154,21 @@ static PyObject *parse_type(PyObject *module, PyObject *text) {
         (Py_ssize_t)type.name.size, args);
 }
 
+/* complete(type): "array(float32)" of "float32"; others, and what is no type, stay */
+static PyObject *complete_type(PyObject *module, PyObject *text) {
+    State *state = (State *)PyModule_GetState(module);
+    AT_END(bags_buffer_free) bags_buffer out = {0};
+    bags_error err;
+    const char *word = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (!word)
+        return NULL;
+    return bags_type_complete(state->registry, word, &out, &err)
+               ? Py_NewRef(text)
+               : PyUnicode_FromString((const char *)out.data);
+}
+
 PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
+    {"complete", complete_type, METH_O, NULL},
     {"encode", encode_one, METH_VARARGS, NULL},
     {"decode", decode_one, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 

@@ -37,6 +37,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
         !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     options.registry = writer->base.state->registry;
+    options.any_type = true; /* the encoders that were passed define the types */
     if (!take_fields(&writer->base, path, fields) || !begin_writer(writer, path) ||
         !writer_open(writer, path, &options))
         return -1;
