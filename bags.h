@@ -9714,7 +9714,7 @@ BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir 
     void *file = NULL;
     unsigned char *draft = (unsigned char *)bagi_alloc_raw(&env->memory, size, err);
     bags_code code = draft ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < scan->count; i++) {
+    for (size_t i = 0; i <= scan->count; i++) {
         bagi_scan_cursor *bag = &scan->bags[i];
         bagi_cursor_close(&bag->cursor);
         bagi_cursor_open(&bag->cursor, scan->readers[i], bag->complete.length,

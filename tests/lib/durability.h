@@ -89,6 +89,8 @@ typedef struct pieces {
     uint64_t begun[PIECES_MOST];  /* how often */
     uint64_t items[PIECES_MOST];  /* that may exist, */
     uint64_t fewest[PIECES_MOST]; /* and of those that ended, must exist */
+    bool only_certain;            /* for pieces_fault: other bytes may be wrong */
+    bool any_begun;               /* and items may be of an earlier time */
     uint64_t certain_length;      /* datapoints that must exist, */
     uint64_t certain_items;       /* and items of the next; 0: it need not exist */
 } pieces;
