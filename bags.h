@@ -68,6 +68,8 @@
  *                    also the offset at which it begins, so the last 8 bytes of
  *                    the file locate every blob.
  *     NAME.idx       the table without its 0, while NAME.bag is being written
+ *     refs.partial   what was flushed of a datapoint that is not ended yet, while the
+ *                    dataset is being written; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
@@ -99,6 +101,8 @@
  *     shard      a directory with some of the datapoints. Worker W of K writes
  *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        what a reader returns for one datapoint.
+ *     partial    A partial datapoint was begun and flushed, and never ended, since its
+ *                writer crashed: some items of its sequences exist.
  *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
  *                it lists the blobs that were flushed.
  *
@@ -1165,8 +1169,11 @@ typedef struct bags_writer_options {
  * resume: pass the fields, shard_start and shard_stop that were used before, and
  * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
  * shard is recovered, as by bags_recover, and continued; if there is none, the next
- * number follows its last shard. Other worker numbers are only noticed if they leave a
- * gap: the message then has the smallest shard_stop that fits. A finished unsharded dataset cannot be resumed.
+ * number follows its last shard. A partial datapoint is completed and counts as one; it
+ * is refused if a plain field of it has no value: run bags_recover with `values` or
+ * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the message
+ * then has the smallest shard_stop that fits. A finished unsharded dataset cannot be
+ * resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
@@ -1188,7 +1195,8 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
  *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
+ *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished; resume, and
+ *                       a partial datapoint has no value for a plain field
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
  *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
  *                       device names such as "con", no UTF-8, more than 251 bytes
@@ -1255,9 +1263,10 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * A sequence without a push is empty. end appends the datapoint, cancel drops it. After
- * a failed call the others fail too, and end drops the datapoint and returns the
- * failure. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
+ * A sequence without a push is empty. end appends the datapoint, cancel drops it, also
+ * what was flushed of it. After a failed call the others fail too, and end drops the
+ * datapoint and returns the failure. Flush a long recording now and then: what it has
+ * then survives a crash, see bags_writer_flush. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
  * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
@@ -1269,11 +1278,13 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for
- * bags_writer_append), or an earlier failure. Cost: a write per file, and two stats. */
+ * process. So do the values of a datapoint that was begun: bags_recover keeps them.
+ * Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for bags_writer_append), or an
+ * earlier failure. Cost: a write per file, and two stats; within a datapoint 12 bytes
+ * and 16 per field more, until its shard is finished, and a sync if it is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until every complete datapoint of the unfinished shard is on
+/* Flush, and wait until everything that was flushed of the unfinished shard is on
  * stable storage, to survive a power failure. (With no_sync, earlier shards may
  * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
  * five syncs and two per field; with checksums six and three. */
@@ -1341,10 +1352,10 @@ typedef struct bags_recovered {
     const char *path; /* of the shard */
     bags_recovery action;
     uint64_t length;    /* datapoints kept */
-    uint64_t truncated; /* bytes removed after them, in all files */
+    uint64_t truncated; /* bytes removed after them, in all Bags and journals */
     const char *reason; /* why the datapoints end there, or the error; or "" */
-    bool partial;       /* the last one was not ended: it has what was flushed */
-    uint64_t items;     /* of its sequences */
+    bool partial;       /* the last one is: it was not ended */
+    uint64_t items;     /* of the sequences of that one */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -1354,10 +1365,12 @@ typedef struct bags_recover_options {
     void (*each)(void *user, const bags_recovered *shard); /* in order */
     void *user;
     bags_env env;
-    bool drop_partial;             /* drop what was flushed of datapoints not ended */
-    const bags_entry *values;      /* of plain fields that they have no value for */
-    size_t count;                  /* of these entries */
-    const bags_registry *registry; /* encodes them */
+    bool drop_partial; /* remove partial datapoints */
+    /* Values for the plain fields that a partial datapoint has none for; in every shard
+     * the same. A field that has one keeps it. */
+    const bags_entry *values;
+    size_t values_count;
+    const bags_registry *registry; /* encodes the values */
 } bags_recover_options;
 
 /* Numbers of shards, by what was done with them. */
@@ -1372,21 +1385,25 @@ typedef struct bags_recover_report {
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * Of an unfinished shard, the datapoints up to the first one that is not complete
- * in every file are kept; the rest is truncated, and the shard is finished. Of a shard
- * without a datapoint, the files that a writer creates are removed, and its directory
- * if nothing else is in it. Finished shards, shards locked by a running writer,
- * directories without a writer's record (spec.json.partial), and shards whose damage a
- * crash cannot explain are left unchanged. It may be interrupted and repeated. After a
- * failed sync, check the disk and restart the machine first: until then the system may
- * return bytes that the disk lost.
+ * in every file are kept; the rest is truncated, and the shard is finished. A partial
+ * datapoint after them is kept with what its last flush confirmed, and ended. If a plain
+ * field of it has no value, the shard is left unchanged until `values` has one or
+ * drop_partial is set. Of a shard without a datapoint, the files that a writer creates
+ * are removed, and its directory if nothing else is in it. Finished shards, shards
+ * locked by a running writer, directories without a writer's record (spec.json.partial),
+ * and shards whose damage a crash cannot explain are left unchanged. It may be
+ * interrupted and repeated. After a failed sync, check the disk and restart the machine
+ * first: until then the system may return bytes that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
+ *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
+ *   BAGS_ERROR_FIELD     an entry of `values` is not one value of a plain field
  *   BAGS_ERROR_ARGUMENT  a file
- *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
+ *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT; what the codecs return for `values`
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
  * refs (with checksums: blobs) of unfinished ones are read.
  */
@@ -8541,7 +8558,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *
  *   - A shard is finished if it has spec.json; nothing here changes one that has.
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
- *     passed to the system before.
+ *     passed to the system before. One that was begun exists once its draft does.
  *   - Files are changed only while the record is held: locked, and found at its
  *     path after that (bagi_writer_check).
  *
@@ -8556,7 +8573,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     WRITTEN    in buffers, which spill when they are full; before a |
  *                blob that needs NAME.dict, that is on the disk       |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
- *         v their .idx, refs.bag and refs.crc, refs.idx               |
+ *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
+ *         v datapoint a draft of it, in refs.partial                  |
  *     FLUSHED    survives the end of the process                      |
  *         | bags_writer_sync                                          |
  *         v                                                           |
@@ -8570,6 +8588,21 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *       no datapoint: bagi_writer_discard ----------------------------+
  *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
  *       (append refuses it: its input must not be appended again)
+ *
+ * refs.partial is a list of drafts, all of one size, to which each flush inside of a
+ * datapoint appends one. It is created by the first, and removed with the journals; no
+ * reader opens it, and versions that do not know it leave it alone.
+ *
+ *     row            8 bytes: the number of the datapoint in the shard
+ *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far; of
+ *                    a plain field without a value, count is 0
+ *     CRC            4 bytes: the CRC-32C of the draft up to here
+ *
+ * All integers are little-endian. Only drafts of the datapoint after the last one in
+ * refs.idx count, and of these the last whose blobs are complete; so a draft is void as
+ * soon as its datapoint is flushed. A draft whose counts are all 0 ends those before it
+ * of this datapoint and of later ones: it was cancelled, or is written again. It is on
+ * the disk before their blobs are written over.
  *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
@@ -9050,13 +9083,12 @@ BAGI_COLD static void bagi_writer_end_drafts(bags_writer *writer, uint64_t row) 
     writer->drafted = false;
 }
 
-/* After a flush: add a draft of the datapoint that was begun, if it has a value. One that
- * is refused keeps the draft that it has, until it is dropped. */
+/* After a flush: add a draft of the datapoint that was begun, if it has a value. */
 BAGI_COLD static void bagi_writer_draft_begun(bags_writer *writer) {
     bool has_value = false;
     for (size_t i = 0; i < writer->spec.count; i++)
         has_value = has_value || writer->refs[i].count;
-    if (!has_value || writer->pending.code || writer->writing.failure.code)
+    if (!has_value || writer->writing.failure.code)
         return;
     bagi_writer_draft(writer, writer->outputs[writer->spec.count].length, writer->refs);
     writer->drafted = true;
@@ -9698,7 +9730,7 @@ BAGI_COLD static bags_code bagi_scan_list_drafts(bagi_scanning *scan,
         memcpy(refs, scan->refs, scan->count * sizeof *refs);
     }
     if (found->drafted && drop)
-        found->reason = "the last datapoint was not ended, and is dropped";
+        found->reason = "the last datapoint was not ended, and is removed";
     else if (!found->partial && !found->reason)
         found->reason = reason;
     return BAGS_OK;
@@ -9737,7 +9769,7 @@ BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir 
 static const bags_value *bagi_writer_given(
     const bags_writer *writer, const char *field) {
     const bags_recover_options *with = writer->recovering;
-    for (size_t i = 0; with && i < with->count; i++)
+    for (size_t i = 0; with && i < with->values_count; i++)
         if (with->values[i].field && !strcmp(with->values[i].field, field))
             return with->values[i].values;
     return NULL;
@@ -9749,7 +9781,7 @@ BAGI_COLD static bags_code bagi_writer_check_partial(
     const bags_writer *writer, const bagi_scan *found, bags_error *err) {
     const bags_recover_options *with = writer->recovering;
     const bagi_spec *spec = &writer->spec;
-    for (size_t i = 0; with && i < with->count; i++) {
+    for (size_t i = 0; with && i < with->values_count; i++) {
         const bags_entry *entry = &with->values[i];
         size_t field = entry->field ? bagi_spec_find(spec, entry->field) : spec->count;
         const char *fault = field == spec->count          ? "unknown field"
@@ -9767,9 +9799,8 @@ BAGI_COLD static bags_code bagi_writer_check_partial(
             !bagi_writer_given(writer, name))
             return bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: field \"%.200s\": datapoint %" PRIu64
-                ": no value: it was flushed before it was ended; set values of "
-                "bags_recover to give it one, or set drop_partial to drop the "
-                "datapoint",
+                ": no value, since it was flushed and not ended; run bags_recover with "
+                "values for it, or with drop_partial to remove the datapoint",
                 writer->dir.shown, name, found->length - 1);
     }
     return BAGS_OK;
@@ -9822,9 +9853,8 @@ BAGI_COLD static bags_code bagi_writer_scan(
     }
     if (found->drafted && !drop)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: a datapoint was flushed before it was ended, and is not complete "
-            "(%s); "
-            "set drop_partial of bags_recover to drop it",
+            "%s: a datapoint was flushed and not ended, and is not complete (%s); run "
+            "bags_recover with drop_partial to remove it",
             dir->shown, found->reason);
 
     code = BAGS_OK;

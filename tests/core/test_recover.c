@@ -6,6 +6,7 @@
 #endif
 #include "check.h"
 #include "durability.h"
+#include "toy.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -1428,7 +1429,7 @@ static bags_code recover_with(film *f, reported *t, bool dry_run, bool drop,
     options.dry_run = dry_run;
     options.drop_partial = drop;
     options.values = values;
-    options.count = count;
+    options.values_count = count;
     return bags_recover(f->path, &options, &t->report, &said);
 }
 
@@ -1541,7 +1542,7 @@ static void a_field_without_a_value_stops_recovery_which_names_it(void **state) 
     copy_tree(f.path, at("copy"));
     for (int dry = 0; dry < 2; dry++) {
         assert_fails(BAGS_ERROR_UNFINISHED, recover_with(&f, &t, dry, false, NULL, 0));
-        assert_says("set: field \"note\": datapoint 1: no value*values*drop_partial");
+        assert_says("set: field \"note\": datapoint 1: no value*with values*drop_partial");
         assert_int_equal(t.shards[0].action, BAGS_RECOVERY_FAILED);
         assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &unknown, 1));
         assert_says("field \"nota\": unknown field");
@@ -1569,6 +1570,46 @@ static void a_field_without_a_value_stops_recovery_which_names_it(void **state) 
     assert_text(bags_row_bytes(&row, 2, 0), "given");
     bags_row_free(&row);
     bags_reader_close(reader);
+}
+
+/* The value needs the dictionary of the shard, or the codec makes one for it. */
+static void a_value_that_is_given_is_encoded_with_the_dictionary(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        toy made = {0, 7, false, false, 0, 0, 0, 0};
+        bags_registry *registry = toy_registry(&made);
+        bags_value note = bags_utf8("given"), found;
+        bags_entry given = {"note", &note, 1};
+        bags_reader_options reading;
+        bags_row row = {0};
+        bags_reader *reader;
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        f.options.registry = registry;
+        film_open(&f, false);
+        if (i)
+            film_add(&f, 2);
+        film_begin(&f, false, 40);
+        film_flush(&f);
+        film_crash(&f);
+        bags_recover_options options = recover_options(&t);
+        options.values = &given;
+        options.values_count = 1;
+        options.registry = registry;
+        assert_ok(bags_recover(f.path, &options, &t.report, &said));
+        assert_true(exists(at("set%d/note.dict", i)));
+        memset(&reading, 0, sizeof reading);
+        reading.registry = registry;
+        assert_opens(reader, bags_reader_open(f.path, &reading, &said));
+        assert_ok(bags_reader_get(reader, (uint64_t)i, NULL, 0, &row, &said));
+        assert_ok(bags_row_value(&row, 2, 0, NULL, &found, &said));
+        assert_int_equal(bags_row_bytes(&row, 2, 0).data[0], 'd');
+        assert_int_equal(found.size, 5);
+        assert_memory_equal(found.data, "given", 5);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+        bags_registry_free(registry);
+    }
 }
 
 static void a_datapoint_that_was_not_ended_is_dropped_on_request(void **state) {
@@ -1677,7 +1718,7 @@ static void closing_a_datapoint_that_was_begun_leaves_what_was_flushed(void **st
  * drops it. */
 static void a_refused_datapoint_keeps_what_was_flushed_until_it_is_dropped(
     void **state) {
-    static const uint64_t items[] = {2, 40};
+    static const uint64_t items[][2] = {{2, 40}, {2, 43}, {2, 0}};
     bags_value wrong = bags_uint(1);
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -1687,6 +1728,7 @@ static void a_refused_datapoint_keeps_what_was_flushed_until_it_is_dropped(
         film_add(&f, 2);
         film_begin(&f, true, 40);
         film_flush(&f);
+        film_push(&f, 3);
         assert_fails(
             BAGS_ERROR_VALUE, bags_writer_push(f.writer, "clip", &wrong, &said));
         if (i == 1)
@@ -1695,7 +1737,7 @@ static void a_refused_datapoint_keeps_what_was_flushed_until_it_is_dropped(
             assert_fails(BAGS_ERROR_VALUE, bags_writer_end(f.writer, &said));
         film_crash(&f);
         assert_ok(recover_with(&f, &t, false, false, NULL, 0));
-        check_film(f.path, items, i == 2 ? 1 : 2, 0);
+        check_film(f.path, items[i], i == 2 ? 1 : 2, 0);
     }
 }
 
@@ -1791,20 +1833,21 @@ static void live_readers_show_only_datapoints_that_were_ended(void **state) {
 /* A writer that resumes ends the drafts of datapoints which it writes again. */
 static void drafts_of_an_earlier_writer_are_not_used_for_other_datapoints(
     void **state) {
-    static const uint64_t items[] = {2, 1};
+    static const uint64_t items[] = {2, 3};
     reported t;
     (void)state;
     film f = film_on(at("set"), 0);
     film_open(&f, false);
     film_add(&f, 2);
-    film_add(&f, 3);
-    film_begin(&f, true, 4);
+    film_add(&f, 1);
+    assert_ok(bags_writer_begin(f.writer, &said));
+    film_push(&f, 4);
     film_flush(&f);
     film_crash(&f);
     resize_file(at("set/refs.idx"), 8); /* a power failure: the second is lost */
     film_open(&f, true);
     assert_int_equal(f.id, 1);
-    film_add(&f, 1);
+    film_add(&f, 3);
     film_flush(&f);
     f.take = 1;
     film_begin(&f, true, 900);
@@ -1926,6 +1969,7 @@ int main(void) {
         TEST(flushes_of_datapoints_that_are_ended_leave_no_trace),
         TEST(what_has_no_value_or_was_not_flushed_is_not_recovered),
         TEST(a_field_without_a_value_stops_recovery_which_names_it),
+        TEST(a_value_that_is_given_is_encoded_with_the_dictionary),
         TEST(a_datapoint_that_was_not_ended_is_dropped_on_request),
         TEST(a_resumed_writer_counts_and_continues_after_what_was_flushed),
         TEST(a_datapoint_that_was_ended_has_all_items_once_it_is_flushed),
