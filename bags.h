@@ -8313,6 +8313,26 @@ BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     return *(int *)left ? 0 : ECANCELED;
 }
 
+/* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no writer
+ * has it; another value if that cannot be found out, since there are no locks, or they
+ * have no effect. The lock is released at once. */
+BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
+    const bagi_env *env = dir->env;
+    const bags_io *io = &env->io;
+    const char *path = bagi_dir_path(dir, "spec.json", ".partial");
+    void *file = NULL, *second = NULL;
+    bags_error ignored;
+    int error = ENOLCK;
+    if (io->lock && !bagi_open(env, path, BAGS_IO_READ, &file, &ignored))
+        error = io->lock(io->user, file);
+    if (!error && (bagi_open(env, path, BAGS_IO_READ, &second, &ignored) ||
+                      io->lock(io->user, second) != EWOULDBLOCK))
+        error = ENOLCK;
+    bagi_close_read(env, second);
+    bagi_close_read(env, file);
+    return error;
+}
+
 /* Directories of anything may have numbers as names, as those of /proc have. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
@@ -8320,10 +8340,17 @@ BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error 
     int left = most;
     if (io->list)
         (void)io->list(io->user, dir->path, bagi_find_shard_file, &left);
-    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown,
-        left > 0 && left < most
-            ? "not a shard (it has no file of one)"
-            : "unfinished (no spec.json); if its writer crashed, run bags_recover");
+    const char *why =
+        "unfinished (no spec.json); if its writer crashed, run bags_recover";
+    int lock = bagi_test_lock(dir);
+    if (lock == EWOULDBLOCK)
+        why = "unfinished (no spec.json): its writer is running";
+    else if (lock == 0)
+        why =
+            "unfinished (no spec.json), and no writer has locked it; run bags_recover";
+    if (left > 0 && left < most)
+        why = "not a shard (it has no file of one)";
+    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown, why);
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -8611,10 +8638,12 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
  *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED
- *     append, bags_recover created if missing
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all but
+ *     append, bags_recover created if missing  bags_recover wait 0.02 s before
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
+ *     readers that refuse  the same            state that the writer is running
+ *     an unfinished shard
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
  *                          shard it renames
@@ -8752,7 +8781,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     return failure->code;
 }
 
-enum { BAGI_LOCK_TRIES = 200 }; /* a millisecond each */
+enum { BAGI_LOCK_TRIES = 200, BAGI_RESUME_TRIES = 20 }; /* a millisecond each */
 
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
@@ -8790,7 +8819,8 @@ BAGI_COLD static bags_code bagi_writer_open_record(
         code = bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER, writer->dir.shown);
     if (!code)
-        code = bagi_writer_lock(writer, 1, err);
+        code =
+            bagi_writer_lock(writer, writer->recovering ? 1 : BAGI_RESUME_TRIES, err);
     if (!code)
         code = bagi_open(env, record->path, BAGS_IO_READ, &second, err);
     if (!code) {
@@ -10827,7 +10857,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
             code = bagi_fail_unfinished(&dir, &why);
         else if (!code && !spec->types)
             code = bags_fail(&why, BAGS_ERROR_UNFINISHED,
-                "%s: no shard is finished; if their writers crashed, run bags_recover",
+                "%s: no shard is finished; run bags_recover when their writers have "
+                "ended",
                 reader->shown);
         bags_buffer_free(&list.array);
         again = code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES;

@@ -69,7 +69,8 @@ def recover_finishes_what_was_flushed():
     _kill_after(25, 'out', '--shard-length', '10')
     before = files('out')
     assert '000002/spec.json' not in before
-    refuse('info', 'out', says=('000002', 'recover'))
+    refuse('info', 'out', says='out/000002: unfinished (no spec.json), and no writer has locked '
+           'it; run `bags recover`; --live')
     dry = run('recover', 'out', '--dry-run').out.decode()
     assert '000002: to be finished, 5 datapoints kept' in dry, dry
     assert 'out: 3 shards: 2 finished before, 1 to be finished\n' in dry, dry
@@ -190,6 +191,9 @@ def recover_leaves_a_living_writer_alone():
     said = refuse('recover', 'out', says='000001').out.decode()
     assert said.startswith('out/000001: unchanged: '), said
     assert said.endswith('1 finished before, 1 unchanged\n'), said
+    said = refuse('info', 'out', says='out/000001: unfinished (no spec.json): its writer is '
+                  'running; --live').err
+    assert 'crash' not in said and 'recover' not in said, said
     job.communicate(b''.join(LINES[15:]))
     assert job.returncode == 0
     assert read('out')['count'] == len(ROWS)

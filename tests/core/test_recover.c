@@ -436,6 +436,52 @@ static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     check_points(&alive, 5);
 }
 
+/* No message calls a writer crashed that is running, or leaves it open where its lock
+ * shows that it has ended. */
+static void an_unfinished_shard_is_said_to_be_written_or_left(void **state) {
+    static const char *const paths[] = {"set", "set/000000"};
+    bags_reader_options options;
+    bags_writer *writer;
+    bags_io no_locks = *bags_io_local();
+    (void)state;
+    no_locks.lock = NULL;
+    work w = local_work(at("set"), 4);
+    for (int running = 1; running >= 0; running--) {
+        if (running)
+            assert_opens(writer, work_open(&w, false, &said));
+        else
+            leave(&w, 1, 0);
+        if (running)
+            assert_ok(work_append(&w, writer, &said));
+        for (int i = 0; i < 6; i++) {
+            memset(&options, 0, sizeof options);
+            options.env.io = i / 2 == 1 ? &no_locks : NULL;
+            const char *path = at("%s", paths[i % 2]);
+            if (i / 2 == 2)
+                assert_fails(
+                    BAGS_ERROR_UNFINISHED, bags_verify(path, NULL, NULL, &said));
+            else
+                assert_refused(
+                    BAGS_ERROR_UNFINISHED, bags_reader_open(path, &options, &said));
+            assert_says("set/000000: unfinished (no spec.json)*");
+            assert_says(i / 2 == 1 ? "; if its writer crashed, run bags_recover"
+                        : running  ? ": its writer is running"
+                                   : ", and no writer has locked it; run bags_recover");
+            assert_true(i / 2 == 1 || !strstr(said.message, "crash"));
+        }
+        memset(&options, 0, sizeof options);
+        options.unfinished = BAGS_UNFINISHED_SKIP;
+        assert_refused(
+            BAGS_ERROR_UNFINISHED, bags_reader_open(at("set"), &options, &said));
+        assert_says("set: no shard is finished; run bags_recover when*");
+        if (running)
+            bags_writer_abort(writer);
+    }
+    /* The test has released the lock. */
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_close(&w, writer, &said));
+}
+
 static void the_shard_of_a_writer_in_another_process_is_left_alone(void **state) {
     int ready[2], go[2], status;
     char byte = 0;
@@ -1542,7 +1588,8 @@ static void a_field_without_a_value_stops_recovery_which_names_it(void **state) 
     copy_tree(f.path, at("copy"));
     for (int dry = 0; dry < 2; dry++) {
         assert_fails(BAGS_ERROR_UNFINISHED, recover_with(&f, &t, dry, false, NULL, 0));
-        assert_says("set: field \"note\": datapoint 1: no value*with values*drop_partial");
+        assert_says(
+            "set: field \"note\": datapoint 1: no value*with values*drop_partial");
         assert_int_equal(t.shards[0].action, BAGS_RECOVERY_FAILED);
         assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &unknown, 1));
         assert_says("field \"nota\": unknown field");
@@ -1937,6 +1984,7 @@ int main(void) {
         TEST(a_damaged_record_is_an_error_and_stays),
         TEST(a_shard_with_tables_but_no_journals_is_not_removed),
         TEST(the_shard_of_a_running_writer_is_left_alone),
+        TEST(an_unfinished_shard_is_said_to_be_written_or_left),
         TEST(the_shard_of_a_writer_in_another_process_is_left_alone),
         TEST(recovery_can_be_limited_to_the_shards_of_one_worker),
         TEST(a_resumed_dataset_equals_one_that_was_never_interrupted),
