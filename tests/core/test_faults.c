@@ -459,7 +459,7 @@ typedef struct piece_world {
     memory_disk drive;
     crash_device device;
     ration blocks;
-    pieces job;
+    in_pieces job;
 } piece_world;
 
 static piece_world *start_pieces(const fault *how, uint64_t n, int variant) {
@@ -494,7 +494,7 @@ static void end_pieces(piece_world *w, bool crashes) {
 
 /* Recover or resume, at whose n-th call `again` is killed; then once more. */
 static bool finish_pieces(piece_world *w, bool resume, uint64_t again) {
-    pieces *p = &w->job;
+    in_pieces *p = &w->job;
     bags_env env = {&w->blocks.allocator, &w->device.io};
     bags_path_kind kind = BAGS_PATH_NONE;
     w->device.files.calls = w->device.files.failed = 0;

@@ -1006,20 +1006,20 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(void **state
 /* ---- datapoints in pieces ---- */
 
 /* What was certain of the pieces after each call. */
-static pieces piece_states[MOST_OPS + 1];
+static in_pieces piece_states[MOST_OPS + 1];
 
-static void note_pieces(pieces *p) {
+static void note_pieces(in_pieces *p) {
     const recorder *r = (const recorder *)p->user;
     piece_states[r->length] = *p;
 }
 
 /* What was synced of the last datapoint exists, unless it was cancelled; with checksums,
  * nothing else than what was written. */
-static void check_pieces_image(image *im, const pieces *last, tally_of_images *sum) {
+static void check_pieces_image(image *im, const in_pieces *last, tally_of_images *sum) {
     memory_disk m;
     bags_error err;
     bags_env env = {NULL, &m.io};
-    pieces then = piece_states[im->point];
+    in_pieces then = piece_states[im->point];
     uint64_t seed = im->state;
     memory_disk_start(&m);
     draw(im, 0, "", &m);
@@ -1042,7 +1042,7 @@ static void check_pieces_image(image *im, const pieces *last, tally_of_images *s
     memory_disk_free(&m);
 }
 
-static void check_pieces(recorder *r, const pieces *p, int each, const char *what) {
+static void check_pieces(recorder *r, const in_pieces *p, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
     for (int point = 1; point <= r->length; point++)
         if (!piece_states[point].path)
@@ -1063,7 +1063,7 @@ static void what_was_synced_inside_a_datapoint_survives_a_power_failure(void **s
     for (int i = 0; i < 8; i++) {
         recorder *r = recorder_start();
         crash_device device;
-        pieces p;
+        in_pieces p;
         crash_device_start(&device, &r->io);
         pieces_start(&p, "set", i % 2 ? 3 : 0, &device.io);
         p.options.checksum = with_checksums;

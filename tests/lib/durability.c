@@ -343,7 +343,7 @@ void drop_journals(const bags_io *io, const char *path) {
 static const bags_field pieces_fields[] = {{"id", "int(8)"}, {"clip", "bytes[]"}};
 
 void pieces_start(
-    pieces *p, const char *path, uint64_t shard_length, const bags_io *io) {
+    in_pieces *p, const char *path, uint64_t shard_length, const bags_io *io) {
     memset(p, 0, sizeof *p);
     p->path = path;
     p->options.shard_length = shard_length;
@@ -359,14 +359,14 @@ static bags_view piece(uint64_t index, uint64_t begun, uint64_t item) {
     return out;
 }
 
-static void pieces_certain(pieces *p, uint64_t length, uint64_t items) {
+static void pieces_certain(in_pieces *p, uint64_t length, uint64_t items) {
     p->certain_length = length;
     p->certain_items = items;
     if (p->changed)
         p->changed(p);
 }
 
-static bags_code pieces_push(pieces *p, uint64_t count, bags_error *err) {
+static bags_code pieces_push(in_pieces *p, uint64_t count, bags_error *err) {
     uint64_t index = p->ended;
     bags_code code = BAGS_OK;
     for (uint64_t i = 0; i < count && !code; i++) {
@@ -378,7 +378,7 @@ static bags_code pieces_push(pieces *p, uint64_t count, bags_error *err) {
     return code;
 }
 
-static bags_code pieces_begin(pieces *p, uint64_t count, bags_error *err) {
+static bags_code pieces_begin(in_pieces *p, uint64_t count, bags_error *err) {
     bags_value id = bags_uint(p->ended);
     p->most = p->ended + 1;
     p->where = "bags_writer_begin";
@@ -392,7 +392,7 @@ static bags_code pieces_begin(pieces *p, uint64_t count, bags_error *err) {
     return code ? code : pieces_push(p, count, err);
 }
 
-static bags_code pieces_flush(pieces *p, bool begun, bool sync, bags_error *err) {
+static bags_code pieces_flush(in_pieces *p, bool begun, bool sync, bags_error *err) {
     p->where = sync ? "bags_writer_sync" : "bags_writer_flush";
     bags_code code =
         sync ? bags_writer_sync(p->writer, err) : bags_writer_flush(p->writer, err);
@@ -401,7 +401,7 @@ static bags_code pieces_flush(pieces *p, bool begun, bool sync, bags_error *err)
     return code;
 }
 
-static bags_code pieces_end(pieces *p, bags_error *err) {
+static bags_code pieces_end(in_pieces *p, bags_error *err) {
     uint64_t shards = bags_writer_shards(p->writer);
     p->where = "bags_writer_end";
     bags_code code = bags_writer_end(p->writer, err);
@@ -413,14 +413,14 @@ static bags_code pieces_end(pieces *p, bags_error *err) {
     return code;
 }
 
-static void pieces_cancel(pieces *p) {
+static void pieces_cancel(in_pieces *p) {
     if (p->certain_items && p->certain_length == p->ended)
         pieces_certain(p, p->ended, 0);
     p->where = "bags_writer_cancel";
     bags_writer_cancel(p->writer);
 }
 
-static bags_code pieces_open(pieces *p, bool resume, bags_error *err) {
+static bags_code pieces_open(in_pieces *p, bool resume, bags_error *err) {
     p->options.resume = resume;
     p->where = "bags_writer_open";
     p->writer = bags_writer_open(p->path, pieces_fields, 2, &p->options, err);
@@ -434,7 +434,7 @@ static bags_code pieces_open(pieces *p, bool resume, bags_error *err) {
             return code;                                                               \
     } while (0)
 
-bags_code pieces_write(pieces *p, bags_error *err) {
+bags_code pieces_write(in_pieces *p, bags_error *err) {
     PIECE(pieces_open(p, false, err));
     /* 0: never flushed; then flushed twice, ended and not flushed; then flushed. */
     PIECE(pieces_begin(p, 2, err));
@@ -467,7 +467,7 @@ bags_code pieces_write(pieces *p, bags_error *err) {
     return pieces_push(p, 7, err);
 }
 
-bags_code pieces_resume(pieces *p, bags_error *err) {
+bags_code pieces_resume(in_pieces *p, bags_error *err) {
     PIECE(pieces_open(p, true, err));
     p->ended = bags_writer_resumed(p->writer);
     if (p->ended < p->certain_length + (p->certain_items > 0) || p->ended > p->most)
@@ -493,7 +493,7 @@ static bool is_piece(
            memcmp(found.data, expected.data, found.size) == 0;
 }
 
-const char *pieces_fault(const pieces *p, const bags_io *io) {
+const char *pieces_fault(const in_pieces *p, const bags_io *io) {
     static char text[250];
     bags_reader_options options;
     bags_error err;

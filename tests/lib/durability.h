@@ -76,11 +76,11 @@ void drop_journals(const bags_io *io, const char *path);
  * datapoint i was begun.
  */
 enum { PIECES_MOST = 8 };
-typedef struct pieces {
+typedef struct in_pieces {
     const char *path;
     bags_writer_options options;
     bool syncs; /* certain is only what was synced, not what was flushed */
-    void (*changed)(struct pieces *p); /* what is certain has changed; or NULL */
+    void (*changed)(struct in_pieces *p); /* what is certain has changed; or NULL */
     void *user;
     bags_writer *writer;
     const char *where;            /* the step that failed */
@@ -93,17 +93,17 @@ typedef struct pieces {
     bool any_begun;               /* and items may be of an earlier time */
     uint64_t certain_length;      /* datapoints that must exist, */
     uint64_t certain_items;       /* and items of the next; 0: it need not exist */
-} pieces;
+} in_pieces;
 
 void pieces_start(
-    pieces *p, const char *path, uint64_t shard_length, const bags_io *io);
+    in_pieces *p, const char *path, uint64_t shard_length, const bags_io *io);
 /* Datapoints that are flushed, synced, cancelled and ended in all orders; the last one is
  * not ended. The writer stays open. */
-bags_code pieces_write(pieces *p, bags_error *err);
+bags_code pieces_write(in_pieces *p, bags_error *err);
 /* Resume, append one more and close. */
-bags_code pieces_resume(pieces *p, bags_error *err);
+bags_code pieces_resume(in_pieces *p, bags_error *err);
 /* Compare what a reader finds; unfinished shards are skipped. NULL, or what is wrong. */
-const char *pieces_fault(const pieces *p, const bags_io *io);
+const char *pieces_fault(const in_pieces *p, const bags_io *io);
 
 /* A device that a crash stops, above a watch: if the watch fails for good at a
  * write, half of that write is done. Pass `io` to the library. */
