@@ -1016,7 +1016,7 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(void **state) 
     assert_int_equal(io->lock(io->user, file), EWOULDBLOCK);
     io->close(io->user, file);
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
-    assert_says("recover");
+    assert_says("x: unfinished (no spec.json): its writer is running");
     assert_refused(
         BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, NULL, &said));
     assert_says("x: already exists, unfinished; set resume to continue it");
