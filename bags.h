@@ -68,6 +68,8 @@
  *                    also the offset at which it begins, so the last 8 bytes of
  *                    the file locate every blob.
  *     NAME.idx       the table without its 0, while NAME.bag is being written
+ *     refs.partial   what was flushed of a datapoint that is not ended yet, while the
+ *                    dataset is being written; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
@@ -99,6 +101,8 @@
  *     shard      a directory with some of the datapoints. Worker W of K writes
  *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        what a reader returns for one datapoint.
+ *     partial    A partial datapoint was begun and flushed, and never ended, since its
+ *                writer crashed: some items of its sequences exist.
  *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
  *                it lists the blobs that were flushed.
  *
@@ -1220,8 +1224,11 @@ typedef struct bags_writer_options {
  * resume: pass the fields, shard_start and shard_stop that were used before, and
  * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
  * shard is recovered, as by bags_recover, and continued; if there is none, the next
- * number follows its last shard. Other worker numbers are only noticed if they leave a
- * gap: the message then has the smallest shard_stop that fits. A finished unsharded dataset cannot be resumed.
+ * number follows its last shard. A partial datapoint is completed and counts as one; it
+ * is refused if a plain field of it has no value: run bags_recover with `values` or
+ * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the message
+ * then has the smallest shard_stop that fits. A finished unsharded dataset cannot be
+ * resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
@@ -1244,7 +1251,8 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
  *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
+ *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished; resume, and
+ *                       a partial datapoint has no value for a plain field
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
  *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
  *                       device names such as "con", no UTF-8, more than 251 bytes
@@ -1314,10 +1322,13 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * A sequence without a push is empty. end appends the datapoint, cancel drops it. After
- * a failed call the others fail too, and end drops the datapoint and returns the
- * failure. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
- * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
+ * A sequence without a push is empty. end appends the datapoint, cancel drops it, also
+ * what was flushed of it. After a failed call the others fail too, and end drops the
+ * datapoint and returns the failure; but if something of it was flushed, it stops the
+ * writer instead, and bags_recover keeps that. Flush a long recording now and then: what
+ * it has then survives a crash, see bags_writer_flush. Errors and cost as for
+ * bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also for set
+ * of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(
@@ -1333,11 +1344,13 @@ BAGS_API void bags_writer_cancel(bags_writer *writer);
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for
- * bags_writer_append), or an earlier failure. Cost: a write per file, and two stats. */
+ * process. So do the values of a datapoint that was begun: bags_recover keeps them.
+ * Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for bags_writer_append), or an
+ * earlier failure. Cost: a write per file, and two stats; within a datapoint 12 bytes
+ * and 16 per field more, until its shard is finished, and a sync if it is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until every complete datapoint of the unfinished shard is on
+/* Flush, and wait until everything that was flushed of the unfinished shard is on
  * stable storage, to survive a power failure. (With no_sync, earlier shards may
  * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
  * five syncs and two per field; with checksums six and three. */
@@ -1386,8 +1399,9 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * only waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first
  * of these failures or, if there is none, the first refusal since the writer was opened
  * or bags_writer_clear was called: then the dataset is complete without what was
- * refused, such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are copied from the journals;
- * unless no_sync, one sync for each file that stays, and about three more.
+ * refused, such as a datapoint whose bags_writer_push failed, ended or not. Cost: the
+ * tables are copied from the journals; unless no_sync, one sync for each file that
+ * stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1408,8 +1422,10 @@ typedef struct bags_recovered {
     const char *path; /* of the shard */
     bags_recovery action;
     uint64_t length;    /* datapoints kept */
-    uint64_t truncated; /* bytes removed after them, in all files */
+    uint64_t truncated; /* bytes removed after them, in all Bags and journals */
     const char *reason; /* why the datapoints end there, or the error; or "" */
+    bool partial;       /* the last one is: it was not ended */
+    uint64_t items;     /* of the sequences of that one */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -1419,6 +1435,12 @@ typedef struct bags_recover_options {
     void (*each)(void *user, const bags_recovered *shard); /* in order */
     void *user;
     bags_env env;
+    bool drop_partial; /* remove partial datapoints */
+    /* Values for the plain fields that a partial datapoint has none for; in every shard
+     * the same. A field that has one keeps it. */
+    const bags_entry *values;
+    size_t values_count;
+    const bags_registry *registry; /* encodes the values */
 } bags_recover_options;
 
 /* Numbers of shards, by what was done with them. */
@@ -1433,21 +1455,25 @@ typedef struct bags_recover_report {
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * Of an unfinished shard, the datapoints up to the first one that is not complete
- * in every file are kept; the rest is truncated, and the shard is finished. Of a shard
- * without a datapoint, the files that a writer creates are removed, and its directory
- * if nothing else is in it. Finished shards, shards locked by a running writer,
- * directories without a writer's record (spec.json.partial), and shards whose damage a
- * crash cannot explain are left unchanged. It may be interrupted and repeated. After a
- * failed sync, check the disk and restart the machine first: until then the system may
- * return bytes that the disk lost.
+ * in every file are kept; the rest is truncated, and the shard is finished. A partial
+ * datapoint after them is kept with what its last flush confirmed, and ended. If a plain
+ * field of it has no value, the shard is left unchanged until `values` has one or
+ * drop_partial is set. Of a shard without a datapoint, the files that a writer creates
+ * are removed, and its directory if nothing else is in it. Finished shards, shards
+ * locked by a running writer, directories without a writer's record (spec.json.partial),
+ * and shards whose damage a crash cannot explain are left unchanged. It may be
+ * interrupted and repeated. After a failed sync, check the disk and restart the machine
+ * first: until then the system may return bytes that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
+ *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
+ *   BAGS_ERROR_FIELD     an entry of `values` is not one value of a plain field
  *   BAGS_ERROR_ARGUMENT  a file
- *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
+ *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT; what the codecs return for `values`
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
  * refs (with checksums: blobs) of unfinished ones are read.
  */
@@ -3957,6 +3983,7 @@ BAGI_COLD static bags_code bagi_check_found(const bagi_env *env, const char *pat
 /* The files of a Bag, in the order in which they must reach the system. */
 enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 
+#define BAGI_DRAFTS ".partial" /* of refs: see >>dataset-write */
 #define BAGI_DICTIONARY ".dict"
 #define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
 #define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
@@ -7113,11 +7140,14 @@ static bags_code bagi_cursor_complete(
 
 /* ---- the complete prefix of a journal ---- */
 
-/* What bagi_prefix_scan found. */
+/* What a scan found. */
 typedef struct bagi_scan {
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
     const char *reason; /* why the next one is not; NULL: there is none */
+    bool drafted;       /* the datapoint after those that refs lists has a draft */
+    bool partial;       /* which is complete: it is the last one of `length` */
+    uint64_t items;     /* of the sequences of that one */
 } bagi_scan;
 
 /* A Bag that is scanned, and its blobs that belong to complete datapoints. */
@@ -7126,55 +7156,109 @@ typedef struct bagi_scan_cursor {
     bagi_extent complete;
 } bagi_scan_cursor;
 
-/*
- * Find the longest prefix of complete datapoints: those whose refs are valid and
- * whose blobs are in the files and match their checksums. The Bags, one per field
- * (of these types) and then refs, are trimmed to it. A standalone Bag has no fields,
- * and types is NULL: then its blobs are the datapoints.
- */
-static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
-    size_t count, bagi_scan *found, bags_error *err) {
+/* A scan of Bags, one per field (of these types) and then refs. A standalone Bag has no
+ * fields, and types is NULL: then its blobs are the datapoints. */
+typedef struct bagi_scanning {
+    bag_reader **readers;
+    const bags_type *types;
+    size_t count;
+    bagi_scan_cursor *bags; /* one per reader */
+    bags_ref *refs;         /* of the row that is looked at */
+} bagi_scanning;
+
+/* End it with bagi_scan_close, also after a failure. */
+static bags_code bagi_scan_open(bagi_scanning *scan, bag_reader **readers,
+    const bags_type *types, size_t count, bags_error *err) {
     const bags_allocator *memory = &readers[0]->env->memory;
-    size_t size = (count + 1) * sizeof(bagi_scan_cursor);
-    bagi_scan_cursor *bags = (bagi_scan_cursor *)bagi_alloc(memory, size, err);
-    bags_ref *refs = (bags_ref *)bagi_alloc(memory, count * sizeof *refs, err);
-    bags_code code = bags && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
-    memset(found, 0, sizeof *found);
-    for (size_t i = 0; i <= count && !code; i++)
-        bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
-    while (!code && found->length < readers[count]->length) {
-        bagi_cursor *cursor = &bags[count].cursor;
+    scan->readers = readers;
+    scan->types = types;
+    scan->count = count;
+    scan->bags = (bagi_scan_cursor *)bagi_alloc(
+        memory, (count + 1) * sizeof(bagi_scan_cursor), err);
+    scan->refs = (bags_ref *)bagi_alloc(memory, count * sizeof(bags_ref), err);
+    if (!scan->bags || !scan->refs)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i <= count; i++)
+        bagi_cursor_open(&scan->bags[i].cursor, readers[i], 0, readers[i]->length);
+    return BAGS_OK;
+}
+
+/* Trim the Bags to what is complete, and count the bytes after it. */
+static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
+    const bags_allocator *memory = &scan->readers[0]->env->memory;
+    size_t count = scan->count;
+    for (size_t i = 0; scan->bags && i <= count; i++) {
+        if (trim)
+            found->trailing += bagi_bag_trim(scan->readers[i], scan->bags[i].complete);
+        bagi_cursor_close(&scan->bags[i].cursor);
+    }
+    bagi_free(memory, scan->bags, (count + 1) * sizeof *scan->bags);
+    bagi_free(memory, scan->refs, count * sizeof *scan->refs);
+}
+
+/* Go over the blobs of `refs`: they are in the files and match their checksums.
+ * Otherwise *reason states why not. */
+static bags_code bagi_scan_refs(
+    bagi_scanning *scan, const char **reason, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < scan->count && !code && !*reason; i++) {
+        bagi_cursor *cursor = &scan->bags[i].cursor;
+        bags_ref ref = scan->refs[i];
+        /* Blobs before `next` are complete: datapoints may share them. */
+        uint64_t before = ref.count ? cursor->next - ref.first : 0;
+        if (before > cursor->next)
+            *reason = "refs.bag and a journal disagree";
+        else if (before < ref.count)
+            code = bagi_cursor_complete(cursor, ref.count - before, reason, err);
+    }
+    return code;
+}
+
+/* The blobs that the cursors have passed belong to complete datapoints. */
+static void bagi_scan_keep(bagi_scanning *scan) {
+    for (size_t i = 0; i <= scan->count; i++) {
+        bagi_scan_cursor *bag = &scan->bags[i];
+        if (bag->cursor.next > bag->complete.length) {
+            bag->complete.length = bag->cursor.next;
+            bag->complete.end = bag->cursor.stop;
+        }
+    }
+}
+
+/* Find the complete datapoints that refs lists, up to the first that is not. */
+static bags_code bagi_scan_rows(
+    bagi_scanning *scan, bagi_scan *found, bags_error *err) {
+    bagi_cursor *refs = &scan->bags[scan->count].cursor;
+    bags_code code = BAGS_OK;
+    while (!code && found->length < scan->readers[scan->count]->length) {
         bags_view row;
         bool valid = true;
-        code = bagi_cursor_complete(cursor, 1, &found->reason, err);
-        if (!code && !found->reason && types)
-            code = bagi_cursor_refs(cursor, types, count, refs, &row, &valid, err);
+        code = bagi_cursor_complete(refs, 1, &found->reason, err);
+        if (!code && !found->reason && scan->types)
+            code = bagi_cursor_refs(
+                refs, scan->types, scan->count, scan->refs, &row, &valid, err);
         if (!valid)
             found->reason = "a blob of refs.bag is damaged";
-        for (size_t i = 0; i < count && !code && !found->reason; i++) {
-            cursor = &bags[i].cursor;
-            /* Blobs before `next` are complete: datapoints may share them. */
-            uint64_t before = refs[i].count ? cursor->next - refs[i].first : 0;
-            if (before > cursor->next)
-                found->reason = "refs.bag and a journal disagree";
-            else if (before < refs[i].count)
-                code = bagi_cursor_complete(
-                    cursor, refs[i].count - before, &found->reason, err);
-        }
+        if (!code && !found->reason)
+            code = bagi_scan_refs(scan, &found->reason, err);
         if (code || found->reason)
             break;
         found->length++;
-        for (size_t i = 0; i <= count; i++) {
-            bags[i].complete.length = bags[i].cursor.next;
-            bags[i].complete.end = bags[i].cursor.stop;
-        }
+        bagi_scan_keep(scan);
     }
-    for (size_t i = 0; i <= count && !code; i++)
-        found->trailing += bagi_bag_trim(readers[i], bags[i].complete);
-    for (size_t i = 0; bags && i <= count; i++)
-        bagi_cursor_close(&bags[i].cursor);
-    bagi_free(memory, bags, size);
-    bagi_free(memory, refs, count * sizeof *refs);
+    return code;
+}
+
+/* Find the longest prefix of complete datapoints: those whose refs are valid and
+ * whose blobs are in the files and match their checksums. The Bags are trimmed to it. */
+static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
+    size_t count, bagi_scan *found, bags_error *err) {
+    bagi_scanning scan;
+    memset(found, 0, sizeof *found);
+    bags_code code = bagi_scan_open(&scan, readers, types, count, err);
+    if (!code)
+        code = bagi_scan_rows(&scan, found, err);
+    bagi_scan_close(&scan, !code, found);
     return code;
 }
 
@@ -8652,6 +8736,26 @@ BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     return *(int *)left ? 0 : ECANCELED;
 }
 
+/* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no writer
+ * has it; another value if that cannot be found out, since there are no locks, or they
+ * have no effect. The lock is released at once. */
+BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
+    const bagi_env *env = dir->env;
+    const bags_io *io = &env->io;
+    const char *path = bagi_dir_path(dir, "spec.json", ".partial");
+    void *file = NULL, *second = NULL;
+    bags_error ignored;
+    int error = ENOLCK;
+    if (io->lock && !bagi_open(env, path, BAGS_IO_READ, &file, &ignored))
+        error = io->lock(io->user, file);
+    if (!error && (bagi_open(env, path, BAGS_IO_READ, &second, &ignored) ||
+                      io->lock(io->user, second) != EWOULDBLOCK))
+        error = ENOLCK;
+    bagi_close_read(env, second);
+    bagi_close_read(env, file);
+    return error;
+}
+
 /* Directories of anything may have numbers as names, as those of /proc have. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
@@ -8659,10 +8763,17 @@ BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error 
     int left = most;
     if (io->list)
         (void)io->list(io->user, dir->path, bagi_find_shard_file, &left);
-    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown,
-        left > 0 && left < most
-            ? "not a shard (it has no file of one)"
-            : "unfinished (no spec.json); if its writer crashed, run bags_recover");
+    const char *why =
+        "unfinished (no spec.json); if its writer crashed, run bags_recover";
+    int lock = bagi_test_lock(dir);
+    if (lock == EWOULDBLOCK)
+        why = "unfinished (no spec.json): its writer is running";
+    else if (lock == 0)
+        why =
+            "unfinished (no spec.json), and no writer has locked it; run bags_recover";
+    if (left > 0 && left < most)
+        why = "not a shard (it has no file of one)";
+    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown, why);
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -8846,7 +8957,8 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
 
 /* Open the Bags of an unfinished shard, for bagi_prefix_scan: one per field, then refs,
  * which is opened first, so that the fields cover what it refers to. If it does not
- * list a datapoint (*listed, also after a failure), the others stay NULL. Free them
+ * list a datapoint (*listed, also after a failure), the others stay NULL, unless
+ * *listed was true before. Free them
  * with bagi_bags_free, also after a failure. */
 BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
@@ -8857,7 +8969,6 @@ BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
     *out = bags;
-    *listed = false;
     opening.split = true;
     opening.no_mmap = opening.unfinished = opening.grows = true;
     for (size_t i = count; i-- > 0 && !code;) {
@@ -8865,7 +8976,7 @@ BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
         if (i + 1 == count || *listed)
             code = bagi_bag_open(dir, &opening, files, &bags[i], err);
         if (i + 1 == count)
-            *listed = !code && bags[i]->length > 0;
+            *listed = !code && (*listed || bags[i]->length > 0);
     }
     return code;
 }
@@ -8897,7 +9008,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *
  *   - A shard is finished if it has spec.json; nothing here changes one that has.
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
- *     passed to the system before.
+ *     passed to the system before. One that was begun exists once its draft does.
  *   - Files are changed only while the record is held: locked, and found at its
  *     path after that (bagi_writer_check).
  *
@@ -8912,7 +9023,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     WRITTEN    in buffers, which spill when they are full; before a |
  *                blob that needs NAME.dict, that is on the disk       |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
- *         v their .idx, refs.bag and refs.crc, refs.idx               |
+ *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
+ *         v datapoint a draft of it, in refs.partial                  |
  *     FLUSHED    survives the end of the process                      |
  *         | bags_writer_sync                                          |
  *         v                                                           |
@@ -8927,6 +9039,21 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
  *       (append refuses it: its input must not be appended again)
  *
+ * refs.partial is a list of drafts, all of one size, to which each flush inside of a
+ * datapoint appends one. It is created by the first, and removed with the journals; no
+ * reader opens it, and versions that do not know it leave it alone.
+ *
+ *     row            8 bytes: the number of the datapoint in the shard
+ *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far; of
+ *                    a plain field without a value, count is 0
+ *     CRC            4 bytes: the CRC-32C of the draft up to here
+ *
+ * All integers are little-endian. Only drafts of the datapoint after the last one in
+ * refs.idx count, and of these the last whose blobs are complete; so a draft is void as
+ * soon as its datapoint is flushed. A draft whose counts are all 0 ends those before it
+ * of this datapoint and of later ones: it was cancelled, or is written again. It is on
+ * the disk before their blobs are written over.
+ *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
  *
@@ -8934,10 +9061,12 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
  *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED
- *     append, bags_recover created if missing
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all but
+ *     append, bags_recover created if missing  bags_recover wait 0.02 s before
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
+ *     readers that refuse  the same            state that the writer is running
+ *     an unfinished shard
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
  *                          shard it renames
@@ -8977,6 +9106,7 @@ struct bags_writer {
     /* The shard being written. */
     bagi_dir dir;       /* it owns its path; NULL: there is none */
     bagi_stream record; /* its spec.json.partial */
+    bagi_stream drafts; /* its refs.partial, if it has one */
 
     /* The dataset's directories. */
     void *last;        /* spec.json of the shard before, open; NULL: none */
@@ -8986,11 +9116,14 @@ struct bags_writer {
 
     /* The current datapoint. */
     bags_ref *refs;
-    unsigned char *row;  /* its blob of refs.bag */
+    unsigned char *row;  /* its blob of refs.bag, or its draft */
     bags_buffer scratch; /* for codecs */
     bool begun;          /* by bags_writer_begin */
     bool partial;        /* blobs of it may be appended */
+    bool drafted;        /* it has a draft */
     bags_error pending;  /* why it is refused */
+
+    const bags_recover_options *recovering; /* NULL: the shard is written, or resumed */
 };
 
 #ifdef BAGS_DEBUG
@@ -9056,6 +9189,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     if (!bagi_writing_is_ours(&writer->writing, writer->path) || failure->code)
         return failure->code;
     bagi_stream_check(&writer->record);
+    bagi_stream_check(&writer->drafts);
     if (bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
@@ -9065,7 +9199,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     return failure->code;
 }
 
-enum { BAGI_LOCK_TRIES = 200 }; /* a millisecond each */
+enum { BAGI_LOCK_TRIES = 200, BAGI_RESUME_TRIES = 20 }; /* a millisecond each */
 
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
@@ -9103,7 +9237,8 @@ BAGI_COLD static bags_code bagi_writer_open_record(
         code = bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER, writer->dir.shown);
     if (!code)
-        code = bagi_writer_lock(writer, 1, err);
+        code =
+            bagi_writer_lock(writer, writer->recovering ? 1 : BAGI_RESUME_TRIES, err);
     if (!code)
         code = bagi_open(env, record->path, BAGS_IO_READ, &second, err);
     if (!code) {
@@ -9128,6 +9263,8 @@ BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         writer->outputs[i].checksums = false;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
+    bagi_stream_close(&writer->drafts);
+    writer->drafted = false;
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->writing.no_sync = writer->options.no_sync;
@@ -9169,15 +9306,22 @@ BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
  * are next to a spec.json of another process, the record, and the directory, unless it
  * contains something *other. Those of refs go first: without refs.idx no datapoint
  * exists, and without refs.crc recovery expects no checksums; so an interrupted removal
- * can be continued. Files are closed before, for Windows. */
+ * can be continued. The drafts go before all others, also from the disk: otherwise what
+ * they refer to would be missing. Files are closed before, for Windows. */
 BAGI_COLD static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->writing.env.io;
     const bagi_stream *record = &writer->record;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
+    bagi_stream_close(&writer->drafts);
     bags_code code = bagi_check_same(dir->env, record->handle, record->path, err);
     bool remove = !bagi_is_finished(dir, &code, err);
+    if (remove && bagi_dir_has(dir, "refs", BAGI_DRAFTS, &code, err)) {
+        code = bagi_dir_remove(dir, "refs", BAGI_DRAFTS, err);
+        if (!code)
+            code = bagi_sync_dir(dir->env, dir->path, err);
+    }
     for (size_t i = writer->spec.count + 1; i-- > 0 && remove;)
         for (size_t k = sizeof bagi_suffix / sizeof *bagi_suffix; k-- > 0 && !code;)
             code = bagi_dir_remove(
@@ -9357,6 +9501,47 @@ static void bagi_writer_flush_all(bags_writer *writer) {
     bagi_output_flush(&writer->outputs[writer->spec.count]);
 }
 
+/* Bytes of a draft of a datapoint with so many fields: less than bagi_refs_most for one
+ * field more. */
+static size_t bagi_draft_size(size_t count) { return 8 + 16 * count + 4; }
+
+/* Append a draft of datapoint `row` of the shard: with its refs so far, or with NULL one
+ * after which there is none of this datapoint, and of those after it. */
+BAGI_COLD static void bagi_writer_draft(
+    bags_writer *writer, uint64_t row, const bags_ref *refs) {
+    bagi_stream *drafts = &writer->drafts;
+    unsigned char *draft = writer->row;
+    size_t count = writer->spec.count, size = bagi_draft_size(count);
+    bagi_store_u64(draft, row);
+    for (size_t i = 0; i < count; i++) {
+        bagi_store_u64(draft + 8 + 16 * i, refs ? refs[i].first : 0);
+        bagi_store_u64(draft + 16 + 16 * i, refs ? refs[i].count : 0);
+    }
+    bagi_store_u32(draft + size - 4, bags_crc32c(0, draft, size - 4));
+    if (!drafts->handle)
+        bagi_stream_open(drafts, &writer->dir, "refs", BAGI_DRAFTS, BAGS_IO_CREATE);
+    bagi_stream_write(drafts, draft, size);
+    drafts->end = drafts->written;
+}
+
+/* End the drafts of datapoint `row`, on the disk before its blobs are written over. */
+BAGI_COLD static void bagi_writer_end_drafts(bags_writer *writer, uint64_t row) {
+    bagi_writer_draft(writer, row, NULL);
+    bagi_stream_sync(&writer->drafts);
+    writer->drafted = false;
+}
+
+/* After a flush: add a draft of the datapoint that was begun, if it has a value. */
+BAGI_COLD static void bagi_writer_draft_begun(bags_writer *writer) {
+    bool has_value = false;
+    for (size_t i = 0; i < writer->spec.count; i++)
+        has_value = has_value || writer->refs[i].count;
+    if (!has_value || writer->writing.failure.code)
+        return;
+    bagi_writer_draft(writer, writer->outputs[writer->spec.count].length, writer->refs);
+    writer->drafted = true;
+}
+
 /* The names of the shard and of the dataset must survive a power failure. */
 BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
@@ -9509,6 +9694,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
         return failure->code;
     if (!keep_idx)
         bagi_writer_each(writer, BAGI_JOURNAL, bagi_stream_remove);
+    bagi_stream_remove(&writer->drafts);
     bagi_writer_leave(writer);
     writer->shards++;
     writer->size += size;
@@ -9556,9 +9742,21 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
     return bagi_writing_refuse(&writer->writing, &why, err);
 }
 
+/* The blobs of every Bag belong to complete datapoints. */
+static void bagi_datapoint_keep(bags_writer *writer) {
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        bagi_output *output = &writer->outputs[i];
+        output->kept.length = output->length;
+        output->kept.end = output->stream[BAGI_BLOBS].end;
+    }
+    writer->partial = writer->drafted = false;
+}
+
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
  * complete datapoints. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
+    if (BAGI_UNLIKELY(writer->drafted))
+        bagi_writer_end_drafts(writer, writer->outputs[writer->spec.count].length);
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept);
     writer->partial = false;
@@ -9740,12 +9938,7 @@ static bags_code bagi_datapoint_end(
         bagi_output_append(refs, writer->row, size);
     }
     if (!failure->code) {
-        for (size_t i = 0; i <= spec->count; i++) {
-            bagi_output *output = &writer->outputs[i];
-            output->kept.length = output->length;
-            output->kept.end = output->stream[BAGI_BLOBS].end;
-        }
-        writer->partial = false;
+        bagi_datapoint_keep(writer);
         writer->length++;
         BAGI_CHECK(bagi_writer_assert(writer));
         if (bagi_writer_full(writer))
@@ -9826,6 +10019,15 @@ BAGS_API bags_code bags_writer_push(
     return bagi_writer_stream(writer, field, item, true, err);
 }
 
+/* A refused datapoint of which something was flushed stops the writer, so that recovery
+ * keeps that. */
+static void bagi_writer_stop_refused(bags_writer *writer) {
+    if (!writer->pending.code || !writer->drafted)
+        return;
+    writer->writing.failure = writer->pending;
+    writer->drafted = false;
+}
+
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     BAGI_BEGIN(writer, err);
     BAGI_CHECK(bagi_writer_assert(writer));
@@ -9833,6 +10035,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
     writer->begun = false;
+    bagi_writer_stop_refused(writer);
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
     return bagi_datapoint_end(writer, true, err);
 }
 
@@ -9856,6 +10060,8 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
+    if (writer->begun)
+        bagi_writer_draft_begun(writer);
     BAGI_CHECK(bagi_writer_assert(writer));
     return bagi_writing_end(&writer->writing, err);
 }
@@ -9866,6 +10072,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *e
     if (!writer->dir.path)
         return BAGS_OK;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
+    bagi_stream_sync(&writer->drafts);
     bagi_stream_sync(&writer->record);
     if (!writer->writing.failure.code)
         bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
@@ -9914,7 +10121,7 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
     bagi_free(&memory, writer->slots, count * sizeof *writer->slots);
     bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
-    bagi_free(&memory, writer->row, bagi_refs_most(count));
+    bagi_free(&memory, writer->row, bagi_refs_most(count + 1));
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
     bagi_spec_free(&memory, &writer->spec);
@@ -9945,7 +10152,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     if (!writer)
         return NULL;
     bagi_writing_init(&writer->writing, &env, with.no_sync);
-    writer->record.writing = &writer->writing;
+    writer->record.writing = writer->drafts.writing = &writer->writing;
     writer->dir.env = &writer->writing.env;
     writer->options = with;
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
@@ -9974,7 +10181,7 @@ BAGI_COLD static bags_code bagi_writer_prepare(
     writer->slots =
         (bagi_slot_state *)bagi_alloc(memory, count * sizeof *writer->slots, err);
     writer->refs = (bags_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
-    writer->row = (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
+    writer->row = (unsigned char *)bagi_alloc(memory, bagi_refs_most(count + 1), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
     return BAGS_OK;
@@ -10002,6 +10209,142 @@ BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     return found == BAGS_ERROR_LIMIT;
 }
 
+/* Read draft number `index`. *valid unless it is damaged. */
+BAGI_COLD static bags_code bagi_draft_read(const bagi_scanning *scan,
+    const bagi_dir *dir, void *file, uint64_t index, unsigned char *draft,
+    uint64_t *row, bool *valid, bags_error *err) {
+    size_t size = bagi_draft_size(scan->count);
+    BAGI_TRY(bagi_read(dir->env, file, bagi_dir_path(dir, "refs", BAGI_DRAFTS),
+        index * size, draft, size, err));
+    *row = bagi_load_u64(draft);
+    *valid = bagi_load_u32(draft + size - 4) == bags_crc32c(0, draft, size - 4);
+    for (size_t i = 0; i < scan->count; i++) {
+        scan->refs[i].first = bagi_load_u64(draft + 8 + 16 * i);
+        scan->refs[i].count = bagi_load_u64(draft + 16 + 16 * i);
+        if (!scan->types[i].sequence && scan->refs[i].count > 1)
+            *valid = false;
+    }
+    return BAGS_OK;
+}
+
+/* True for a draft of a datapoint that was dropped. */
+static bool bagi_draft_ends(const bagi_scanning *scan) {
+    uint64_t used = 0;
+    for (size_t i = 0; i < scan->count; i++)
+        used |= scan->refs[i].count;
+    return used == 0;
+}
+
+/* Find the last draft of the datapoint after the complete ones that is complete, and keep
+ * it unless `drop`: its refs. Drafts follow each other like rows of refs.bag, each with
+ * the blobs of the one before; those of this datapoint begin after the last that ends
+ * them, or that is of an earlier datapoint. Damaged ones were not on the disk. */
+BAGI_COLD static bags_code bagi_scan_list_drafts(bagi_scanning *scan,
+    const bagi_dir *dir, void *file, unsigned char *draft, bool drop, bags_ref *refs,
+    bagi_scan *found, bags_error *err) {
+    const char *reason = NULL;
+    uint64_t size = 0, row = 0;
+    bool valid = false;
+    BAGI_TRY(bagi_file_size(
+        dir->env, file, bagi_dir_path(dir, "refs", BAGI_DRAFTS), &size, err));
+    uint64_t stop = size / bagi_draft_size(scan->count), index = stop;
+    for (; index > 0; index--) {
+        BAGI_TRY(bagi_draft_read(scan, dir, file, index - 1, draft, &row, &valid, err));
+        if (valid &&
+            (row < found->length || (row == found->length && bagi_draft_ends(scan))))
+            break;
+    }
+    for (; index < stop && !reason; index++) {
+        BAGI_TRY(bagi_draft_read(scan, dir, file, index, draft, &row, &valid, err));
+        if (!valid || row != found->length || bagi_draft_ends(scan))
+            continue;
+        found->drafted = true;
+        if (drop)
+            break;
+        BAGI_TRY(bagi_scan_refs(scan, &reason, err));
+        if (reason)
+            break;
+        bagi_scan_keep(scan);
+        found->partial = true;
+        memcpy(refs, scan->refs, scan->count * sizeof *refs);
+    }
+    if (found->drafted && drop)
+        found->reason = "the last datapoint was not ended, and is removed";
+    else if (!found->partial && !found->reason)
+        found->reason = reason;
+    return BAGS_OK;
+}
+
+/* Go over the drafts of a shard whose rows were scanned, with new cursors: those of an
+ * incomplete row may be past what its drafts refer to. The complete draft is one more
+ * datapoint. */
+BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
+    bool drop, bags_ref *refs, bagi_scan *found, bags_error *err) {
+    const bagi_env *env = dir->env;
+    size_t size = bagi_draft_size(scan->count);
+    void *file = NULL;
+    unsigned char *draft = (unsigned char *)bagi_alloc_raw(&env->memory, size, err);
+    bags_code code = draft ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i <= scan->count; i++) {
+        bagi_scan_cursor *bag = &scan->bags[i];
+        bagi_cursor_close(&bag->cursor);
+        bagi_cursor_open(&bag->cursor, scan->readers[i], bag->complete.length,
+            scan->readers[i]->length);
+    }
+    if (!code)
+        code = bagi_open(
+            env, bagi_dir_path(dir, "refs", BAGI_DRAFTS), BAGS_IO_READ, &file, err);
+    if (!code)
+        code = bagi_scan_list_drafts(scan, dir, file, draft, drop, refs, found, err);
+    bagi_close_read(env, file);
+    bagi_free(&env->memory, draft, size);
+    for (size_t i = 0; i < scan->count && found->partial; i++)
+        found->items += scan->types[i].sequence ? refs[i].count : 0;
+    found->length += found->partial;
+    return code;
+}
+
+/* The value that the caller of bags_recover has for a field; NULL: none. */
+static const bags_value *bagi_writer_given(
+    const bags_writer *writer, const char *field) {
+    const bags_recover_options *with = writer->recovering;
+    for (size_t i = 0; with && i < with->values_count; i++)
+        if (with->values[i].field && !strcmp(with->values[i].field, field))
+            return with->values[i].values;
+    return NULL;
+}
+
+/* Check that the datapoint which was not ended has a value for every plain field, or is
+ * given one, and that what is given is for plain fields. */
+BAGI_COLD static bags_code bagi_writer_check_partial(
+    const bags_writer *writer, const bagi_scan *found, bags_error *err) {
+    const bags_recover_options *with = writer->recovering;
+    const bagi_spec *spec = &writer->spec;
+    for (size_t i = 0; with && i < with->values_count; i++) {
+        const bags_entry *entry = &with->values[i];
+        size_t field = entry->field ? bagi_spec_find(spec, entry->field) : spec->count;
+        const char *fault = field == spec->count          ? "unknown field"
+                            : spec->types[field].sequence ? "a sequence needs no value"
+                            : entry->count != 1 || !entry->values
+                                ? "exactly one value expected"
+                                : NULL;
+        if (fault)
+            return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": %s",
+                writer->dir.shown, entry->field ? entry->field : "", fault);
+    }
+    for (size_t i = 0; i < spec->count; i++) {
+        const char *name = spec->fields[i].name;
+        if (!spec->types[i].sequence && !writer->refs[i].count &&
+            !bagi_writer_given(writer, name))
+            return bags_fail(err, BAGS_ERROR_UNFINISHED,
+                "%s: field \"%.200s\": datapoint %" PRIu64
+                ": no value, since it was flushed and not ended; run bags_recover with "
+                "values for it, or with drop_partial to remove the datapoint",
+                writer->dir.shown, name, found->length - 1);
+    }
+    return BAGS_OK;
+}
+
 /* Find the complete datapoints of the shard, whose fields are known. One that has none
  * must look like a shard whose writer crashed early: otherwise the damage is not from
  * a crash; do not guess. */
@@ -10012,8 +10355,12 @@ BAGI_COLD static bags_code bagi_writer_scan(
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
     bagi_bag_options bag_options = bagi_bag_options_new();
-    bool exists = true, listed = false;
+    bagi_scanning scan;
+    bool drop = writer->recovering && writer->recovering->drop_partial;
+    bool exists = true;
     bags_code code = BAGS_OK;
+    bool drafts = bagi_dir_has(dir, "refs", BAGI_DRAFTS, &code, err);
+    bool listed = drafts; /* or else refs.idx decides */
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     BAGI_TRY(code);
     BAGI_TRY(bagi_check_checksums(dir->shown, bag_options.verify_checksums, err));
@@ -10022,8 +10369,16 @@ BAGI_COLD static bags_code bagi_writer_scan(
         writer->options.checksum = true; /* and for the shards after it */
     }
     code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, &listed, err);
-    if (!code && listed)
-        code = bagi_prefix_scan(bags, spec->types, spec->count, found, err);
+    if (!code && listed) {
+        code = bagi_scan_open(&scan, bags, spec->types, spec->count, err);
+        if (!code)
+            code = bagi_scan_rows(&scan, found, err);
+        if (!code && drafts)
+            code = bagi_scan_drafts(&scan, dir, drop, writer->refs, found, err);
+        bagi_scan_close(&scan, !code, found);
+    }
+    if (!code && found->partial)
+        code = bagi_writer_check_partial(writer, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
         writer->outputs[i].resumed.length = bags[i]->length;
         writer->outputs[i].resumed.end = bags[i]->limit;
@@ -10031,8 +10386,15 @@ BAGI_COLD static bags_code bagi_writer_scan(
     bagi_bags_free(dir->env, bags, count);
     if ((code && code != BAGS_ERROR_MISSING) || found->length)
         return code;
-    if (code)
+    if (code) {
         found->reason = "not all files exist";
+        found->drafted = drafts;
+    }
+    if (found->drafted && !drop)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: a datapoint was flushed and not ended, and is not complete (%s); run "
+            "bags_recover with drop_partial to remove it",
+            dir->shown, found->reason);
 
     code = BAGS_OK;
     bool left = bagi_refs_exceed(dir, ".idx", 7, &code, err);
@@ -10082,7 +10444,7 @@ BAGI_COLD static bags_code bagi_writer_read_record(
         *spec = found;
         code = bagi_spec_parse(memory, spec, err);
         if (!code)
-            code = bagi_spec_seal(memory, spec, NULL, err);
+            code = bagi_spec_seal(memory, spec, writer->options.registry, err);
         /* The number of fields comes from an untrusted file: each gets little. */
         if (!code)
             code = bagi_writer_prepare(writer, (size_t)64 << 10, err);
@@ -10152,50 +10514,6 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     return code;
 }
 
-/* Take over the shard that was found: continue after its datapoints (`append` refuses
- * that), or remove it if it has none. */
-BAGI_COLD static bags_code bagi_writer_take(
-    bags_writer *writer, bagi_left left, bagi_scan *found) {
-    const bags_writer_options *options = &writer->options;
-    const bagi_dir *dir = &writer->dir;
-    bags_error *failure = &writer->writing.failure;
-    bool other = false;
-    /* Without datapoints too: those of its input may be in the shards before. */
-    if (options->append &&
-        (left == BAGI_LEFT_DATAPOINTS ||
-            (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
-        return bags_fail(failure, BAGS_ERROR_UNFINISHED,
-            "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
-            "interrupted; run bags_recover, then append the rest of that input, "
-            "after the datapoints that are stored (bags_reader_length); if append "
-            "did not start this shard, set resume to continue it instead",
-            dir->shown, found->length);
-    if (left == BAGI_LEFT_CLAIMED || left == BAGI_LEFT_STARTED) {
-        bags_code code = bagi_writer_discard(writer, &other, failure);
-        if (other)
-            found->reason = "no datapoint; files that no writer creates stay";
-        return code;
-    }
-    if (left == BAGI_LEFT_FINISHED)
-        return BAGS_OK;
-    if (options->checksum && !writer->outputs[0].checksums)
-        return bags_fail(failure, BAGS_ERROR_EXISTS,
-            "%s: was started without checksums, which are requested or which other "
-            "shards have; resume it without, or use bags_recover and bags_checksum",
-            dir->shown);
-    bagi_writer_check(writer);
-    for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(&writer->spec, i),
-            writer->outputs[i].resumed);
-    for (size_t i = 0; i < writer->spec.count && !failure->code; i++) {
-        const char *name = bagi_spec_name(&writer->spec, i);
-        if (!bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
-            bagi_dictionary_read(
-                dir, name, &writer->outputs[i].dictionary, NULL, failure);
-    }
-    return failure->code;
-}
-
 /* Let the codecs start, with the dictionaries of the shard that is continued or else of
  * the one before it (without digits: there is none). A field whose name is too long for
  * the names of those files has none. */
@@ -10231,6 +10549,95 @@ BAGI_COLD static bags_code bagi_writer_start(
     }
     bagi_dir_free(&dir);
     return code;
+}
+
+/* End the datapoint of the draft that was found: append the values that were given for
+ * it, and its row, which is passed to the system after them. */
+BAGI_COLD static bags_code bagi_writer_complete(
+    bags_writer *writer, const bagi_scan *found) {
+    const bagi_shard_id none = {0, 0};
+    const bagi_spec *spec = &writer->spec;
+    bagi_output *refs = &writer->outputs[spec->count];
+    bags_error *failure = &writer->writing.failure;
+    bool started = false;
+    if (writer->recovering)
+        writer->length = found->length - 1; /* for messages */
+    writer->pending.code = BAGS_OK;
+    for (size_t i = 0; i < spec->count && !failure->code; i++) {
+        if (spec->types[i].sequence || writer->refs[i].count)
+            continue;
+        if (!started)
+            bagi_writer_start(writer, none);
+        started = true;
+        if (!failure->code &&
+            bagi_datapoint_add(
+                writer, i, bagi_writer_given(writer, spec->fields[i].name)) &&
+            !failure->code)
+            *failure = writer->pending;
+    }
+    if (failure->code)
+        return failure->code;
+    bagi_writer_flush_fields(writer);
+    bagi_output_append(refs, writer->row,
+        bagi_refs_write(spec->types, spec->count, writer->refs, writer->row));
+    bagi_output_flush(refs);
+    bagi_datapoint_keep(writer);
+    for (size_t i = 0; i <= spec->count; i++)
+        writer->outputs[i].resumed = writer->outputs[i].kept;
+    return failure->code;
+}
+
+/* Take over the shard that was found: continue after its datapoints (`append` refuses
+ * that), or remove it if it has none. */
+BAGI_COLD static bags_code bagi_writer_take(
+    bags_writer *writer, bagi_left left, bagi_scan *found) {
+    const bags_writer_options *options = &writer->options;
+    const bagi_dir *dir = &writer->dir;
+    bags_error *failure = &writer->writing.failure;
+    bool other = false;
+    /* Without datapoints too: those of its input may be in the shards before. */
+    if (options->append &&
+        (left == BAGI_LEFT_DATAPOINTS ||
+            (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
+        return bags_fail(failure, BAGS_ERROR_UNFINISHED,
+            "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
+            "interrupted; run bags_recover, then append the rest of that input, "
+            "after the datapoints that are stored (bags_reader_length); if append "
+            "did not start this shard, set resume to continue it instead",
+            dir->shown, found->length);
+    if (left == BAGI_LEFT_CLAIMED || left == BAGI_LEFT_STARTED) {
+        bags_code code = bagi_writer_discard(writer, &other, failure);
+        if (other)
+            found->reason = "no datapoint; files that no writer creates stay";
+        return code;
+    }
+    if (left == BAGI_LEFT_FINISHED)
+        return BAGS_OK;
+    if (options->checksum && !writer->outputs[0].checksums)
+        return bags_fail(failure, BAGS_ERROR_EXISTS,
+            "%s: was started without checksums, which are requested or which other "
+            "shards have; resume it without, or use bags_recover and bags_checksum",
+            dir->shown);
+    bagi_writer_check(writer);
+
+    /* What drafts refer to is truncated, or written over, unless it is kept. */
+    if (bagi_dir_has(dir, "refs", BAGI_DRAFTS, &failure->code, failure)) {
+        bagi_stream_open(&writer->drafts, dir, "refs", BAGI_DRAFTS, BAGS_IO_WRITE);
+        writer->drafts.written -=
+            writer->drafts.written % bagi_draft_size(writer->spec.count);
+        bagi_writer_end_drafts(writer, found->length);
+    }
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(&writer->spec, i),
+            writer->outputs[i].resumed);
+    for (size_t i = 0; i < writer->spec.count && !failure->code; i++) {
+        const char *name = bagi_spec_name(&writer->spec, i);
+        if (!bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
+            bagi_dictionary_read(
+                dir, name, &writer->outputs[i].dictionary, NULL, failure);
+    }
+    return found->partial && !failure->code ? bagi_writer_complete(writer, found)
+                                            : failure->code;
 }
 
 /* ---- opening ---- */
@@ -10477,9 +10884,13 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         return BAGS_OK;
     bags_error *failure = &writer->writing.failure;
     BAGI_CHECK(bagi_writer_assert(writer));
+    if (!failure->code && writer->begun)
+        bagi_writer_stop_refused(writer);
     if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
-        writer->partial)
+        writer->partial) {
+        writer->drafted = false; /* its draft stays, for recovery */
         bagi_datapoint_rewind(writer);
+    }
     if (!failure->code && writer->begun && !writer->pending.code) {
         bagi_writer_flush_ours(writer);
         if (!failure->code)
@@ -10508,6 +10919,9 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
         writer->writing.failure.code = BAGS_OK; /* truncate in any case */
+        if (writer->drafts.handle)
+            bagi_writer_end_drafts(
+                writer, writer->outputs[writer->spec.count].resumed.length);
         for (size_t i = 0; i <= writer->spec.count; i++)
             bagi_output_rewind(&writer->outputs[i], writer->outputs[i].resumed);
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
@@ -10967,7 +11381,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
             code = bagi_fail_unfinished(&dir, &why);
         else if (!code && !spec->types)
             code = bags_fail(&why, BAGS_ERROR_UNFINISHED,
-                "%s: no shard is finished; if their writers crashed, run bags_recover",
+                "%s: no shard is finished; run bags_recover when their writers have "
+                "ended",
                 reader->shown);
         bags_buffer_free(&list.array);
         again = code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES;
@@ -12099,13 +12514,37 @@ typedef struct bagi_recovering {
     bags_error first; /* failure of a shard, which does not stop the others */
 } bagi_recovering;
 
+/* Count the bytes of the Bags, which have no datapoint. */
+BAGI_COLD static bags_code bagi_writer_measure(bags_writer *writer, uint64_t *total) {
+    const bagi_dir *dir = &writer->dir;
+    bags_error *failure = &writer->writing.failure, why;
+    *total = 0;
+    for (size_t i = 0; i <= writer->spec.count && writer->spec.types; i++)
+        for (int k = 0; k < BAGI_FILES; k++) {
+            const char *path =
+                bagi_dir_path(dir, bagi_spec_name(&writer->spec, i), bagi_suffix[k]);
+            uint64_t size = 0;
+            void *file = NULL;
+            bags_code code = bagi_open(dir->env, path, BAGS_IO_READ, &file, &why);
+            if (!code)
+                code = bagi_file_size(dir->env, file, path, &size, &why);
+            bagi_close_read(dir->env, file);
+            if (code && code != BAGS_ERROR_MISSING) {
+                *failure = why;
+                return code;
+            }
+            *total += size;
+        }
+    return BAGS_OK;
+}
+
 /* Finish one shard, or remove it, and report that. */
 BAGI_COLD static bags_code bagi_recover_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
     bool dry_run = work->options.dry_run;
-    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
+    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, "", false, 0};
     bags_writer_options options = BAGI_ZERO;
     bags_error why;
     bagi_left left = BAGI_LEFT_FINISHED;
@@ -12113,17 +12552,24 @@ BAGI_COLD static bags_code bagi_recover_shard(
     (void)index;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
+    options.registry = work->options.registry;
     options.env = work->options.env;
     bags_writer *writer = bagi_writer_new(dir->path, &options, &why);
     bags_code code = writer ? BAGS_OK : why.code;
+    if (writer)
+        writer->recovering = &work->options;
     if (!code)
         code = bagi_writer_find(writer, bagi_shard_name(0), dry_run, &left, &found);
+    if (!code && !found.length)
+        code = bagi_writer_measure(writer, &found.trailing);
     if (!code && !dry_run)
         code = bagi_writer_take(writer, left, &found);
     if (!code && left != BAGI_LEFT_FINISHED) {
         done.length = found.length;
         done.truncated = found.trailing;
         done.reason = found.reason ? found.reason : "";
+        done.partial = found.partial;
+        done.items = found.items;
         done.action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
         if (found.length && !dry_run)
             bagi_writer_finish(writer);
@@ -12135,7 +12581,8 @@ BAGI_COLD static bags_code bagi_recover_shard(
     if (code) {
         done.action =
             code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
-        done.length = done.truncated = 0;
+        done.length = done.truncated = done.items = 0;
+        done.partial = false;
         done.reason = why.message;
         if (!work->first.code)
             work->first = why;
@@ -13096,6 +13543,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_CURSOR_BYTES
 #undef BAGI_CURSOR_ENTRIES
 #undef BAGI_CURSOR_WINDOW
+#undef BAGI_DRAFTS
 #undef BAGI_DICTIONARY
 #undef BAGI_DICTIONARY_MAX
 #undef BAGI_DICTIONARY_NEW

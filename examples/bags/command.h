@@ -312,6 +312,7 @@ typedef enum option_kind {
     OPTION_FLAG,   /* bool */
     OPTION_TEXT,   /* const char *, NULL if not given */
     OPTION_PATH,   /* the same, of a local file or directory */
+    OPTION_LIST,   /* option_list: it may come again */
     OPTION_CHOICE, /* option_choice */
     OPTION_NUMBER, /* option_number */
     OPTION_SIZE    /* option_number, given as 512, 10K, 512M, 10G or 2T */
@@ -322,6 +323,11 @@ typedef struct option_choice {
     size_t value;                  /* the number of that which was given */
     bool given;
 } option_choice;
+
+typedef struct option_list {
+    const char **words;
+    size_t count;
+} option_list;
 
 typedef struct option_number {
     uint64_t value;       /* its default, until it is given */

@@ -53,6 +53,8 @@ static const struct remedy {
     {"set allow_gaps", "pass --allow-gaps"},
     {"set resume", "pass --resume"},
     {"set append", "pass --append"},
+    {"with values for it", "with --set FIELD=JSON"},
+    {"with drop_partial", "with --drop-partial"},
     {"shard_start", "--shard-start"},
 };
 

@@ -56,8 +56,9 @@ static void choose(const option *given, const char *value) {
 }
 
 /* Store a value as the kind of its option states. An option that comes again is an
- * error, except a flag: one of the two values would be ignored silently. */
+ * error, except a flag or a list: one of the two values would be ignored silently. */
 static void set_value(const option *given, const char *value) {
+    option_list *list = (option_list *)given->to;
     option_number *to = (option_number *)given->to;
     const char **string = (const char **)given->to;
     if (given->kind == OPTION_FLAG) {
@@ -66,6 +67,12 @@ static void set_value(const option *given, const char *value) {
     }
     if (given->kind == OPTION_CHOICE) {
         choose(given, value);
+        return;
+    }
+    if (given->kind == OPTION_LIST) {
+        list->words =
+            (const char **)grow(list->words, list->count, sizeof *list->words);
+        list->words[list->count++] = value;
         return;
     }
     bool is_text = given->kind == OPTION_TEXT || given->kind == OPTION_PATH;
@@ -192,6 +199,8 @@ static bool is_given(const option *one) {
     case OPTION_TEXT:
     case OPTION_PATH:
         return *(const char *const *)one->to != NULL;
+    case OPTION_LIST:
+        return ((const option_list *)one->to)->count > 0;
     case OPTION_CHOICE:
         return ((const option_choice *)one->to)->given;
     case OPTION_NUMBER:

@@ -4,6 +4,7 @@
 #include "command.h"
 
 static bags_recover_options given;
+static option_list sets;
 
 static const option options[] = {
     {"dry-run", OPTION_FLAG, &given.dry_run, NULL,
@@ -11,6 +12,11 @@ static const option options[] = {
     {"idx", OPTION_FLAG, &given.keep_idx, NULL,
         "keep .idx files, which granular 0.22 reads"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
+    {"set", OPTION_LIST, &sets, "FIELD=JSON",
+        "the value of FIELD in a datapoint that was not ended, if it has none; may be "
+        "repeated"},
+    {"drop-partial", OPTION_FLAG, &given.drop_partial, NULL,
+        "remove what was flushed of a datapoint that was not ended"},
     OPTIONS_END,
 };
 
@@ -32,12 +38,19 @@ static void show(void *user, const bags_recovered *shard) {
     case BAGS_RECOVERY_FINISHED:
         print("%s: %sfinished, %s kept", shard->path, later,
             counted(shard->length, "datapoint"));
+        if (shard->partial && shard->items)
+            print(", the last with %ju of its items: it was not ended",
+                (uintmax_t)shard->items);
+        else if (shard->partial)
+            print(", the last was not ended");
         if (shard->truncated)
             print("; %s after %s %struncated", counted(shard->truncated, "byte"),
                 shard->length == 1 ? "it" : "them", later);
         break;
     case BAGS_RECOVERY_REMOVED:
         print("%s: contains no datapoint, %sremoved", shard->path, later);
+        if (shard->truncated)
+            print(" with %s", counted(shard->truncated, "byte"));
         break;
     case BAGS_RECOVERY_LOCKED:
         print("%s: unchanged", shard->path);
@@ -72,7 +85,55 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
     show_count(given.dry_run ? "to be removed" : "removed", sum->removed, &before);
     show_count("unchanged", sum->locked, &before);
     show_count("not recovered", sum->failed, &before);
+    if (sum->truncated)
+        print("; %s %s", counted(sum->truncated, "byte"),
+            given.dry_run ? "to be removed" : "removed");
     print("\n");
+}
+
+static const char *parsed_set;
+
+static void explain_set(void) { failure_prefix("--set %s: ", parsed_set); }
+
+/* The values of --set, as the types of their fields, which any shard has. */
+static void read_sets(const char *path) {
+    bags_reader_options how = {0};
+    how.unfinished = BAGS_UNFINISHED_READ;
+    how.allow_gaps = true;
+    bags_reader *reader = bags_reader_open(path, &how, &failure);
+    must_open(reader);
+    size_t count;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    bags_entry *entries = (bags_entry *)allocate(sets.count, sizeof *entries);
+    bags_value *values = (bags_value *)allocate(sets.count, sizeof *values);
+    for (size_t i = 0; i < sets.count; i++) {
+        const char *word = sets.words[i], *json = strchr(word, '=');
+        if (!json)
+            usage("--set: \"%s\" is not FIELD=JSON", word);
+        char *name = string_format("%.*s", (int)(json - word), word);
+        guess from = {name, strlen(name), NULL, 0};
+        size_t at = 0;
+        for (; at < count && strcmp(fields[at].name, name); at++)
+            guess_name(&from, fields[at].name);
+        if (at == count)
+            fail(BAGS_ERROR_FIELD, "--set: %s has no field \"%s\"%s", path, name,
+                guess_words(&from, "", ""));
+        for (size_t k = 0; k < i; k++)
+            if (!strcmp(entries[k].field, name))
+                usage("--set: two values for field \"%s\"", name);
+        value_reader *reading = (value_reader *)allocate(1, sizeof *reading);
+        reading->directory = ".";
+        parsed_set = word;
+        on_failure = explain_set;
+        values[i] = value_parse(
+            reading, fields[at].type, json_read(json + 1, strlen(json + 1)));
+        on_failure = NULL;
+        entries[i] = (bags_entry){name, &values[i], 1};
+    }
+    bags_reader_close(reader);
+    given.values = entries;
+    given.values_count = sets.count;
+    given.registry = registry_get();
 }
 
 /* What is finished is not recovered. If it is damaged, say so. */
@@ -94,6 +155,9 @@ static int run(char **operands) {
         print("%s: nothing to recover\n", operands[0]);
         return 0;
     }
+    options_exclude("set|drop-partial", NULL);
+    if (sets.count)
+        read_sets(operands[0]);
     interrupt_leaves("what is finished is kept", "continue with", NULL);
     given.each = show;
     bags_code code = bags_recover(operands[0], &given, &sum, &failure);
@@ -108,7 +172,9 @@ const command command_recover = {"recover", "finish what crashed writers left", 
     {ARGUMENT_LOCAL}, 1, 1, options, NULL,
     "Finishes every shard that a crashed or killed writer left without its "
     "spec.json: the data that was flushed is kept, what follows it is "
-    "truncated, and a shard without a datapoint is removed. "
+    "truncated, and a shard without a datapoint is removed. A datapoint that was "
+    "flushed before it was ended is kept with what was flushed of it. If one of its "
+    "fields has no value yet, nothing is done before --set or --drop-partial decides. "
     "Prints for each what was kept, what was truncated and why. Finished "
     "shards, and those of running writers, are unchanged. It can be "
     "interrupted and called again.\n",

@@ -69,7 +69,8 @@ def recover_finishes_what_was_flushed():
     _kill_after(25, 'out', '--shard-length', '10')
     before = files('out')
     assert '000002/spec.json' not in before
-    refuse('info', 'out', says=('000002', 'recover'))
+    refuse('info', 'out', says='out/000002: unfinished (no spec.json), and no writer has locked '
+           'it; run `bags recover`; --live')
     dry = run('recover', 'out', '--dry-run').out.decode()
     assert '000002: to be finished, 5 datapoints kept' in dry, dry
     assert 'out: 3 shards: 2 finished before, 1 to be finished\n' in dry, dry
@@ -84,6 +85,104 @@ def recover_finishes_what_was_flushed():
     assert files('out') == after
 
 
+def _crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _flush_begun(path, n, words):
+    """Add what a program left that began a datapoint, flushed it and died: its fields are
+    n and words. None: a field has no value."""
+    path = pathlib.Path(path)
+    rows = (path / 'refs.idx').stat().st_size // 8
+    draft = rows.to_bytes(8, 'little')
+    for name, blobs in ('n', [] if n is None else [n.to_bytes(4, 'little')]), \
+            ('words', [word.encode() for word in words]):
+        table = (path / f'{name}.idx').read_bytes()
+        table = table[:len(table) // 8 * 8]
+        first, end = len(table) // 8, int.from_bytes(table[-8:], 'little')
+        data = (path / f'{name}.bag').read_bytes()[:end]
+        sums = path / f'{name}.crc'
+        if sums.exists():
+            sums.write_bytes(sums.read_bytes()[:4 * first] + b''.join(
+                _crc32c(blob).to_bytes(4, 'little') for blob in blobs))
+        for blob in blobs:
+            data += blob
+            table += len(data).to_bytes(8, 'little')
+        (path / f'{name}.bag').write_bytes(data)
+        (path / f'{name}.idx').write_bytes(table)
+        draft += first.to_bytes(8, 'little') + len(blobs).to_bytes(8, 'little')
+    draft += _crc32c(draft).to_bytes(4, 'little')
+    (path / 'refs.partial').write_bytes(draft)
+
+
+@each(['one directory', 'shards'])
+def recover_keeps_what_was_flushed_of_a_datapoint_that_was_not_ended(which):
+    _kill_after(5, 'out', *OPTIONS[which])
+    left = 'out/000000' if which == 'shards' else 'out'
+    _flush_begun(left, 7, ['new'] * 1000)
+    before = files('out')
+    words = '6 datapoints kept, the last with 1000 of its items: it was not ended'
+    assert f'{left}: to be finished, {words}' in \
+        run('recover', 'out', '--dry-run').out.decode()
+    assert files('out') == before
+    assert run('recover', 'out').out.decode().startswith(f'{left}: finished, {words}')
+    rows = [json.loads(line) for line in LINES[:5]] + [{'n': 7, 'words': ['new'] * 1000}]
+    assert run('get', 'out', ':').lines == rows
+    run('verify', 'out')
+    assert 'refs.partial' not in str(list(files('out')))
+
+
+def recover_stops_at_a_datapoint_without_a_value_which_set_gives():
+    _kill_after(5, 'out')
+    _flush_begun('out', None, ['new'] * 3)
+    before = files('out')
+    for options in [], ['--dry-run']:
+        refuse('recover', 'out', *options,
+               says=('out: field "n": datapoint 5: no value', '`bags recover`',
+                     '--set FIELD=JSON', '--drop-partial'))
+    refuse('pack', '-', 'out', '--spec', SPEC, '--resume', stdin=b''.join(LINES),
+           says=('field "n": datapoint 5: no value', '`bags recover`', '--set', '--drop-partial'))
+    refuse('recover', 'out', '--set', 'word=3',
+           says=('no field "word"', 'did you mean "words"'))
+    refuse('recover', 'out', '--set', 'words=[]', says=('words', 'a list is not a value'))
+    refuse('recover', 'out', '--set', 'words="x"', says=('words', 'sequence'))
+    refuse('recover', 'out', '--set', 'n="x"', says=('--set n="x": ', 'text'))
+    refuse('recover', 'out', '--set', 'n=', says='--set n=')
+    refuse('recover', 'out', '--set', 'n', code=2, says='FIELD=JSON')
+    refuse('recover', 'out', '--set', 'n=1', '--set=n=2', code=2, says='two values')
+    refuse('recover', 'out', '--set', 'n=1', '--drop-partial', code=2, says='exclusive')
+    assert files('out') == before
+    said = run('recover', 'out', '--set', 'n=9').out.decode()
+    assert 'the last with 3 of its items: it was not ended' in said, said
+    assert run('get', 'out', '5').lines == [{'n': 9, 'words': ['new'] * 3}]
+
+
+@each([0, 5])
+def recover_drops_a_datapoint_on_request(length):
+    if length:
+        _kill_after(length, 'out')
+    else:
+        os.mkdir('out')
+        pathlib.Path('out/spec.json.partial').write_text('{"n": "int(4)", "words": "utf8[]"}')
+        for name in 'n', 'words', 'refs':
+            for suffix in '.bag', '.idx':
+                pathlib.Path(f'out/{name}{suffix}').write_bytes(b'')
+    _flush_begun('out', None, ['12345678'] * 1000)
+    said = run('recover', 'out', '--drop-partial').out.decode()
+    assert said.endswith('the last datapoint was not ended, and is removed\n'), said
+    if length:  # 8 bytes, and 8 of the journal and 4 of the checksums, for each
+        assert 'out: finished, 5 datapoints kept; 20000 bytes' in said, said
+        assert run('get', 'out', ':').lines == [json.loads(line) for line in LINES[:5]]
+    else:  # without checksums
+        assert said.startswith('out: contains no datapoint, removed with 16000 bytes: '), said
+        assert not os.path.exists('out')
+
+
 def recover_leaves_a_living_writer_alone():
     job = _start('out', '--shard-length', '10')
     job.stdin.write(b''.join(LINES[:15]))
@@ -92,6 +191,9 @@ def recover_leaves_a_living_writer_alone():
     said = refuse('recover', 'out', says='000001').out.decode()
     assert said.startswith('out/000001: unchanged: '), said
     assert said.endswith('1 finished before, 1 unchanged\n'), said
+    said = refuse('info', 'out', says='out/000001: unfinished (no spec.json): its writer is '
+                  'running; --live').err
+    assert 'crash' not in said and 'recover' not in said, said
     job.communicate(b''.join(LINES[15:]))
     assert job.returncode == 0
     assert read('out')['count'] == len(ROWS)

@@ -453,6 +453,141 @@ static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
     }
 }
 
+/* ---- flushes inside of datapoints ---- */
+
+typedef struct piece_world {
+    memory_disk drive;
+    crash_device device;
+    ration blocks;
+    in_pieces job;
+} piece_world;
+
+static piece_world *start_pieces(const fault *how, uint64_t n, int variant) {
+    piece_world *w = (piece_world *)calloc(1, sizeof *w);
+    memory_disk_start(&w->drive);
+    crash_device_start(&w->device, &w->drive.io);
+    ration_start(&w->blocks);
+    pieces_start(&w->job, "set", variant % 2 ? 3 : 0, &w->device.io);
+    w->job.options.env.allocator = &w->blocks.allocator;
+    w->job.options.checksum = variant / 2;
+    if (how->memory) {
+        w->blocks.fail_at = n;
+        w->blocks.stays = how->stays;
+    } else {
+        w->device.files.only = how->only;
+        w->device.files.fail_at = n;
+        w->device.files.stays = how->stays;
+        w->device.files.fail_with = how->error;
+    }
+    return w;
+}
+
+/* End the writer: it crashes, or is closed, since it failed. */
+static void end_pieces(piece_world *w, bool crashes) {
+    if (crashes)
+        crash_writer(&w->device, w->job.writer);
+    else
+        bags_writer_close(w->job.writer, NULL);
+    w->job.writer = NULL;
+    w->blocks.fail_at = w->device.files.fail_at = 0;
+}
+
+/* Recover or resume, at whose n-th call `again` is killed; then once more. */
+static bool finish_pieces(piece_world *w, bool resume, uint64_t again) {
+    in_pieces *p = &w->job;
+    bags_env env = {&w->blocks.allocator, &w->device.io};
+    bags_path_kind kind = BAGS_PATH_NONE;
+    w->device.files.calls = w->device.files.failed = 0;
+    if (again)
+        crash_at(&w->device, again);
+    bags_code code = BAGS_OK;
+    for (int tries = again ? 0 : 1; tries < 2; tries++) {
+        w->drive.io.kind(w->drive.io.user, "set", &kind);
+        code = BAGS_OK;
+        if (resume && kind != BAGS_PATH_NONE)
+            code = pieces_resume(p, &said);
+        else if (kind != BAGS_PATH_NONE)
+            code = recover_path("set", &env, NULL, &said);
+        if (p->writer)
+            end_pieces(w, true);
+        if (tries == 0)
+            w->device.files.fail_at = 0;
+    }
+    /* Nothing remained; or the first try was killed when it had finished. */
+    if (code == BAGS_ERROR_MISSING && !p->certain_length && !p->certain_items)
+        code = BAGS_OK;
+    if (code == BAGS_ERROR_EXISTS && again && resume)
+        code = BAGS_OK;
+    if (code)
+        fail_msg("%s: %s", resume ? "resume" : "recover", said.message);
+    return w->device.files.failed > 0;
+}
+
+static void check_pieces(
+    piece_world *w, const fault *how, uint64_t n, int variant, const char *what) {
+    const char *wrong = pieces_fault(&w->job, &w->drive.io);
+    if (wrong)
+        fail_msg("%s %d, variant %d, %s, in %s: %s", how->name, (int)n, variant, what,
+            w->job.where, wrong);
+    if (w->blocks.live || w->device.files.files)
+        fail_msg("%s %d leaves %d blocks, %d files", how->name, (int)n,
+            (int)w->blocks.live, w->device.files.files);
+}
+
+static void sweep_pieces(const fault *how) {
+    int points = 0;
+    for (int variant = 0; variant < 8; variant++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n += support_stride(), points++) {
+            piece_world *w = start_pieces(how, n, variant % 4);
+            bags_code code = pieces_write(&w->job, &said);
+            reached = w->blocks.failed || w->device.files.failed;
+            end_pieces(w, !code || how->stays);
+            finish_pieces(w, variant / 4, 0);
+            check_pieces(w, how, n, variant, variant / 4 ? "resumed" : "recovered");
+            memory_disk_free(&w->drive);
+            free(w);
+        }
+    }
+    print_message("%s: %d points\n", how->name, points);
+    assert_true(points > 50);
+}
+
+static void a_kill_at_any_call_keeps_what_was_flushed_inside_a_datapoint(void **state) {
+    fault how = {"killed", 0, EIO, true, false};
+    (void)state;
+    sweep_pieces(&how);
+}
+
+static void after_any_failure_what_was_flushed_inside_a_datapoint_is_kept(
+    void **state) {
+    fault once = {"EIO", 0, EIO, false, false};
+    fault full = {"ENOSPC", 1u << HOOK_WRITE, ENOSPC, false, false};
+    fault no_memory = {"no memory", 0, 0, false, true};
+    (void)state;
+    sweep_pieces(&once);
+    sweep_pieces(&full);
+    sweep_pieces(&no_memory);
+}
+
+/* Killed at any call; then recovery, or a writer that resumes, is killed, too. */
+static void completing_a_datapoint_may_be_killed_and_repeated(void **state) {
+    const fault none = {"no fault", 0, EIO, true, false};
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        bool reached = true;
+        for (uint64_t n = 1; reached; n += support_stride()) {
+            piece_world *w = start_pieces(&none, UINT64_MAX, variant % 4);
+            assert_ok(pieces_write(&w->job, &said));
+            end_pieces(w, true);
+            reached = finish_pieces(w, variant / 4, n);
+            check_pieces(w, &none, n, variant, "repeated");
+            memory_disk_free(&w->drive);
+            free(w);
+        }
+    }
+}
+
 /* ---- a process that crashes ---- */
 
 /* The process exits at the n-th call without closing anything. */
@@ -518,6 +653,9 @@ int main(void) {
         TEST(any_allocation_may_fail),
         TEST(reads_and_writes_may_be_short),
         TEST(a_recovery_killed_at_any_call_can_be_repeated),
+        TEST(a_kill_at_any_call_keeps_what_was_flushed_inside_a_datapoint),
+        TEST(after_any_failure_what_was_flushed_inside_a_datapoint_is_kept),
+        TEST(completing_a_datapoint_may_be_killed_and_repeated),
         TEST(a_process_that_exits_at_any_call_loses_nothing_flushed),
     };
     with_dictionary.number = 7;

@@ -1003,6 +1003,86 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(void **state
     }
 }
 
+/* ---- datapoints in pieces ---- */
+
+/* What was certain of the pieces after each call. */
+static in_pieces piece_states[MOST_OPS + 1];
+
+static void note_pieces(in_pieces *p) {
+    const recorder *r = (const recorder *)p->user;
+    piece_states[r->length] = *p;
+}
+
+/* What was synced of the last datapoint exists, unless it was cancelled; with checksums,
+ * nothing else than what was written. */
+static void check_pieces_image(image *im, const in_pieces *last, tally_of_images *sum) {
+    memory_disk m;
+    bags_error err;
+    bags_env env = {NULL, &m.io};
+    in_pieces then = piece_states[im->point];
+    uint64_t seed = im->state;
+    memory_disk_start(&m);
+    draw(im, 0, "", &m);
+    err.message[0] = 0;
+    bags_code code = recover_path(last->path, &env, NULL, &err);
+    then.only_certain = !with_checksums;
+    then.most = last->most;
+    for (uint64_t i = 0; i < PIECES_MOST && with_checksums; i++) {
+        then.items[i] = last->items[i];
+        then.any_begun = true;
+    }
+    const char *wrong = pieces_fault(&then, &m.io);
+    if (wrong)
+        fail_msg("%s, call %d of %d, seed %llu: %s; recover: %s", im->how->name,
+            im->point, im->record->length, (unsigned long long)seed, wrong,
+            code ? err.message : "OK");
+    checked_images++;
+    sum->images++;
+    sum->left += code != BAGS_OK;
+    memory_disk_free(&m);
+}
+
+static void check_pieces(recorder *r, const in_pieces *p, int each, const char *what) {
+    tally_of_images sum = {0, 0, 0, 0};
+    for (int point = 1; point <= r->length; point++)
+        if (!piece_states[point].path)
+            piece_states[point] = piece_states[point - 1];
+    for (int point = 0; point <= r->length; point += share)
+        for (size_t s = 0; s < sizeof styles / sizeof *styles; s++)
+            for (int i = 0; i < (s < 2 ? 1 : each); i++) {
+                image im = {r, point, &styles[s],
+                    (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
+                check_pieces_image(&im, p, &sum);
+            }
+    print_message("%s: %d calls, %d images; %d were left alone\n", what, r->length,
+        (int)sum.images, (int)sum.left);
+}
+
+static void what_was_synced_inside_a_datapoint_survives_a_power_failure(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        recorder *r = recorder_start();
+        crash_device device;
+        in_pieces p;
+        crash_device_start(&device, &r->io);
+        pieces_start(&p, "set", i % 2 ? 3 : 0, &device.io);
+        p.options.checksum = with_checksums;
+        p.options.no_sync = i / 2 % 2;
+        p.syncs = true;
+        p.changed = note_pieces;
+        p.user = r;
+        memset(piece_states, 0, sizeof piece_states);
+        piece_states[0] = p;
+        assert_ok(pieces_write(&p, &said));
+        crash_writer(&device, p.writer);
+        p.options.no_sync = false; /* it does not know what was synced before */
+        if (i / 4)
+            assert_ok(pieces_resume(&p, &said));
+        check_pieces(r, &p, 4, i / 4 ? "pieces, resumed" : "pieces");
+        recorder_free(r);
+    }
+}
+
 /* test_power [SHARE] */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -1018,6 +1098,7 @@ int main(int argc, char **argv) {
         TEST(finishing_a_shard_loses_nothing_that_was_synced),
         TEST(new_directories_survive_a_power_failure),
         TEST(directories_of_a_crashed_writer_survive_a_power_failure),
+        TEST(what_was_synced_inside_a_datapoint_survives_a_power_failure),
     };
     if (argc > 1 && atoi(argv[1]) > 1)
         share = atoi(argv[1]);

@@ -6,6 +6,7 @@
 #endif
 #include "check.h"
 #include "durability.h"
+#include "toy.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -433,6 +434,52 @@ static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     assert_ok(work_close(&alive, writer, &said));
     check_points(&crashed, 3);
     check_points(&alive, 5);
+}
+
+/* No message calls a writer crashed that is running, or leaves it open where its lock
+ * shows that it has ended. */
+static void an_unfinished_shard_is_said_to_be_written_or_left(void **state) {
+    static const char *const paths[] = {"set", "set/000000"};
+    bags_reader_options options;
+    bags_writer *writer;
+    bags_io no_locks = *bags_io_local();
+    (void)state;
+    no_locks.lock = NULL;
+    work w = local_work(at("set"), 4);
+    for (int running = 1; running >= 0; running--) {
+        if (running)
+            assert_opens(writer, work_open(&w, false, &said));
+        else
+            leave(&w, 1, 0);
+        if (running)
+            assert_ok(work_append(&w, writer, &said));
+        for (int i = 0; i < 6; i++) {
+            memset(&options, 0, sizeof options);
+            options.env.io = i / 2 == 1 ? &no_locks : NULL;
+            const char *path = at("%s", paths[i % 2]);
+            if (i / 2 == 2)
+                assert_fails(
+                    BAGS_ERROR_UNFINISHED, bags_verify(path, NULL, NULL, &said));
+            else
+                assert_refused(
+                    BAGS_ERROR_UNFINISHED, bags_reader_open(path, &options, &said));
+            assert_says("set/000000: unfinished (no spec.json)*");
+            assert_says(i / 2 == 1 ? "; if its writer crashed, run bags_recover"
+                        : running  ? ": its writer is running"
+                                   : ", and no writer has locked it; run bags_recover");
+            assert_true(i / 2 == 1 || !strstr(said.message, "crash"));
+        }
+        memset(&options, 0, sizeof options);
+        options.unfinished = BAGS_UNFINISHED_SKIP;
+        assert_refused(
+            BAGS_ERROR_UNFINISHED, bags_reader_open(at("set"), &options, &said));
+        assert_says("set: no shard is finished; run bags_recover when*");
+        if (running)
+            bags_writer_abort(writer);
+    }
+    /* The test has released the lock. */
+    assert_opens(writer, work_open(&w, true, &said));
+    assert_ok(work_close(&w, writer, &said));
 }
 
 static void the_shard_of_a_writer_in_another_process_is_left_alone(void **state) {
@@ -1315,6 +1362,617 @@ static void a_bag_is_not_written_next_to_the_checksums_of_another(void **state) 
     assert_names(at("."), "x.crc");
 }
 
+/* ---- datapoints that were flushed and not ended ---- */
+
+static const bags_field film_fields[] = {
+    {"id", "int(8)"}, {"clip", "bytes[]"}, {"note", "utf8"}};
+
+/* A writer that crashes. Items of "clip" state their datapoint, number and `take`. */
+typedef struct film {
+    const char *path;
+    crash_device device;
+    bags_writer_options options;
+    bags_writer *writer;
+    uint64_t id, item;
+    int take;
+} film;
+
+static film film_on(const char *path, uint64_t shard_length) {
+    film f;
+    memset(&f, 0, sizeof f);
+    f.path = path;
+    f.options.shard_length = shard_length;
+    f.options.buffer_size = 4096;
+    f.options.env.allocator = &memory.allocator;
+    return f;
+}
+
+static void film_open(film *f, bool resume) {
+    crash_device_start(&f->device, &disk.io);
+    f->options.env.io = &f->device.io;
+    f->options.resume = resume;
+    assert_opens(
+        f->writer, bags_writer_open(f->path, film_fields, 3, &f->options, &said));
+    f->id = bags_writer_resumed(f->writer);
+}
+
+static bags_view frame(uint64_t id, uint64_t item, int take) {
+    static char text[64];
+    int size = snprintf(
+        text, sizeof text, "datapoint %d, frame %d, take %d", (int)id, (int)item, take);
+    bags_view out = {(const unsigned char *)text, (size_t)size};
+    return out;
+}
+
+static void film_push(film *f, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        bags_view data = frame(f->id, f->item++, f->take);
+        bags_value item = bags_bytes(data.data, data.size);
+        assert_ok(bags_writer_push(f->writer, "clip", &item, &said));
+    }
+}
+
+static void film_begin(film *f, bool with_note, uint64_t count) {
+    bags_value id = bags_uint(f->id), note = bags_utf8("a note");
+    f->item = 0;
+    assert_ok(bags_writer_begin(f->writer, &said));
+    assert_ok(bags_writer_set(f->writer, "id", &id, &said));
+    if (with_note)
+        assert_ok(bags_writer_set(f->writer, "note", &note, &said));
+    film_push(f, count);
+}
+
+static void film_end(film *f) {
+    assert_ok(bags_writer_end(f->writer, &said));
+    f->id++;
+}
+
+static void film_add(film *f, uint64_t count) {
+    film_begin(f, true, count);
+    film_end(f);
+}
+
+static void film_flush(film *f) { assert_ok(bags_writer_flush(f->writer, &said)); }
+
+static void film_crash(film *f) { crash_writer(&f->device, f->writer); }
+
+/* A dataset that was closed, whose datapoints have so many items. */
+static void film_complete(
+    film *like, const char *path, const uint64_t *items, int count) {
+    film f = film_on(path, like->options.shard_length);
+    f.options.checksum = like->options.checksum;
+    film_open(&f, false);
+    for (int i = 0; i < count; i++)
+        film_add(&f, items[i]);
+    assert_ok(bags_writer_close(f.writer, &said));
+}
+
+/* The datapoints, the last of which was of this take, have so many items; their notes
+ * are ignored. */
+static void check_film(
+    const char *path, const uint64_t *items, uint64_t count, int take) {
+    bags_row row = {0};
+    bags_reader *reader;
+    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    assert_int_equal(bags_reader_length(reader), count);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+        assert_int_equal(bags_row_bytes(&row, 1, 0).data[0], i);
+        assert_int_equal(bags_row_length(&row, 0), items[i]);
+        for (uint64_t k = 0; k < items[i]; k++) {
+            bags_view expected = frame(i, k, i + 1 == count ? take : 0);
+            assert_bytes(bags_row_bytes(&row, 0, k), expected.data, expected.size);
+        }
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    assert_ok(bags_verify(path, NULL, NULL, &said));
+}
+
+static bags_code recover_with(film *f, reported *t, bool dry_run, bool drop,
+    const bags_entry *values, size_t count) {
+    bags_recover_options options = recover_options(t);
+    options.dry_run = dry_run;
+    options.drop_partial = drop;
+    options.values = values;
+    options.values_count = count;
+    return bags_recover(f->path, &options, &t->report, &said);
+}
+
+#define PARTIAL_NAMES                                                                  \
+    "clip.bag clip.idx id.bag id.idx note.bag note.idx refs.bag refs.idx "             \
+    "refs.partial spec.json.partial"
+
+static void what_was_flushed_of_a_datapoint_is_recovered(void **state) {
+    static const uint64_t items[] = {2, 400};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        reported dry, t;
+        int before = i % 2; /* datapoints */
+        film f = film_on(at("set%d", i), i / 2 % 2 ? 10 : 0);
+        f.options.checksum = i / 4;
+        film_open(&f, false);
+        if (before)
+            film_add(&f, 2);
+        film_begin(&f, true, 300);
+        film_flush(&f);
+        film_push(&f, 100);
+        film_flush(&f);
+        film_push(&f, 500); /* more than a buffer */
+        film_crash(&f);
+        const char *shard = i / 2 % 2 ? at("set%d/000000", i) : f.path;
+        if (i == 0)
+            assert_names(shard, PARTIAL_NAMES);
+        copy_tree(f.path, at("copy"));
+        assert_ok(recover_with(&f, &dry, true, false, NULL, 0));
+        assert_same_tree(f.path, at("copy"));
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        assert_memory_equal(&dry.report, &t.report, sizeof t.report);
+        assert_int_equal(dry.shards[0].items, 400);
+        assert_int_equal(t.shards[0].action, BAGS_RECOVERY_FINISHED);
+        assert_int_equal(t.shards[0].length, before + 1);
+        assert_true(t.shards[0].partial && dry.shards[0].partial);
+        assert_int_equal(t.shards[0].items, 400);
+        assert_true(t.shards[0].truncated > 0);
+        film_complete(&f, at("complete%d", i), items + 1 - before, before + 1);
+        assert_same_tree(f.path, at("complete%d", i));
+        check_film(f.path, items + 1 - before, (uint64_t)before + 1, 0);
+        remove_tree(at("copy"));
+    }
+}
+
+/* A file of the dataset is as it would be without the flushes. */
+static void flushes_of_datapoints_that_are_ended_leave_no_trace(void **state) {
+    static const uint64_t items[] = {5, 7, 3};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        film f = film_on(at("set%d", i), i ? 2 : 0);
+        film_open(&f, false);
+        for (int k = 0; k < 3; k++) {
+            film_begin(&f, true, items[k] - 1);
+            assert_ok(k % 2 ? bags_writer_sync(f.writer, &said)
+                            : bags_writer_flush(f.writer, &said));
+            film_push(&f, 1);
+            film_end(&f);
+        }
+        assert_ok(bags_writer_close(f.writer, &said));
+        film_complete(&f, at("complete%d", i), items, 3);
+        assert_same_tree(f.path, at("complete%d", i));
+    }
+}
+
+static void what_has_no_value_or_was_not_flushed_is_not_recovered(void **state) {
+    static const uint64_t items[] = {2};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        film_open(&f, false);
+        film_add(&f, 2);
+        film_flush(&f);
+        if (i == 0) { /* it has nothing yet */
+            assert_ok(bags_writer_begin(f.writer, &said));
+            film_flush(&f);
+        } else {
+            film_begin(&f, true, i == 1 ? 900 : 3);
+        }
+        if (i == 2) {
+            film_flush(&f);
+            bags_writer_cancel(f.writer);
+        }
+        film_crash(&f);
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        assert_false(t.shards[0].partial);
+        check_film(f.path, items, 1, 0);
+    }
+}
+
+static void a_field_without_a_value_stops_recovery_which_names_it(void **state) {
+    static const uint64_t items[] = {2, 40};
+    bags_value note = bags_utf8("given"), number = bags_uint(1), notes[2];
+    bags_entry given = {"note", &note, 1}, wrong = {"note", &number, 1};
+    bags_entry unknown = {"nota", &note, 1}, sequence = {"clip", &note, 1};
+    bags_entry two = {"note", notes, 2}, other = {"id", &number, 1};
+    bags_entry both[2];
+    reported t;
+    (void)state;
+    notes[0] = notes[1] = note;
+    both[0] = other;
+    both[1] = given;
+    film f = film_on(at("set"), 0);
+    film_open(&f, false);
+    film_add(&f, 2);
+    film_begin(&f, false, 40);
+    film_flush(&f);
+    film_crash(&f);
+    copy_tree(f.path, at("copy"));
+    for (int dry = 0; dry < 2; dry++) {
+        assert_fails(BAGS_ERROR_UNFINISHED, recover_with(&f, &t, dry, false, NULL, 0));
+        assert_says(
+            "set: field \"note\": datapoint 1: no value*with values*drop_partial");
+        assert_int_equal(t.shards[0].action, BAGS_RECOVERY_FAILED);
+        assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &unknown, 1));
+        assert_says("field \"nota\": unknown field");
+        assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &sequence, 1));
+        assert_says("clip*sequence");
+        assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &two, 1));
+        assert_says("note*exactly one value");
+    }
+    f.options.resume = true;
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_writer_open(f.path, film_fields, 3, &f.options, &said));
+    assert_says("note*bags_recover");
+    assert_same_tree(f.path, at("copy"));
+    /* What cannot be encoded is found when recovery has begun, and it can be repeated. */
+    assert_fails(BAGS_ERROR_VALUE, recover_with(&f, &t, false, false, &wrong, 1));
+    assert_says("note*datapoint 1*");
+    /* A value that was set stays. */
+    assert_ok(recover_with(&f, &t, false, false, both, 2));
+    assert_true(t.shards[0].partial);
+    check_film(f.path, items, 2, 0);
+    bags_reader *reader;
+    bags_row row = {0};
+    assert_opens(reader, bags_reader_open(f.path, NULL, &said));
+    assert_ok(bags_reader_get(reader, 1, NULL, 0, &row, &said));
+    assert_text(bags_row_bytes(&row, 2, 0), "given");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+/* The value needs the dictionary of the shard, or the codec makes one for it. */
+static void a_value_that_is_given_is_encoded_with_the_dictionary(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        toy made = {0, 7, false, false, 0, 0, 0, 0};
+        bags_registry *registry = toy_registry(&made);
+        bags_value note = bags_utf8("given"), found;
+        bags_entry given = {"note", &note, 1};
+        bags_reader_options reading;
+        bags_row row = {0};
+        bags_reader *reader;
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        f.options.registry = registry;
+        film_open(&f, false);
+        if (i)
+            film_add(&f, 2);
+        film_begin(&f, false, 40);
+        film_flush(&f);
+        film_crash(&f);
+        bags_recover_options options = recover_options(&t);
+        options.values = &given;
+        options.values_count = 1;
+        options.registry = registry;
+        assert_ok(bags_recover(f.path, &options, &t.report, &said));
+        assert_true(exists(at("set%d/note.dict", i)));
+        memset(&reading, 0, sizeof reading);
+        reading.registry = registry;
+        assert_opens(reader, bags_reader_open(f.path, &reading, &said));
+        assert_ok(bags_reader_get(reader, (uint64_t)i, NULL, 0, &row, &said));
+        assert_ok(bags_row_value(&row, 2, 0, NULL, &found, &said));
+        assert_int_equal(bags_row_bytes(&row, 2, 0).data[0], 'd');
+        assert_int_equal(found.size, 5);
+        assert_memory_equal(found.data, "given", 5);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+        bags_registry_free(registry);
+    }
+}
+
+static void a_datapoint_that_was_not_ended_is_dropped_on_request(void **state) {
+    static const uint64_t items[] = {2};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        reported dry, t;
+        film f = film_on(at("set%d", i), i / 2 ? 5 : 0);
+        film_open(&f, false);
+        if (i % 2)
+            film_add(&f, 2);
+        film_begin(&f, false, 40);
+        film_flush(&f);
+        film_crash(&f);
+        assert_ok(recover_with(&f, &dry, true, true, NULL, 0));
+        assert_ok(recover_with(&f, &t, false, true, NULL, 0));
+        assert_memory_equal(&dry.report, &t.report, sizeof t.report);
+        assert_int_equal(
+            t.shards[0].action, i % 2 ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED);
+        assert_non_null(strstr(t.reasons[0], "not ended"));
+        assert_true(t.shards[0].truncated > 40 * 30 && !t.shards[0].partial);
+        if (i % 2) {
+            film_complete(&f, at("complete%d", i), items, 1);
+            assert_same_tree(f.path, at("complete%d", i));
+        } else {
+            assert_false(exists(i ? at("set%d/000000", i) : f.path));
+        }
+    }
+}
+
+static void a_resumed_writer_counts_and_continues_after_what_was_flushed(void **state) {
+    static const uint64_t items[] = {2, 40, 6, 1};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        film f = film_on(at("set%d", i), i ? 3 : 0);
+        film_open(&f, false);
+        film_add(&f, 2);
+        film_begin(&f, true, 40);
+        film_flush(&f);
+        film_push(&f, 300);
+        film_crash(&f);
+        film_open(&f, true);
+        assert_int_equal(bags_writer_resumed(f.writer), 2);
+        assert_int_equal(bags_writer_length(f.writer), 0);
+        film_begin(&f, true, 6);
+        film_flush(&f);
+        film_crash(&f);
+        film_open(&f, true);
+        assert_int_equal(bags_writer_resumed(f.writer), 3);
+        film_add(&f, 1);
+        assert_ok(bags_writer_close(f.writer, &said));
+        film_complete(&f, at("complete%d", i), items, 4);
+        assert_same_tree(f.path, at("complete%d", i));
+    }
+    film f = film_on(at("appended"), 3);
+    film_open(&f, false);
+    film_begin(&f, true, 4);
+    film_flush(&f);
+    film_crash(&f);
+    f.options.resume = false;
+    f.options.append = true;
+    assert_refused(BAGS_ERROR_UNFINISHED,
+        bags_writer_open(f.path, film_fields, 3, &f.options, &said));
+    assert_says("datapoints: 1");
+}
+
+/* After its end the datapoint has what was flushed, at least; once that is flushed,
+ * everything. */
+static void a_datapoint_that_was_ended_has_all_items_once_it_is_flushed(void **state) {
+    static const uint64_t items[] = {4, 9};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        film_open(&f, false);
+        film_begin(&f, true, 4);
+        film_flush(&f);
+        film_push(&f, 5);
+        film_end(&f);
+        if (i)
+            film_flush(&f);
+        film_crash(&f);
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        assert_int_equal(t.shards[0].partial, i == 0);
+        check_film(f.path, items + i, 1, 0);
+    }
+}
+
+static void closing_a_datapoint_that_was_begun_leaves_what_was_flushed(void **state) {
+    static const uint64_t items[] = {2, 40};
+    reported t;
+    (void)state;
+    film f = film_on(at("set"), 0);
+    film_open(&f, false);
+    film_add(&f, 2);
+    film_begin(&f, true, 40);
+    film_flush(&f);
+    film_push(&f, 300);
+    assert_fails(BAGS_ERROR_STATE, bags_writer_close(f.writer, &said));
+    assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+    assert_true(t.shards[0].partial);
+    check_film(f.path, items, 2, 0);
+}
+
+/* A value is refused: what was flushed before stays, after end and close as well, which
+ * fail. Only cancel drops it. */
+static void a_refused_datapoint_keeps_what_was_flushed_until_it_is_dropped(
+    void **state) {
+    static const uint64_t items[][2] = {{2, 40}, {2, 43}, {2, 40}, {2, 40}, {2, 0}};
+    bags_value wrong = bags_uint(1);
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        film_open(&f, false);
+        film_add(&f, 2);
+        film_begin(&f, true, 40);
+        film_flush(&f);
+        film_push(&f, 3);
+        assert_fails(
+            BAGS_ERROR_VALUE, bags_writer_push(f.writer, "clip", &wrong, &said));
+        if (i == 1)
+            film_flush(&f);
+        if (i == 2) {
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_end(f.writer, &said));
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_begin(f.writer, &said));
+        }
+        if (i == 3) {
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_close(f.writer, &said));
+            f.writer = NULL;
+        }
+        if (i == 4)
+            bags_writer_cancel(f.writer);
+        film_crash(&f);
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        check_film(f.path, items[i], i == 4 ? 1 : 2, 0);
+    }
+}
+
+/* As after a power failure: each flush is found, and nothing that was not written. */
+static void damaged_drafts_lead_to_an_earlier_flush(void **state) {
+    static const uint64_t flushed[][2] = {{2, 0}, {2, 3}, {2, 5}, {2, 9}};
+    (void)state;
+    film f = film_on(at("model"), 0);
+    film_open(&f, false);
+    film_add(&f, 2);
+    film_begin(&f, true, 3);
+    film_flush(&f);
+    film_push(&f, 2);
+    film_flush(&f);
+    film_push(&f, 4);
+    film_flush(&f);
+    film_crash(&f);
+    bytes drafts = load(at("model/refs.partial"));
+    assert_int_equal(drafts.size, 3 * (8 + 3 * 16 + 4));
+    size_t one = drafts.size / 3;
+    for (size_t i = 0; i < 2 * drafts.size; i++) {
+        reported t;
+        size_t where = i % drafts.size;
+        bool truncated = i < drafts.size;
+        f.path = at("one");
+        copy_tree(at("model"), f.path);
+        drafts.data[where] ^= 0x5a;
+        save(at("one/refs.partial"), drafts.data, truncated ? where : drafts.size);
+        drafts.data[where] ^= 0x5a;
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        size_t found = truncated ? where / one : where / one == 2 ? 2 : 3;
+        check_film(f.path, flushed[found], found ? 2 : 1, 0);
+        assert_int_equal(t.shards[0].partial, found > 0);
+        remove_tree(f.path);
+    }
+    bytes_free(&drafts);
+}
+
+/* Its blobs are not in the files, as after a power failure. */
+static void flushed_items_that_are_missing_are_not_removed_silently(void **state) {
+    static const uint64_t items[] = {2, 3};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        film_open(&f, false);
+        if (i % 2)
+            film_add(&f, 2);
+        film_begin(&f, true, 3);
+        if (i / 2)
+            film_flush(&f);
+        film_push(&f, 4);
+        film_flush(&f);
+        film_crash(&f);
+        const char *journal = at("set%d/clip.idx", i);
+        resize_file(journal, file_size(journal) - (i / 2 ? 16 : 40));
+        if (i == 0) { /* nothing else exists: it stays */
+            assert_fails(
+                BAGS_ERROR_CORRUPT, recover_with(&f, &t, false, false, NULL, 0));
+            assert_says("set0*not complete*drop_partial");
+            assert_ok(recover_with(&f, &t, false, true, NULL, 0));
+            assert_false(exists(f.path));
+            continue;
+        }
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        assert_non_null(strstr(t.reasons[0], i == 1 ? "journal ends" : ""));
+        check_film(f.path, i == 2 ? items + 1 : items, i == 3 ? 2 : 1, 0);
+    }
+}
+
+static void live_readers_show_only_datapoints_that_were_ended(void **state) {
+    static const uint64_t items[] = {2, 40};
+    bags_reader_options options;
+    (void)state;
+    memset(&options, 0, sizeof options);
+    options.unfinished = BAGS_UNFINISHED_READ;
+    film f = film_on(at("set"), 0);
+    film_open(&f, false);
+    for (int i = 0; i < 2; i++) {
+        bags_reader *reader;
+        film_begin(&f, true, items[i]);
+        film_flush(&f);
+        assert_opens(reader, bags_reader_open(f.path, &options, &said));
+        assert_int_equal(bags_reader_length(reader), i);
+        bags_reader_close(reader);
+        film_end(&f);
+        film_flush(&f);
+    }
+    assert_ok(bags_writer_close(f.writer, &said));
+    check_film(f.path, items, 2, 0);
+}
+
+/* A writer that resumes ends the drafts of datapoints which it writes again. */
+static void drafts_of_an_earlier_writer_are_not_used_for_other_datapoints(
+    void **state) {
+    static const uint64_t items[] = {2, 3};
+    reported t;
+    (void)state;
+    film f = film_on(at("set"), 0);
+    film_open(&f, false);
+    film_add(&f, 2);
+    film_add(&f, 1);
+    assert_ok(bags_writer_begin(f.writer, &said));
+    film_push(&f, 4);
+    film_flush(&f);
+    film_crash(&f);
+    resize_file(at("set/refs.idx"), 8); /* a power failure: the second is lost */
+    film_open(&f, true);
+    assert_int_equal(f.id, 1);
+    film_add(&f, 3);
+    film_flush(&f);
+    f.take = 1;
+    film_begin(&f, true, 900);
+    film_crash(&f);
+    assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+    assert_false(t.shards[0].partial);
+    check_film(f.path, items, 2, 0);
+}
+
+static void abort_restores_what_was_flushed_before_resume(void **state) {
+    static const uint64_t items[] = {2, 40, 6};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        reported t;
+        film f = film_on(at("set%d", i), 0);
+        film_open(&f, false);
+        film_add(&f, 2);
+        film_begin(&f, true, 40);
+        film_flush(&f);
+        film_crash(&f);
+        film_open(&f, true);
+        film_begin(&f, true, 6);
+        film_flush(&f);
+        if (i == 1)
+            film_end(&f);
+        if (i == 2)
+            film_flush(&f);
+        bags_writer_abort(f.writer);
+        assert_ok(recover_with(&f, &t, false, false, NULL, 0));
+        assert_false(t.shards[0].partial); /* it was completed when it was resumed */
+        assert_string_equal(t.reasons[0], "");
+        check_film(f.path, items, 2, 0);
+    }
+    film f = film_on(at("new"), 0);
+    film_open(&f, false);
+    film_begin(&f, true, 6);
+    film_flush(&f);
+    bags_writer_abort(f.writer);
+    assert_false(exists(f.path));
+}
+
+static void each_worker_keeps_what_it_flushed(void **state) {
+    static const uint64_t items[] = {40};
+    bags_value note = bags_utf8("given");
+    bags_entry given = {"note", &note, 1};
+    reported t;
+    (void)state;
+    film f[3];
+    for (int i = 0; i < 3; i++) {
+        f[i] = film_on(at("set"), 5);
+        f[i].options.shard_start = (uint64_t)i;
+        f[i].options.shard_stop = 3;
+        film_open(&f[i], false);
+        film_begin(&f[i], i != 1, 40);
+        film_flush(&f[i]);
+        film_push(&f[i], 2);
+        film_crash(&f[i]);
+    }
+    /* The failure of one does not stop the others. */
+    assert_fails(BAGS_ERROR_UNFINISHED, recover_with(f, &t, false, false, NULL, 0));
+    assert_says("000001*note");
+    assert_int_equal(t.report.finished_now, 2);
+    assert_int_equal(t.report.failed, 1);
+    assert_ok(recover_with(f, &t, false, false, &given, 1));
+    assert_int_equal(t.report.finished_before, 2);
+    assert_int_equal(t.report.finished_now, 1);
+    for (int i = 0; i < 3; i++)
+        check_film(at("set/%06d", i), items, 1, 0);
+}
+
 #undef TEST
 #define TEST(function)                                                                 \
     cmocka_unit_test_setup_teardown(function, quick_setup, support_teardown)
@@ -1334,6 +1992,7 @@ int main(void) {
         TEST(a_damaged_record_is_an_error_and_stays),
         TEST(a_shard_with_tables_but_no_journals_is_not_removed),
         TEST(the_shard_of_a_running_writer_is_left_alone),
+        TEST(an_unfinished_shard_is_said_to_be_written_or_left),
         TEST(the_shard_of_a_writer_in_another_process_is_left_alone),
         TEST(recovery_can_be_limited_to_the_shards_of_one_worker),
         TEST(a_resumed_dataset_equals_one_that_was_never_interrupted),
@@ -1362,6 +2021,22 @@ int main(void) {
         TEST(files_are_not_recovered),
         TEST(rows_without_any_journal_are_not_removed),
         TEST(a_bag_is_not_written_next_to_the_checksums_of_another),
+        TEST(what_was_flushed_of_a_datapoint_is_recovered),
+        TEST(flushes_of_datapoints_that_are_ended_leave_no_trace),
+        TEST(what_has_no_value_or_was_not_flushed_is_not_recovered),
+        TEST(a_field_without_a_value_stops_recovery_which_names_it),
+        TEST(a_value_that_is_given_is_encoded_with_the_dictionary),
+        TEST(a_datapoint_that_was_not_ended_is_dropped_on_request),
+        TEST(a_resumed_writer_counts_and_continues_after_what_was_flushed),
+        TEST(a_datapoint_that_was_ended_has_all_items_once_it_is_flushed),
+        TEST(closing_a_datapoint_that_was_begun_leaves_what_was_flushed),
+        TEST(a_refused_datapoint_keeps_what_was_flushed_until_it_is_dropped),
+        TEST(damaged_drafts_lead_to_an_earlier_flush),
+        TEST(flushed_items_that_are_missing_are_not_removed_silently),
+        TEST(live_readers_show_only_datapoints_that_were_ended),
+        TEST(drafts_of_an_earlier_writer_are_not_used_for_other_datapoints),
+        TEST(abort_restores_what_was_flushed_before_resume),
+        TEST(each_worker_keeps_what_it_flushed),
     };
     return cmocka_run_group_tests_name("recover", tests, NULL, NULL);
 }

@@ -241,9 +241,11 @@ static const plant plants[] = {
     {SAVE, "refs.bag", "", 0, 0, false,
         {NULL, "refs", FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
     {UNFINISH, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
+        {NULL, NULL,
+            FILE_FAULT(
+                BAGS_ERROR_UNFINISHED, "unfinished*no writer*run bags_recover")}},
     {LOCK, "spec.json", NULL, 0, 0, false,
-        {NULL, NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
+        {NULL, NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "unfinished*is running")}},
     {MISS, NULL, NULL, 0, 0, false,
         {"x", NULL, FILE_FAULT(BAGS_ERROR_GAP, "missing shards 20 ")}},
     {TWICE, NULL, NULL, 0, 0, false,

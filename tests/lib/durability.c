@@ -331,10 +331,214 @@ void drop_journals(const bags_io *io, const char *path) {
         io->kind(io->user, inner, &kind);
         if (kind == BAGS_PATH_DIRECTORY)
             drop_journals(io, inner);
-        else if (finished && ending && strcmp(ending, ".idx") == 0)
+        else if (finished && ending &&
+                 (strcmp(ending, ".idx") == 0 || strcmp(ending, ".partial") == 0))
             io->remove(io->user, inner);
     }
     free(l);
+}
+
+/* ---- datapoints in pieces ---- */
+
+static const bags_field pieces_fields[] = {{"id", "int(8)"}, {"clip", "bytes[]"}};
+
+void pieces_start(
+    in_pieces *p, const char *path, uint64_t shard_length, const bags_io *io) {
+    memset(p, 0, sizeof *p);
+    p->path = path;
+    p->options.shard_length = shard_length;
+    p->options.buffer_size = 4096;
+    p->options.env.io = io;
+}
+
+/* An item of datapoint `index`; some are longer than half a buffer. */
+static bags_view piece(uint64_t index, uint64_t begun, uint64_t item) {
+    static unsigned char data[2400];
+    bags_view out = {data, item % 3 == 1 ? sizeof data : 40};
+    fill(data, out.size, 10000 * index + 1000 * begun + item);
+    return out;
+}
+
+static void pieces_certain(in_pieces *p, uint64_t length, uint64_t items) {
+    p->certain_length = length;
+    p->certain_items = items;
+    if (p->changed)
+        p->changed(p);
+}
+
+static bags_code pieces_push(in_pieces *p, uint64_t count, bags_error *err) {
+    uint64_t index = p->ended;
+    bags_code code = BAGS_OK;
+    for (uint64_t i = 0; i < count && !code; i++) {
+        bags_view data = piece(index, p->begun[index], p->items[index]++);
+        bags_value item = bags_blob(data.data, data.size);
+        p->where = "bags_writer_push";
+        code = bags_writer_push(p->writer, "clip", &item, err);
+    }
+    return code;
+}
+
+static bags_code pieces_begin(in_pieces *p, uint64_t count, bags_error *err) {
+    bags_value id = bags_uint(p->ended);
+    p->most = p->ended + 1;
+    p->where = "bags_writer_begin";
+    bags_code code = bags_writer_begin(p->writer, err);
+    if (code)
+        return code;
+    p->begun[p->ended]++;
+    p->items[p->ended] = 0;
+    p->where = "bags_writer_set";
+    code = bags_writer_set(p->writer, "id", &id, err);
+    return code ? code : pieces_push(p, count, err);
+}
+
+static bags_code pieces_flush(in_pieces *p, bool begun, bool sync, bags_error *err) {
+    p->where = sync ? "bags_writer_sync" : "bags_writer_flush";
+    bags_code code =
+        sync ? bags_writer_sync(p->writer, err) : bags_writer_flush(p->writer, err);
+    if (!code && (sync || !p->syncs))
+        pieces_certain(p, p->ended, begun ? p->items[p->ended] : 0);
+    return code;
+}
+
+static bags_code pieces_end(in_pieces *p, bags_error *err) {
+    uint64_t shards = bags_writer_shards(p->writer);
+    p->where = "bags_writer_end";
+    bags_code code = bags_writer_end(p->writer, err);
+    if (!code)
+        p->fewest[p->ended] = p->items[p->ended];
+    p->ended += !code;
+    if (!code && bags_writer_shards(p->writer) > shards)
+        pieces_certain(p, p->ended, 0);
+    return code;
+}
+
+static void pieces_cancel(in_pieces *p) {
+    if (p->certain_items && p->certain_length == p->ended)
+        pieces_certain(p, p->ended, 0);
+    p->where = "bags_writer_cancel";
+    bags_writer_cancel(p->writer);
+}
+
+static bags_code pieces_open(in_pieces *p, bool resume, bags_error *err) {
+    p->options.resume = resume;
+    p->where = "bags_writer_open";
+    p->writer = bags_writer_open(p->path, pieces_fields, 2, &p->options, err);
+    return p->writer ? BAGS_OK : err->code;
+}
+
+#define PIECE(call)                                                                    \
+    do {                                                                               \
+        bags_code code = (call);                                                       \
+        if (code)                                                                      \
+            return code;                                                               \
+    } while (0)
+
+bags_code pieces_write(in_pieces *p, bags_error *err) {
+    PIECE(pieces_open(p, false, err));
+    /* 0: never flushed; then flushed twice, ended and not flushed; then flushed. */
+    PIECE(pieces_begin(p, 2, err));
+    PIECE(pieces_end(p, err));
+    PIECE(pieces_begin(p, 3, err));
+    PIECE(pieces_flush(p, true, false, err));
+    PIECE(pieces_push(p, 2, err));
+    PIECE(pieces_flush(p, true, true, err));
+    PIECE(pieces_push(p, 3, err));
+    PIECE(pieces_end(p, err));
+    PIECE(pieces_begin(p, 4, err));
+    PIECE(pieces_flush(p, true, false, err));
+    PIECE(pieces_end(p, err));
+    PIECE(pieces_flush(p, false, false, err));
+    /* 3: cancelled after a flush and after a sync; then others are in its place. */
+    PIECE(pieces_begin(p, 5, err));
+    PIECE(pieces_flush(p, true, false, err));
+    pieces_cancel(p);
+    PIECE(pieces_begin(p, 3, err));
+    PIECE(pieces_flush(p, true, true, err));
+    PIECE(pieces_push(p, 2, err));
+    pieces_cancel(p);
+    PIECE(pieces_begin(p, 6, err));
+    PIECE(pieces_end(p, err));
+    /* 4: synced, flushed, and more in a full buffer. */
+    PIECE(pieces_begin(p, 2, err));
+    PIECE(pieces_flush(p, true, true, err));
+    PIECE(pieces_push(p, 1, err));
+    PIECE(pieces_flush(p, true, false, err));
+    return pieces_push(p, 7, err);
+}
+
+bags_code pieces_resume(in_pieces *p, bags_error *err) {
+    PIECE(pieces_open(p, true, err));
+    p->ended = bags_writer_resumed(p->writer);
+    if (p->ended < p->certain_length + (p->certain_items > 0) || p->ended > p->most)
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "%d datapoints were resumed", (int)p->ended);
+    if (p->certain_length < p->ended) /* it was not ended, or that was not flushed */
+        p->fewest[p->certain_length] = p->certain_items;
+    bags_code code = pieces_begin(p, 2, err);
+    if (!code)
+        code = pieces_flush(p, true, false, err);
+    if (!code)
+        code = pieces_end(p, err);
+    bags_code closed = bags_writer_close(p->writer, code ? NULL : err);
+    p->writer = NULL;
+    return code ? code : closed;
+}
+
+static bool is_piece(
+    const bags_row *row, uint64_t index, uint64_t begun, uint64_t item) {
+    bags_view expected = piece(index, begun, item);
+    bags_view found = bags_row_bytes(row, 0, item);
+    return found.size == expected.size &&
+           memcmp(found.data, expected.data, found.size) == 0;
+}
+
+const char *pieces_fault(const in_pieces *p, const bags_io *io) {
+    static char text[250];
+    bags_reader_options options;
+    bags_error err;
+    bags_row row = {0};
+    const char *fault = NULL;
+    uint64_t at_point = 0;
+    memset(&options, 0, sizeof options);
+    options.env.io = io;
+    options.unfinished = BAGS_UNFINISHED_SKIP;
+    bags_reader *reader = bags_reader_open(p->path, &options, &err);
+    uint64_t length = reader ? bags_reader_length(reader) : 0;
+    if (length < p->certain_length + (p->certain_items > 0) || length > p->most)
+        fault = "length";
+    for (uint64_t i = 0; i < length && !fault; i++) {
+        /* Recovery may have completed the last one. */
+        uint64_t least = i == p->certain_length ? p->certain_items : 0;
+        if (i < p->certain_length || i + 1 < length)
+            least = p->fewest[i];
+        if (p->only_certain && i >= p->certain_length + (p->certain_items > 0))
+            break;
+        if (bags_reader_get(reader, i, NULL, 0, &row, &err))
+            fault = err.message;
+        uint64_t items = fault ? 0 : bags_row_length(&row, 0);
+        if (!fault && ((items > p->items[i] && !p->only_certain) || items < least))
+            fault = "items";
+        items = p->only_certain ? least : items;
+        uint64_t most = p->begun[i] + (p->any_begun ? 3 : 0), begun = p->begun[i];
+        while (begun < most && items && !is_piece(&row, i, begun, 0))
+            begun++;
+        for (uint64_t k = 0; k < items && !fault; k++)
+            fault = is_piece(&row, i, begun, k) ? NULL : "an item";
+        if (!fault && bags_row_bytes(&row, 1, 0).data[0] != i)
+            fault = "an id";
+        if (fault)
+            at_point = i;
+    }
+    if (fault)
+        snprintf(text, sizeof text,
+            "datapoint %d: wrong %.90s; %d datapoints and %d items were certain, %d "
+            "exist, at most %d",
+            (int)at_point, fault, (int)p->certain_length, (int)p->certain_items,
+            (int)length, (int)p->most);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return fault ? text : NULL;
 }
 
 /* ---- crashes ---- */

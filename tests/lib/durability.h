@@ -66,9 +66,44 @@ finding work_check(const work *w, const bags_reader *reader);
 bags_reader *work_read(
     const work *w, const bags_reader_options *options, bags_error *err);
 
-/* Remove the .idx files of finished shards, which a crash between the commit
- * and their removal leaves. */
+/* Remove the .idx files and refs.partial of finished shards, which a crash between the
+ * commit and their removal leaves. */
 void drop_journals(const bags_io *io, const char *path);
+
+/*
+ * A program that flushes, or syncs, inside of datapoints. Datapoint i has the plain field
+ * "id", i, and the sequence "clip"; an item of it states i, its number, and how often
+ * datapoint i was begun.
+ */
+enum { PIECES_MOST = 8 };
+typedef struct in_pieces {
+    const char *path;
+    bags_writer_options options;
+    bool syncs; /* certain is only what was synced, not what was flushed */
+    void (*changed)(struct in_pieces *p); /* what is certain has changed; or NULL */
+    void *user;
+    bags_writer *writer;
+    const char *where;            /* the step that failed */
+    uint64_t ended;               /* datapoints */
+    uint64_t most;                /* datapoints that may exist */
+    uint64_t begun[PIECES_MOST];  /* how often */
+    uint64_t items[PIECES_MOST];  /* that may exist, */
+    uint64_t fewest[PIECES_MOST]; /* and of those that ended, must exist */
+    bool only_certain;            /* for pieces_fault: other bytes may be wrong */
+    bool any_begun;               /* and items may be of an earlier time */
+    uint64_t certain_length;      /* datapoints that must exist, */
+    uint64_t certain_items;       /* and items of the next; 0: it need not exist */
+} in_pieces;
+
+void pieces_start(
+    in_pieces *p, const char *path, uint64_t shard_length, const bags_io *io);
+/* Datapoints that are flushed, synced, cancelled and ended in all orders; the last one is
+ * not ended. The writer stays open. */
+bags_code pieces_write(in_pieces *p, bags_error *err);
+/* Resume, append one more and close. */
+bags_code pieces_resume(in_pieces *p, bags_error *err);
+/* Compare what a reader finds; unfinished shards are skipped. NULL, or what is wrong. */
+const char *pieces_fault(const in_pieces *p, const bags_io *io);
 
 /* A device that a crash stops, above a watch: if the watch fails for good at a
  * write, half of that write is done. Pass `io` to the library. */

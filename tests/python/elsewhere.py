@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import shutil
 import signal
+import struct
 import sys
 import tarfile
 import threading
@@ -34,6 +35,15 @@ def _check(reader, count=50):
         assert (row.pop('a') == want.pop('a')).all() and row == want
 
 
+def _crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def a_killed_writer_is_recovered_or_resumed():
     program = ('import bags, os\nfrom elsewhere import SPEC, _point\n'
                'w = bags.ShardedDatasetWriter("x", SPEC, shard_length=20)\n'
@@ -42,11 +52,19 @@ def a_killed_writer_is_recovered_or_resumed():
     os.environ['PYTHONPATH'] += f':{HERE}'
     python(program, code=-signal.SIGKILL)
     shutil.copytree('x', 'y')
-    assert [f['message'] for f in bags.verify('x')] and not bags.verify('x', unfinished='skip')
+    assert 'run bags.recover' in bags.verify('x')[0]['message']
+    assert not bags.verify('x', unfinished='skip')
     assert bags.recover('x', dry_run=True)['length'] == 13
     report = bags.recover('x')
     assert (report['finished_before'], report['finished_now'], report['length']) == (1, 1, 13)
     _check(bags.DatasetReader('x'), 33)
+    # As a program in C leaves it that flushed a datapoint with one value.
+    draft = struct.pack(f'<{1 + 2 * len(SPEC)}Q', 13, 0, 1, *[0] * (2 * len(SPEC) - 2))
+    shutil.copytree('y', 'z')
+    pathlib.Path('z/000001/refs.partial').write_bytes(draft + struct.pack('<I', _crc32c(draft)))
+    raises(bags.DataError, bags.recover, 'z', says='datapoint 13: no value')
+    assert bags.recover('z', drop_partial=True)['length'] == 13
+    _check(bags.DatasetReader('z'), 33)
     with bags.ShardedDatasetWriter('y', SPEC, shard_length=20, resume=True) as writer:
         assert writer.resumed == 33
         for i in range(33, 50):

@@ -44,8 +44,14 @@ def _count(name, path, **options):
     return unpack(f'{name} report', _run(name, path, b'', pack(name, options, f'{path}: ')))
 
 
-def recover(path, *, dry_run=False, keep_idx=False, sync=True, shard_start=0, shard_step=0):
-    """Finish what crashed writers left; a dict of numbers of shards, datapoints and bytes."""
+def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, sync=True,
+            shard_start=0, shard_step=0):
+    """Finish what crashed writers left; a dict of numbers of shards, datapoints and bytes.
+
+    A datapoint that a program in C flushed and did not end is kept with what was flushed,
+    or with drop_partial removed. If it has no value for a field, that is a DataError: the
+    command's `bags recover --set FIELD=JSON` gives it one.
+    """
     return _count('recover', **locals())
 
 

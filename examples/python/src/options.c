@@ -44,6 +44,7 @@ static const Member writer[] = {WRITER("Q", shard_size), WRITER("Q", shard_lengt
 
 static const Member recover[] = {MEMBER("?", bags_recover_options, dry_run),
     MEMBER("?", bags_recover_options, keep_idx),
+    MEMBER("?", bags_recover_options, drop_partial),
     AS("sync", "!", bags_recover_options, no_sync), WORKER(bags_recover_options), {0}};
 #define RECOVERED(name) MEMBER("Q", bags_recover_report, name)
 static const Member recovered[] = {RECOVERED(finished_before), RECOVERED(finished_now),
