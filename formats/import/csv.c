@@ -138,7 +138,7 @@ static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
 static bags_code cv_read_separator(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     static const char word[] = "sep=";
-    size_t i = 0, size;
+    size_t i = 0, size = 0;
     while (i < 4 && (cv_byte(s, i) | (i < 3 ? 32 : 0)) == word[i])
         i++;
     int byte = i == 4 ? cv_byte(s, 4) : CV_END;
@@ -263,8 +263,8 @@ static bags_code cv_skip_comments(bags_source *s, size_t count, bool report) {
     cv_state *c = (cv_state *)s->state;
     while (cv_byte(s, 0) == '#') {
         size_t at = 0, size = 0, values = 1;
-        for (int byte; byte = cv_byte(s, at), !cv_is_end(s, at, byte, &size); at++)
-            values += c->separator && byte == c->separator;
+        for (; !cv_is_end(s, at, cv_byte(s, at), &size); at++)
+            values += c->separator && cv_byte(s, at) == c->separator;
         if (c->failed || values == count)
             break;
         if (report)
