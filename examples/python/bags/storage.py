@@ -3,6 +3,7 @@ import contextlib
 import errno
 import os
 import posixpath
+import re
 
 from . import _core
 from .options import number, suggest
@@ -76,6 +77,25 @@ def _archive(path):
                 '://' in name or os.path.isfile(name)):
             return name
     return None
+
+
+def local(path):
+    """The path, as bytes; ValueError: a URL."""
+    text = os.fsdecode(path)
+    if '://' in text:
+        shown = re.sub('(?<=://)(?=.*[@?]).*', '...', text)  # a part of it may be secret
+        raise ValueError(f'{shown}: a URL, but a local path is required; `bags copy` copies datasets '
+                         'from servers, and to s3://')
+    return os.fsencode(path)
+
+
+def writable(path):
+    """The path of something that is written, as bytes; ValueError: a URL, or of an archive."""
+    text = os.fsdecode(path)
+    if text.rstrip('/').endswith(('.zip', '.tar')) or _archive(text):
+        raise ValueError(f'{text}: an archive, which is only read; choose another name, and '
+                         'bags.write_zip makes a .zip of a dataset')
+    return local(path)
 
 
 def hooks(path, storage):

@@ -4,7 +4,7 @@ import sys
 
 from . import _core
 from .options import pack, unpack
-from .storage import hooks
+from .storage import hooks, local, writable
 
 
 class Index(_core.Index):
@@ -37,7 +37,7 @@ class Index(_core.Index):
 
 def _run(name, path, other=b'', options=b''):
     """The report of a function of C, as bytes."""
-    return _core.tool(name, os.fsencode(path), other, options, None, [])
+    return _core.tool(name, writable(path), other, options, None, [])
 
 
 def _count(name, path, **options):
@@ -75,7 +75,7 @@ def finalize(path):
 def write_zip(dataset, path, *, whole=False):
     """Write a dataset as one zip file, which readers open as PATH. whole: also with blobs that no
     datapoint refers to, such as those that `bags derive` did not select."""
-    _run('zip', dataset, os.fsencode(path), bytes([bool(whole)]))
+    _core.tool('zip', local(dataset), local(path), bytes([bool(whole)]), None, [])
 
 
 def build_index(path, field):

@@ -1,6 +1,8 @@
 /* bag.c - BagReader and BagWriter: one file of blobs. */
 #include "core.h"
 
+#include <time.h>
+
 /* ---- reader ---- */
 
 /* A Bag in memory: the object must have a buffer. */
@@ -132,7 +134,13 @@ PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
 
 /* ---- writer ---- */
 
-/* _core.BagWriter(path, options) */
+static double seconds_now(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* _core.BagWriter(path, flush_seconds, options) */
 static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     Written *out = (Written *)self;
     PyObject *path, *named;
@@ -140,10 +148,16 @@ static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     bag_writer_options options;
     bags_error err;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "OO", &path, &named) || !begin_init(self) ||
-        !take_struct(&options, sizeof options, named) ||
+    if (!PyArg_ParseTuple(args, "OdO", &path, &out->flush_seconds, &named) ||
+        !begin_init(self) || !take_struct(&options, sizeof options, named) ||
         !PyUnicode_FSConverter(path, &name))
         return -1;
+    if (!(out->flush_seconds >= 0)) {
+        PyErr_Format(
+            PyExc_ValueError, "%S: flush_seconds out of range (minimum 0)", path);
+        return -1;
+    }
+    out->flushed = seconds_now();
     if (begin_writer(out, path) &&
         !(out->bag = bag_writer_open(PyBytes_AsString(name), &options, &err)))
         raise_error(out->base.state, &err, path);
@@ -157,8 +171,13 @@ typedef struct Record {
 
 static bags_code append_record(Written *out, void *data, bags_error *err) {
     Record *record = (Record *)data;
-    return bag_writer_append(
+    bags_code code = bag_writer_append(
         out->bag, record->bytes.buf, (size_t)record->bytes.len, &record->index, err);
+    double now = !code && out->flush_seconds > 0 ? seconds_now() : out->flushed;
+    if (code || now - out->flushed < out->flush_seconds || now <= out->flushed)
+        return code;
+    out->flushed = now;
+    return bag_writer_flush(out->bag, err);
 }
 
 static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -178,8 +197,9 @@ static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
 static PyMethodDef out_methods[] = {
     {"append", KEYWORDS(out_append), METH_VARARGS | METH_KEYWORDS,
         "append(record, flush=True)\n--\n\n"
-        "Append bytes; returns their index. They are buffered: flush() passes\n"
-        "them to the system, whatever `flush` is here."},
+        "Append bytes; returns their index. They are buffered: flush(), and each\n"
+        "append flush_seconds after the last time, passes them to the system,\n"
+        "whatever `flush` is here."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot out_slots[] = {
     {Py_tp_init, out_init}, {Py_tp_methods, out_methods}, {0, NULL}};

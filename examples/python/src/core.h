@@ -188,6 +188,7 @@ typedef struct Written {
     uint64_t length, size;   /* kept when it is closed */
     uint64_t shards, resumed;
     bool running; /* the last shard is not full */
+    double flush_seconds, flushed; /* of a Bag: as in bags_writer_options; the last time */
     Arena *spare; /* of one call at a time */
 } Written;
 
