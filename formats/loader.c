@@ -1812,14 +1812,20 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
             l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
     bags_code code =
         bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
-    if (!code && o->sampler &&
-        (o->order.in_order || o->order.chunk || o->order.weights || o->order.take ||
-            o->order.selections || o->order.replacement || !o->sampler_length ||
-            o->sampler_length > UINT64_MAX >> 1 || (l->tokens && l->tokens->packed)))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "a sampler needs sampler_length, and excludes all of order except seed, "
-            "and "
-            "packed rows");
+    const format_rule rules[] = {
+        {o->order.in_order, "sampler and in_order are mutually exclusive"},
+        {o->order.chunk > 0, "sampler and chunk are mutually exclusive"},
+        {o->order.weights, "sampler and weights are mutually exclusive"},
+        {o->order.take > 0, "sampler and take are mutually exclusive"},
+        {o->order.selections, "sampler and selections are mutually exclusive"},
+        {o->order.replacement, "sampler and replacement are mutually exclusive"},
+        {l->tokens && l->tokens->packed,
+            "sampler and packed rows are mutually exclusive"},
+        {!o->sampler_length || o->sampler_length > UINT64_MAX >> 1,
+            "sampler_length must be 1 to 2^63-1"},
+    };
+    if (!code && o->sampler)
+        code = FORMAT_CHECK(rules, "", err);
     if (o->sampler)
         l->order.length = o->sampler_length;
     l->options.order.weights = NULL;

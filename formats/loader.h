@@ -716,7 +716,8 @@ typedef struct bags_loader_options {
     bool drop_last;   /* drop a short batch at the end of an epoch */
     uint64_t epochs;  /* end after epoch epochs - 1; 0: never */
     /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by at
-     * most one, and may be empty. */
+     * most one, and may be empty: of 101 datapoints, batches of 100 and 2 ranks, the last
+     * batch of rank 0 is. drop_last drops it for all ranks. */
     uint32_t rank, ranks;
     uint32_t threads; /* 0: the number of processors */
     bool

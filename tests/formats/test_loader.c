@@ -2053,7 +2053,7 @@ static void a_sampler_chooses_each_position_and_keeps_states(void **state) {
     options.sampler_length = 0;
     assert_true(
         !bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
-    assert_says("a sampler needs sampler_length");
+    assert_says("sampler_length must be 1 to 2^63-1");
     options.sampler_length = 1000;
     options.order.in_order = true;
     assert_true(

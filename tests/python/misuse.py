@@ -222,7 +222,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: bags.DatasetReader('x', shard_step='a'), "x: shard_step: 'str' object"),
             (ValueError, lambda: bags.DatasetReader('x', shard_step=3, shard_stop=2), 'x: shard_stop: 2 contradicts shard_step 3'),
             (ValueError, lambda: bags.verify('x', shard_step=3, shard_stop=2), 'shard_stop: 2 contradicts shard_step 3'),
-            (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] cannot be written"),
+            (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] is not supported"),
             (TypeError, lambda: bags.encoders['array'](np.ma.array([1, 2], mask=[0, 1])), "a mask are required, not <class 'numpy.ma.core.MaskedArray'>"),
             (TypeError, lambda: bags.encoders['tree']([np.ma.array([1, 2])]), 'values without a mask are required'),
             (TypeError, lambda: bags.encoders['zstd'](np.ma.array([1, 2])), 'values without a mask are required'),
@@ -262,7 +262,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: writer.append({**point, 'n': 1.5}), 'y: field "n": datapoint 0: an int is required, not <class \'float\'>'),
             (ValueError, lambda: writer.append({**point, 'w': ['\ud800']}), 'y: field "w": datapoint 0: \'\\ud800\' has surrogates'),
             (TypeError, lambda: writer.append({**point, 'a': [1]}), 'y: field "a": datapoint 0: an array is required, not <class \'list\'>; numpy.asarray'),
-            (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" cannot be written (expected bool'),
+            (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" is not supported (expected bool'),
             (ValueError, lambda: writer.append({**point, 'a': np.ones(1000)}), 'y: field "a": datapoint 0: dtype mismatch (float64, expected float32)'),
             (TypeError, lambda: writer.append(None), 'append() argument 1 must be dict'),
             # Objects
@@ -276,6 +276,52 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
     assert repr(reader.column('n')) == '<bags.Column "n" of \'x\', 50 datapoints>'
     assert repr(reader.index('n')) == "<bags.Index of 'x'>" and bag.path == 'x/n.bag' and writer.path == 'y'
     assert repr(bags.BagReader.__new__(bags.BagReader)) == '<bags.BagReader, not opened>'
+
+
+def messages_name_what_python_has():
+    spec = {'in_order': 'int', 's': 'int[]', 'j': 'jpeg', 'z': 'zstd(npy)'}
+    with bags.ShardedDatasetWriter('x in_order', spec, {**bags.encoders, 'jpeg': None}, shard_length=1) as writer:
+        for i in range(3):
+            writer.append({'in_order': i, 's': [1], 'j': b'x', 'z': np.zeros(3)})
+
+    def loader(**options):
+        return lambda: bags.Loader('x in_order', 2, **options)
+
+    def field(name, **options):
+        return loader(fields={name: options})
+    state = loader()().state_dict()
+    for kind, call, says in (
+            (ValueError, loader(shuffle=False, weights=[1]), 'x in_order: shuffle=False and weights are'),
+            (ValueError, loader(shuffle=False, chunk=2), 'shuffle=False and chunk are mutually exclusive'),
+            (ValueError, loader(shuffle=False, replacement=True), 'replacement and shuffle=False are mutually exclusive'),
+            (ValueError, loader(sampler=lambda epoch: []), 'sampler: epoch 0 has no datapoint'),
+            (ValueError, loader(sampler=lambda epoch: [1], shuffle=False), 'sampler and shuffle=False are'),
+            (ValueError, loader(sampler=lambda epoch: [1], rows=[1]), 'sampler and rows are mutually exclusive'),
+            (ValueError, field('in_order', shape=[1]), 'x in_order: field "in_order": shape, of at most 6 numbers, and dtype'),
+            (ValueError, field('j', width=3, height=3, resize=5), 'resize needs crop \'center\''),
+            (ValueError, field('j', width=3, height=3, area=(.1, .2)), 'need crop \'random\''),
+            (ValueError, lambda: loader(shuffle=False)().load_state_dict(state), 'weights, shuffle=False, drop_last'),
+            (TypeError, lambda: next(field('z', decode=len)()), 'which is its value only of utf8, bytes, msgpack and tree'),
+            (TypeError, lambda: next(field('in_order', decode=lambda blob: np.ones(2, '>f4'))()), 'elements ">f" is not supported'),
+            (FileNotFoundError, lambda: bags.DatasetReader('x in_order').index('in_order'),
+             "bags.build_index('x in_order', 'in_order') builds one: 'x in_order'"),
+            (ValueError, lambda: bags.DatasetReader('s3://b/x', storage={'key': 'k'}), 'storage: key without secret')):
+        raises(kind, call, says=says)
+    bags.build_index('x in_order', 'in_order')
+    with open('x in_order/000001/refs.bag', 'ab') as file:
+        file.write(bytes(8))
+    raises(bags.DataError, lambda: bags.DatasetReader('x in_order').index('in_order'), says='x in_order')
+    shutil.rmtree('x in_order/000001')
+    raises(bags.DataError, bags.DatasetReader, 'x in_order', says='close gaps with bags.finalize')
+    raises(ValueError, lambda: bags.DatasetReader('x in_order', allow_gaps=True, shard_start=3), says='x in_order: shard_start')
+
+
+def an_empty_slice_of_a_rank_has_no_rows():
+    _write('x', 101, {'n': 'i64'}, lambda i: {'n': i})
+    for drop in (False, True):
+        lengths = [[len(batch['n']) for batch in bags.Loader('x', 100, rank=rank, ranks=2, drop_last=drop)]
+                   for rank in (0, 1)]
+        assert lengths == ([[50], [50]] if drop else [[50, 0], [50, 1]])
 
 
 def errors_of_codecs_have_a_note_of_the_place():

@@ -246,7 +246,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
     def index(self, name):
         """The index of a field, which build_index has made: an Index."""
-        return Index(self._source, self._field(name), self.path)
+        return Index(self._source, self._field(name), self.path, name)
 
     def column(self, name):
         """A field of all datapoints as one read-only array: see Column."""

@@ -58,6 +58,8 @@ class _Picks:
         self.sampler, self.lengths, self.epochs, self.length = sampler, lengths, {}, None
         first = self.epoch(0)
         self.length, self.hash = len(first), zlib.crc32(first.tobytes())
+        if not self.length:
+            raise ValueError('sampler: epoch 0 has no datapoint')
 
     def epoch(self, number):
         import numpy as np
@@ -180,28 +182,47 @@ class Loader(Closable, _core.Loader):
     arrays (N, window, *shape), and lists of lists.
 
     source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
-    datapoints, of all ranks together; rank loads its slice of ranks. fields: names, or {name:
-    options}: width, height, channels, crop ('none', 'center', 'random'), resize, filter
-    ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter (dicts of
-    pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std, window, stride,
-    decode or draw. The options are those of bags_load_field in formats/loader.h. decode is a
-    function of a blob, as it is stored, that returns an array, bytes or an int; of zstd(utf8),
-    zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of zstd are a
-    TypeError. draw is a function of a bags.Drawn, what was drawn for an image, which returns
-    None or a dict of what it changes: matrix (with warp), brightness, contrast, saturation,
-    hue, order, mean and std (of float32). Both are called in threads of C, one at a time, in
-    any order, and must return the same each time: draw takes its random numbers from
-    drawn.random. What they raise is raised, with the datapoint in a note. skip_damaged leaves
-    out, and counts, what is damaged or does not fit the options. chunk, window: shuffle chunks
-    of neighbours, for disks and servers.
+    datapoints, of all ranks together. rank loads its slice of `ranks` slices, which differ by
+    one datapoint at most: of 101 datapoints, a batch of 100 and 2 ranks, the last batch of
+    rank 0 has no rows, arrays (0, *shape); drop_last leaves a last batch below 100 out, of
+    all ranks. chunk, window: shuffle chunks of neighbours, for disks and servers.
+    skip_damaged leaves out, and counts, what is damaged or does not fit the options.
+
+    fields: names, or {name: options}. Pairs are the lowest and highest of a random number.
+
+        dtype             of the array: numbers are converted if it holds them exactly
+        shape             arrays that all have this shape become one
+        window, stride    of a sequence this many items, each `stride` after the last; they
+                          start at 0, at window_start, or with random_window anywhere
+        width, height     decode images, to this size
+        channels          1: gray, 3: RGB (the default)
+        mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel
+        nchw              (N, channels, height, width)
+        crop              'none'; 'center', of the image whose shorter side is `resize`;
+                          'random', with area (0.08, 1) and aspect (3/4, 4/3)
+        filter            'bilinear', 'bicubic' or 'nearest'
+        flip_x, flip_y    the probability to mirror left and right, top and bottom
+        warp, jitter      dicts of pairs: degrees, scale, shear_x, shear_y, translate_x,
+                          translate_y, and perspective and fill; brightness, contrast,
+                          saturation, hue
+        scaled            random crops of JPEGs are decoded at 1/2, 1/4 or 1/8: faster
+        orient            turn images as their EXIF orientation states
+        decode, draw      functions, see below
+
+    decode is a function of a blob, as it is stored, that returns an array, bytes or an int;
+    of zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of
+    zstd are a TypeError. draw is a function of a bags.Drawn, what was drawn for an image,
+    which returns None or a dict of what it changes: matrix (with warp), brightness, contrast,
+    saturation, hue, order, mean and std (of float32). Both are called in threads of C, one at
+    a time, in any order, and must return the same each time: draw takes its random numbers
+    from drawn.random. What they raise is raised, with the datapoint in a note.
 
     rows: only these datapoints: indices, a range or a bool for each (of several datasets, a
     list of them, or None). take: the first N of them. replacement: draw any of them each
     time. weights: of several datasets, their shares. sampler: a function of an epoch that
     returns its indices (counted through all datasets), as many in each, the same each time.
     tokens: (field, S) loads windows of S + 1 tokens of
-    its documents, arrays (N, S + 1); or a dict with field, length, and others of
-    bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
+    its documents, arrays (N, S + 1); or a dict with field, length, and others: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
     len() is unknown, and long_documents 'split' or 'drop'.
     """

@@ -65,6 +65,8 @@ def _server(options):
             raise TypeError(f'storage: {name}: unknown option; {suggest(str(name), known)}')
         if name in _TEXTS and not isinstance(value, str):
             raise TypeError(f'storage: {name}: {value!r} is not a str')
+    if options.get('key') and not options.get('secret'):
+        raise ValueError('storage: key without secret')
     return *(options.get(name) for name in _TEXTS), number(options.get('cache_size', 0))
 
 

@@ -10,8 +10,14 @@ from .storage import hooks, local, writable
 class Index(_core.Index):
     """The index of a field, which build_index has made: see DatasetReader.index."""
 
-    def __init__(self, source, field, path):
-        super().__init__(source, field)
+    def __init__(self, source, field, path, name):
+        try:
+            super().__init__(source, field)
+        except (FileNotFoundError, _core.DataError) as error:
+            build = f'bags.build_index({os.fsdecode(path)!r}, {name!r})'
+            what = (error.strerror or str(error)).replace('build one', f'{build} builds one').replace(
+                'build the index again', f'{build} builds it again')
+            raise type(error)(*(error.errno, what, path) if error.errno else (what,)) from None
         self._path = path
 
     def find(self, key):

@@ -251,6 +251,8 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
         loader->loader = bags_loader_open(readers, datasets, options, &err);
         if (!loader->loader)
             raise_error(loader->state, &err, NULL);
+        if (!loader->loader && !strstr(err.message, ": "))
+            place_error(false, "%S", loader->path);
     }
     PyMem_Free(readers);
     return loader->loader != NULL;

@@ -52,17 +52,40 @@ static const char *after_path(const char *message, PyObject *path) {
     return message;
 }
 
-/* What to do follows the first semicolon. Words are replaced by others of their length. */
+/* What C calls otherwise than Python. */
+static const char *const words[][2] = {{"bags_recover", "bags.recover"},
+    {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
+    {"bags_reader_length", "len of a reader"},
+    {"bags_reader_get_range", "reader.values"}, {"in_order", "shuffle=False"},
+    {"selections", "rows"}, {"BAGS_CROP_CENTER", "'center'"},
+    {"BAGS_CROP_RANDOM", "'random'"}, {"BAGS_FILTER_NEAREST", "filter 'nearest'"},
+    {"dims, at most 6, shape", "shape, of at most 6 numbers,"},
+    {"dims and width", "shape and width"},
+    {"which is the value with the option `blobs` of bags_zstd_options",
+        "which is its value only of utf8, bytes, msgpack and tree"}};
+
+/* The text of a message begins after its path, which may be named like an option. */
 void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]) {
-    static const char *const words[][2] = {{"bags_recover", "bags.recover"},
-        {"bags_checksum", "bags.checksum"}, {"bags_reader_length", "length of a reader"}};
-    (void)snprintf(out, BAGS_ERROR_SIZE, "%s", message);
-    char *remedy = strstr(out, "; ");
-    for (size_t i = 0; remedy && i < sizeof words / sizeof *words; i++) {
-        char *at = strstr(remedy, words[i][0]);
-        if (at)
-            memcpy(at, words[i][1], strlen(words[i][1]));
+    const char *text = strstr(message, ": ");
+    size_t used = 0;
+    text = text ? text : message;
+    while (*message && used + 1 < BAGS_ERROR_SIZE) {
+        size_t size = 0;
+        bool starts = message >= text && (message == text || strchr(" (", message[-1]));
+        for (size_t i = 0; starts && !size && i < sizeof words / sizeof *words; i++) {
+            size_t length = strlen(words[i][0]);
+            if (strncmp(message, words[i][0], length) != 0 ||
+                (message[length] && !strchr(" ,;.)", message[length])))
+                continue;
+            (void)snprintf(out + used, BAGS_ERROR_SIZE - used, "%s", words[i][1]);
+            used += strlen(out + used);
+            size = length;
+        }
+        if (!size)
+            out[used++] = *message;
+        message += size + !size;
     }
+    out[used] = 0;
 }
 
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {

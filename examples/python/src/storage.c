@@ -212,7 +212,7 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     }
     storage->http = far->http_open(&options, &err);
     if (!storage->http)
-        return PyErr_SetString(PyExc_OSError, err.message), false;
+        return raise_error(state, &err, NULL), false;
     const bags_io *io = far->http_io(storage->http);
     if (cache)
         io = bags_cache_io(storage->cache, io, &err);
