@@ -7,12 +7,13 @@ import pathlib
 import pickle
 import shutil
 import signal
+import subprocess
 import weakref
 
 import numpy as np
 
 import bags
-from run import python, raises
+from run import HERE, python, raises, without
 
 SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)'}
 
@@ -322,6 +323,60 @@ def an_empty_slice_of_a_rank_has_no_rows():
         lengths = [[len(batch['n']) for batch in bags.Loader('x', 100, rank=rank, ranks=2, drop_last=drop)]
                    for rank in (0, 1)]
         assert lengths == ([[50], [50]] if drop else [[50, 0], [50, 1]])
+
+
+def a_type_that_this_build_lacks_names_the_package_to_install():
+    assert bags.build.keys() == {'jpeg', 'png', 'msgpack', 'zstd', 'mp4', 'http'}
+    spec = {'image': 'jpeg', 'm': 'msgpack', 'n': 'int', 'z': 'zstd(msgpack)'}
+    plain = dict.fromkeys(('jpeg', 'msgpack', 'zstd'))
+    with bags.DatasetWriter('x', spec, {**bags.encoders, **plain}) as writer:
+        writer.append({'image': b'j', 'm': b'\1', 'n': 7, 'z': b'z'})
+    with without('jpeg', 'msgpack', 'http'):
+        assert not {'jpeg', 'jpg', 'msgpack', 'tree'} & {*bags.decoders, *bags.encoders}
+        assert {'int', 'png', 'zstd'} <= {*bags.decoders}
+        for decoders in ..., bags.decoders, {**bags.decoders, 'jpeg': None}, {**bags.decoders, **plain, 'zstd': bags.decoders['zstd']}:
+            error = raises(KeyError, bags.DatasetReader, 'x', decoders, says='this build of bags has no ')
+            assert 'install lib' in str(error) and '-dev, and build it again' in str(error)
+        raises(KeyError, bags.DatasetReader, 'x', says='x: field "image": no decoder for type "jpeg"; this build of bags has no jpeg; install libjpeg-dev')
+        raises(KeyError, bags.DatasetWriter, 'y', {'n': 'jpeg'}, says='install libjpeg-dev')
+        row = {'image': b'j', 'm': b'\1', 'n': 7, 'z': b'z'}
+        assert bags.DatasetReader('x', {**bags.decoders, **plain})[0] == row
+        assert bags.DatasetReader('x', {**plain, 'int': len, 'jpeg': len})[0]['image'] == 1
+        assert bags.DatasetReader('x', None)[0] == {**row, 'n': b'\7'}
+        raises(KeyError, bags.Loader, 'x', fields='image', says='x: field "image": values of type jpeg cannot be decoded; this build')
+        raises(KeyError, bags.Loader, 'x', says='install libjpeg-dev')
+        assert next(bags.Loader('x', fields={'image': {'decode': bytes}, 'm': {}})) == {'image': [b'j'], 'm': [b'\1']}
+        raises(ValueError, bags.DatasetReader, 'http://127.0.0.1:9/x', says='has no http; install libcurl4-openssl-dev')
+
+
+def long_a_build_without_libraries_says_so():
+    root = HERE.parent.parent
+    built = subprocess.run(['make', 'python', 'FLAVOUR=lean', 'FORMATS=png', 'CC_lean=gcc', 'FLAGS_lean=-O0'],
+                           cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert built.returncode == 0 and 'includes: png; without' in built.stdout, built.stdout
+    image = np.zeros((4, 4, 3), 'u1')
+    with bags.DatasetWriter('x', {'image': 'jpeg', 'n': 'int'}) as writer:
+        writer.append({'image': image, 'n': 7})
+    bags.DatasetWriter('y', {'m': 'zstd(utf8)', 'png': 'png', 't': 'tree', 'v': 'mp4'}).close()
+    text = '''
+import sys; sys.path.insert(0, sys.argv[1])
+import bags
+print([name for name, here in bags.build.items() if here], sorted(bags.decoders))
+for path in 'xy':
+    try:
+        bags.DatasetReader(path)
+    except KeyError as error:
+        print(error)
+print(bags.DatasetReader('x', {**bags.decoders, 'jpeg': None})[0]['image'][:2])
+print(next(bags.Loader('x', fields={'image': {'decode': len}}))['image'][0] > 99)
+'''
+    said = python(text, root / 'build' / 'lean' / 'python')
+    assert said == ("""['png'] ['array', 'bytes', 'i64', 'int', 'npy', 'png', 'u64', 'utf8']
+'x: field "image": no decoder for type "jpeg"; this build of bags has no jpeg; install libjpeg-dev, and build it again'
+'y: field "m": no decoder for type "zstd(utf8)"; this build of bags has no zstd; install libzstd-dev, and build it again'
+b'\\xff\\xd8'
+True
+"""), said
 
 
 def errors_of_codecs_have_a_note_of_the_place():

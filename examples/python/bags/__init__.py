@@ -19,7 +19,7 @@ from . import _core
 from ._core import DataError
 from .arrays import Column, stream
 from .closable import Closable, Dataset
-from .codecs import choose, complete, decoders, encoders
+from .codecs import build, choose, complete, decoders, encoders
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
@@ -27,7 +27,7 @@ from .tools import Index, build_index, checksum, finalize, recover, verify, writ
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
+           'build', 'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
            'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3

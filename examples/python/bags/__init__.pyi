@@ -12,6 +12,7 @@ Mask = Mapping[str, bool | None | range | slice] | Sequence[str]
 
 encoders: dict[str, Callable[..., bytes]]
 decoders: dict[str, Callable[..., Any]]
+build: dict[str, bool]
 
 class DataError(ValueError, OSError): ...
 

@@ -13,6 +13,7 @@ import bags
 
 from . import _core
 from .closable import Closable
+from .codecs import lacks
 from .options import dtype, layout, number, pack, placed
 
 _loaders = weakref.WeakSet()
@@ -234,7 +235,8 @@ class Loader(Closable, _core.Loader):
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
                 raise TypeError(f'source: {one!r} (expected a path or a DatasetReader, or a '
                                 'list of them)')
-        readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s) for s in sources]
+        readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s, None)
+                   for s in sources]
         where, spec = f'{readers[0].path}: ' if readers else '', readers[0].spec if readers else {}
         if fields is not None:
             fields = [fields] if isinstance(fields, str) else fields
@@ -245,6 +247,11 @@ class Loader(Closable, _core.Loader):
                 raise ValueError('fields: none is listed')
             for name in fields:
                 readers[0]._field(name)
+        for name in () if tokens else fields or spec:
+            lacking = lacks(spec[name], True)
+            if lacking and not (fields and (fields[name] or {}).get('decode')):
+                raise KeyError(f'{where}field "{name}": values of type {spec[name]} cannot be decoded; '
+                               f'{lacking}, or pass a function decode')
         texts = bytes(spec[name].startswith(('utf8', 'zstd(utf8')) for name in fields or spec)
         if weights is not None:
             try:

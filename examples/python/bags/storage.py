@@ -5,7 +5,7 @@ import os
 import posixpath
 import re
 
-from . import _core
+from . import _core, codecs
 from .options import number, suggest
 
 # What tells two versions of a file apart, where a file system has it.
@@ -112,4 +112,6 @@ def hooks(path, storage):
                          'storage=fsspec.filesystem(...)')
     if not server and not archive:
         return None
+    if server and not codecs.build['http']:
+        raise ValueError(f'{path}: {codecs.lacking("http")}')
     return _core.Storage(None, _server(storage or {}) if server else None, archive)

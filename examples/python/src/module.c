@@ -154,6 +154,37 @@ static int add_types(PyObject *module, State *state) {
     return code;
 }
 
+/* The optional formats of this build, of which bags._far has mp4 and http. */
+static PyObject *built_formats(void) {
+    static const char *const names[] = {
+#ifdef BAGS_WITH_JPEG
+        "jpeg",
+#endif
+#ifdef BAGS_WITH_PNG
+        "png",
+#endif
+#ifdef BAGS_WITH_MSGPACK
+        "msgpack",
+#endif
+#ifdef BAGS_WITH_MP4
+        "mp4",
+#endif
+#ifdef BAGS_WITH_ZSTD
+        "zstd",
+#endif
+#ifdef BAGS_WITH_HTTP
+        "http",
+#endif
+        NULL};
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && names[i]; i++) {
+        OWNED PyObject *name = PyUnicode_FromString(names[i]);
+        if (!name || PyList_Append(list, name))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static int module_exec(PyObject *module) {
     State *state = (State *)PyModule_GetState(module);
     OWNED PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
@@ -166,7 +197,9 @@ static int module_exec(PyObject *module) {
     if (!add_codecs(state) || !watch_forks())
         return PyErr_NoMemory(), -1;
     OWNED PyObject *structs = option_structs();
-    return !structs || PyModule_AddObjectRef(module, "structs", structs) ||
+    OWNED PyObject *built = built_formats();
+    return !structs || PyModule_AddObjectRef(module, "structs", structs) || !built ||
+                   PyModule_AddObjectRef(module, "built", built) ||
                    !state->data_error ||
                    PyModule_AddObjectRef(module, "DataError", state->data_error) ||
                    add_types(module, state) ||

@@ -191,12 +191,10 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     bags_error err;
     memset(&options, 0, sizeof options);
     memset(&keep, 0, sizeof keep);
-    if (!far || !far->http_open) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(
-                PyExc_ValueError, "this build has no http: libcurl was missing");
+    if (!far)
         return false;
-    }
+    if (!far->http_open)
+        return PyErr_SetString(PyExc_ValueError, "this build has no http"), false;
     if (!PyArg_Parse(texts, "(zzzzzzzzzK)", &options.query, &options.user, &options.key,
             &options.secret, &options.token, &options.region, &options.endpoint,
             &options.ca_file, &cache, &cache_size))
