@@ -30,6 +30,7 @@
 #include "loader.h"
 #include "private.h"
 
+#include <errno.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +43,14 @@
 #include <windows.h>
 #else
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
+#endif
+
+#if defined(_MSC_VER)
+#define LOADER_OF_THREAD __declspec(thread)
+#else
+#define LOADER_OF_THREAD __thread
 #endif
 
 /* ---- threads ---- */
@@ -71,6 +79,13 @@ static void loader_wake(loader_gate *g) { WakeAllConditionVariable(&g->changed);
 static void loader_wait(loader_gate *g) {
     SleepConditionVariableSRW(&g->changed, &g->lock, INFINITE, 0);
 }
+
+/* At most this long. */
+static void loader_wait_seconds(loader_gate *g, double seconds) {
+    SleepConditionVariableSRW(&g->changed, &g->lock, (DWORD)(seconds * 1000), 0);
+}
+
+static double loader_now(void) { return (double)GetTickCount64() / 1000; }
 
 static bool loader_thread_start(
     loader_thread *t, loader_thread_result(LOADER_CALL *run)(void *), void *user) {
@@ -115,6 +130,22 @@ static void loader_lock(loader_gate *g) { pthread_mutex_lock(&g->lock); }
 static void loader_unlock(loader_gate *g) { pthread_mutex_unlock(&g->lock); }
 static void loader_wake(loader_gate *g) { pthread_cond_broadcast(&g->changed); }
 static void loader_wait(loader_gate *g) { pthread_cond_wait(&g->changed, &g->lock); }
+
+/* At most this long, unless the clock is set back. */
+static void loader_wait_seconds(loader_gate *g, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t nanoseconds = (uint64_t)until.tv_nsec + (uint64_t)(seconds * 1e9);
+    until.tv_sec += (time_t)(nanoseconds / 1000000000);
+    until.tv_nsec = (long)(nanoseconds % 1000000000);
+    pthread_cond_timedwait(&g->changed, &g->lock, &until);
+}
+
+static double loader_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 static bool loader_thread_start(
     loader_thread *t, loader_thread_result (*run)(void *), void *user) {
@@ -206,6 +237,7 @@ typedef struct loader_slot {
     bags_code code;
     bags_error err;
     bool ready;
+    bool checked; /* at the end of an epoch: its datasets are the same */
     bags_pick *picks;
     bags_tensor *tensors;
     loader_part *parts;
@@ -235,6 +267,7 @@ struct bags_loader {
     loader_column *columns;
     size_t column_count;
     bool windowed;               /* some column has a window */
+    bool calls;                  /* some column has a function of the caller */
     const format_tokens *tokens; /* what is loaded in place of datapoints; or NULL */
     bags_loader_images images;
     uint32_t data_hash, order_hash;
@@ -1167,17 +1200,22 @@ static void loader_announce(
     }
 }
 
-/* True if the loader is being closed, or moved. Checked after every 64 datapoints
- * or 4 KiB, since a lock costs as much as reading a small datapoint. */
-static bool loader_must_stop(loader_worker *w, size_t i) {
-    bags_loader *l = w->loader;
-    if (!l->running || (i % 64 && w->unwatched < 4096))
-        return false;
-    w->unwatched = 0;
+static bool loader_is_stopping(bags_loader *l) {
     loader_lock(&l->monitor);
     bool stop = l->stopping;
     loader_unlock(&l->monitor);
     return stop;
+}
+
+/* True if the loader is being closed, or moved. Checked before a function of the caller is
+ * called, otherwise after every 64 datapoints or 4 KiB, since a lock costs as much as reading
+ * a small datapoint. */
+static bool loader_must_stop(loader_worker *w, size_t i) {
+    bags_loader *l = w->loader;
+    if (!l->running || (!l->calls && i % 64 && w->unwatched < 4096))
+        return false;
+    w->unwatched = 0;
+    return loader_is_stopping(l);
 }
 
 /* Start the tensors of a batch of at most `count` datapoints. */
@@ -1453,11 +1491,19 @@ static bags_code loader_skip_rows(
     return code;
 }
 
+/* Whose thread this is. */
+static LOADER_OF_THREAD bags_loader *loader_of_thread;
+
+bool bags_loader_is_stopping(void) {
+    return loader_of_thread && loader_is_stopping(loader_of_thread);
+}
+
 /* A thread: claim the next batch, make it without the lock, announce it. A failure is
  * kept in its slot, so that it is reported in the order of the batches. */
 static loader_thread_result LOADER_CALL loader_run(void *user) {
     loader_worker *w = (loader_worker *)user;
     bags_loader *l = w->loader;
+    loader_of_thread = l;
     loader_lock(&l->monitor);
     while (!l->stopping) {
         if (l->claimed >= l->released + l->slot_count || l->claimed_all ||
@@ -1752,6 +1798,7 @@ static bags_code loader_column_open(
     uint64_t most = g->window ? g->window : 1;
     c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
     l->windowed = l->windowed || g->window;
+    l->calls = l->calls || g->decode || g->draw;
     if (c->form == LOADER_FORM_STACKED &&
         (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size) ||
             (c->item_size && (SIZE_MAX >> 1) / c->item_size / most <
@@ -2018,7 +2065,7 @@ static void loader_stop(bags_loader *l) {
     l->claimed = l->delivered;
     l->released = l->delivered > held ? l->delivered - held : 0;
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
-        l->slots[i].ready = false;
+        l->slots[i].ready = l->slots[i].checked = false;
 }
 
 /* Those that the system refuses are missed; without any, bags_loader_next does the
@@ -2087,8 +2134,22 @@ static bags_code loader_fail(
     return code;
 }
 
-bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error *err) {
-    *batch = NULL;
+/* Make the next batch in this thread. If a hook gives up, the next call tries again. */
+static void loader_work(bags_loader *l, loader_slot *s) {
+    s->code = loader_claim(l, s, &s->err);
+    if (!s->code && !s->ends)
+        s->code = loader_load_batch(&l->workers[0], s, &s->err);
+    s->ready = !s->code || s->err.system != EINTR;
+    if (!s->ready)
+        l->claim = s->at;
+}
+
+/* Wait for the next batch, at most this long; seconds < 0: for ever. *slot is NULL if there
+ * is none, or none yet: *late. */
+static bags_code loader_await(
+    bags_loader *l, double seconds, loader_slot **slot, bool *late, bags_error *err) {
+    *slot = NULL;
+    *late = false;
     if (l->error.code)
         return loader_fail(l, l->error.code, &l->error, err);
     if (l->finished || loader_is_last(l, &l->next))
@@ -2097,24 +2158,62 @@ bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error 
         loader_start(l);
     loader_slot *s = &l->slots[l->delivered % l->slot_count];
     if (!l->running) {
-        s->code = loader_claim(l, s, &s->err);
-        if (!s->code && !s->ends)
-            s->code = loader_load_batch(&l->workers[0], s, &s->err);
+        if (!s->ready)
+            loader_work(l, s);
     } else {
+        double until = loader_now() + seconds, left = seconds;
         loader_lock(&l->monitor);
         if (l->delivered > l->options.hold)
             l->released = l->delivered - l->options.hold;
         loader_wake(&l->monitor);
-        while (!s->ready)
-            loader_wait(&l->monitor);
-        s->ready = false;
+        while (!s->ready && (seconds < 0 || left > 0)) {
+            if (seconds < 0)
+                loader_wait(&l->monitor);
+            else
+                loader_wait_seconds(&l->monitor, left < 1 ? left : 1);
+            left = until - loader_now();
+        }
+        *late = !s->ready;
         loader_unlock(&l->monitor);
+        if (*late)
+            return BAGS_OK;
     }
+    bags_code code = s->code;
+    bags_error *why = &s->err, of_check;
     /* The batches of an epoch are of one version. */
-    for (size_t i = 0; !s->code && i < l->count && s->after.epoch != s->at.epoch; i++)
-        s->code = bags_reader_check(l->readers[i], &s->err);
-    if (s->code)
-        return loader_fail(l, s->code, &s->err, err);
+    bool check = !s->checked && s->after.epoch != s->at.epoch;
+    for (size_t i = 0; !code && i < l->count && check; i++)
+        code = bags_reader_check(l->readers[i], why = &of_check);
+    s->checked = !code;
+    if (code && why->system == EINTR && (!l->running || why == &of_check)) {
+        if (err)
+            *err = *why;
+        return code;
+    }
+    if (code)
+        return loader_fail(l, code, why, err);
+    *slot = s;
+    return BAGS_OK;
+}
+
+bags_code bags_loader_peek(bags_loader *l, double seconds, const bags_batch **batch,
+    bool *late, bags_error *err) {
+    loader_slot *s = NULL;
+    bool unused;
+    bags_code code =
+        loader_await(l, seconds >= 0 ? seconds : 0, &s, late ? late : &unused, err);
+    *batch = s && !s->ends ? &s->batch : NULL;
+    return code;
+}
+
+bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error *err) {
+    loader_slot *s = NULL;
+    bool late;
+    *batch = NULL;
+    bags_code code = loader_await(l, -1, &s, &late, err);
+    if (!s)
+        return code;
+    s->ready = s->checked = false;
     l->next = s->after;
     l->finished = s->ends;
     if (s->ends)
