@@ -2,9 +2,8 @@
 import array
 import atexit
 import collections
-import math
+import functools
 import os
-import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Mapping
@@ -258,13 +257,13 @@ class Loader(Closable, _core.Loader):
                 weights = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
-        self._packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
+        packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
         if rows is not None:
             rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
             if len(rows) != len(readers):
                 raise ValueError(f'rows: {len(rows)} for {len(readers)} datasets')
             rows = [part if part is None else
-                    _selection(part, None if tokens and not self._packed else len(reader))
+                    _selection(part, None if tokens and not packed else len(reader))
                     for part, reader in zip(rows, readers)]
         if sampler is not None:
             if tokens:
@@ -275,11 +274,7 @@ class Loader(Closable, _core.Loader):
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),
             b'' if tokens else texts, tokens and _tokens(tokens, where), weights, rows, sampler,
             sampler.length if sampler else 0, sampler.hash if sampler else 0)
-        self.epoch = self.batch = self.skipped = 0
         self.path = readers[0].path
-        self._count = math.inf if self._packed else self._batches
-        self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
-        self._saved = self._packed and self._save()
         _loaders.add(self)
 
     def __repr__(self):
@@ -290,63 +285,17 @@ class Loader(Closable, _core.Loader):
         if self._packed:
             raise TypeError('how many batches of packed rows an epoch has is unknown before its '
                             'end')
-        return self._count
+        return self._batches
 
     def __iter__(self):
-        self._check()
-        with self._lock:  # the epoch begins now
-            if self.batch and not self._resumed:  # one that was left early
-                self._move(self.epoch + 1, 0)
-        self._iteration = object()
-        return self._rest(self._iteration)
-
-    def _rest(self, iteration):
-        while self._iteration is iteration:
-            try:
-                batch = self.__next__()
-            except StopIteration:
-                return
-            yield batch
-        raise RuntimeError('another iteration of this Loader has begun')
-
-    def __next__(self):
-        self._check()  # before it waits: a decode function must not
-        with self._lock:
-            self._resumed = False
-            batch, self._next_batch = self._next_batch, None
-            if batch is None:
-                if self.batch >= self._count:
-                    self.epoch, self.batch = self.epoch + 1, 0
-                    raise StopIteration
-                found = self._next()
-                if found is None:  # no document has a token that is loaded
-                    self.epoch, self.batch = self.epoch + 1, 0
-                    raise StopIteration
-                epoch, number, skipped, batch = found
-                self.skipped += skipped
-                # How many batches of packed rows an epoch has is known when the first of
-                # the next one was read. The state is that before it.
-                if self._packed and epoch != self.epoch:
-                    self._next_batch, self.epoch, self.batch = batch, epoch, 0
-                    raise StopIteration
-                self.epoch, self.batch = epoch, number
-            self.batch += 1
-            if self._packed:
-                self._saved = self._save()
-            return batch
-
-    def _move(self, epoch, batch):
-        self._seek(epoch, batch)
-        self.epoch, self.batch, self._next_batch = epoch, batch, None
-        self._saved = self._packed and self._save()
+        """The rest of the epoch after load_state_dict; otherwise the next one that is whole."""
+        # Nothing of Python runs between a batch and the caller, where a signal could lose it.
+        return iter(functools.partial(self._step, self._begin()), None)
 
     def state_dict(self):
         """Where it is, after the last batch that was returned: a dict that can be pickled. It
         serves any number of ranks and threads."""
-        self._check()
-        with self._lock:
-            state = self._saved if self._packed else self._save()
-            return {'epoch': self.epoch, 'batch': self.batch, 'state': state}
+        return dict(zip(('epoch', 'batch', 'state'), self._save()))
 
     def load_state_dict(self, state):
         """The next iteration is the rest of that epoch. ValueError: of other datasets or
@@ -356,15 +305,8 @@ class Loader(Closable, _core.Loader):
             raise TypeError(f'{self.path}: a dict of state_dict is required, not {type(state)}')
         epoch, batch, saved = (state.get(name) for name in ('epoch', 'batch', 'state'))
         if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
-                0 <= epoch < 2 ** 63 and 0 <= batch <= self._count):
+                0 <= epoch < 2 ** 63 and 0 <= batch <= self._batches):
+            count = '' if self._packed else f' (it has {self._batches} batches per epoch)'
             raise ValueError(f'{self.path}: not a state of this Loader: epoch {epoch!r}, batch '
-                             f'{batch!r} (it has {self._count} batches per epoch)')
-        with self._lock:
-            self._restore(saved)
-            if self._packed:
-                self._next_batch, self._saved = None, saved
-            elif batch >= self._count:  # after the last batch, before StopIteration
-                self._move(epoch + 1, 0)
-            else:
-                self._move(epoch, batch)
-            self.epoch, self.batch, self._resumed = epoch, batch, True
+                             f'{batch!r}{count}')
+        self._restore(epoch, batch, saved)

@@ -74,6 +74,13 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
         __VA_ARGS__;                                                                   \
         PyEval_RestoreThread(saved_thread);                                            \
     } while (0)
+/* Let handlers of signals run, from time to time, in C that runs without the GIL: with it in
+ * this thread. True: one raised, and its exception is set. Nothing happens in other threads
+ * than the main one. */
+bool signal_raised(void);
+/* Acquire a lock, with the GIL, which is released to wait. False: a handler raised. */
+bool lock_or_signal(PyThread_type_lock lock);
+
 #define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
 /* Before a variable: call a function with its address at the end of its scope. OWNED: a

@@ -35,6 +35,29 @@ PyObject *no_pickle(PyObject *self, PyObject *unused) {
     return NULL;
 }
 
+/* ---- signals ---- */
+
+#define PATIENCE 50000 /* microseconds */
+
+bool signal_raised(void) {
+    if (!PyGILState_GetThisThreadState()) /* a thread of C */
+        return false;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    bool raised = PyErr_Occurred() || PyErr_CheckSignals();
+    PyGILState_Release(gil);
+    return raised;
+}
+
+bool lock_or_signal(PyThread_type_lock lock) {
+    PyLockStatus status = PyThread_acquire_lock_timed(lock, 0, 0);
+    while (status != PY_LOCK_ACQUIRED) {
+        WITHOUT_GIL(status = PyThread_acquire_lock_timed(lock, PATIENCE, 1));
+        if (status != PY_LOCK_ACQUIRED && PyErr_CheckSignals())
+            return false;
+    }
+    return true;
+}
+
 /* ---- errors ---- */
 
 /* A message without the path that it begins with: an OSError appends it. */
