@@ -100,12 +100,12 @@ def writable(path):
     return local(path)
 
 
-def hooks(path, storage):
+def hooks(path, storage, tool=False):
     """The _core.Storage that reads a path; None: local files. storage: None, options of a
-    server, or a file system of fsspec."""
+    server, or a file system of fsspec. tool: what may take long."""
     path = os.fsdecode(path)
     if storage is not None and not isinstance(storage, dict):
-        return _core.Storage(FileSystem(storage), None, None)
+        return _core.Storage(FileSystem(storage), None, None, tool)
     server, archive = path.startswith(('http://', 'https://', 's3://')), _archive(path)
     if '://' in path and not server:
         raise ValueError(f'{path}: unknown protocol (http, https and s3 are known); for others pass '
@@ -114,4 +114,4 @@ def hooks(path, storage):
         return None
     if server and not codecs.build['http']:
         raise ValueError(f'{path}: {codecs.lacking("http")}')
-    return _core.Storage(None, _server(storage or {}) if server else None, archive)
+    return _core.Storage(None, _server(storage or {}) if server else None, archive, tool)

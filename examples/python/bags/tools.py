@@ -63,7 +63,7 @@ def verify(path, *, storage=None, **options):
     """
     faults = []
     _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
-               hooks(path, storage), faults)
+               hooks(path, storage, True), faults)
     return faults
 
 

@@ -57,8 +57,8 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
     if (!row)
         return NULL;
     WITHOUT_GIL(code = bag_reader_get(source->bag, index, &row->scratch, &blob, &err));
-    if (code)
-        return raise_error(source->state, &err, source->path);
+    if (call_failed(source->state, code, &err, source->path))
+        return NULL;
     return view ? new_view(source->state, (PyObject *)source, blob,
                       !bags_buffer_contains(&row->scratch, blob.data))
                 : new_bytes(blob);
@@ -78,10 +78,13 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
         return NULL;
     WITHOUT_GIL(code = bag_reader_get_range(source->bag, (uint64_t)start,
                     (uint64_t)stop, &row->scratch, &range, &err));
-    PyObject *list = code ? raise_error(source->state, &err, source->path)
-                          : PyList_New(stop - start);
+    PyObject *list = call_failed(source->state, code, &err, source->path)
+                         ? NULL
+                         : PyList_New(stop - start);
     for (Py_ssize_t i = 0; list && i < stop - start; i++) {
-        PyObject *blob = new_bytes(bags_range_get(&range, (size_t)i));
+        PyObject *blob = i % 16 == 0 && PyErr_CheckSignals()
+                             ? NULL
+                             : new_bytes(bags_range_get(&range, (size_t)i));
         if (!blob || PyList_SetItem(list, i, blob))
             Py_CLEAR(list);
     }

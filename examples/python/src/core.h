@@ -56,6 +56,8 @@ bool load_numpy(State *state);
 bool without_mask(PyObject *array);
 /* Local files, with private maps: see map_private. */
 const bags_io *map_io(void);
+/* Local files without maps, for what takes long: handlers of signals run between reads. */
+const bags_io *tool_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
 /* Types and functions of the other files, which module.c adds. */
@@ -78,6 +80,8 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
  * this thread. True: one raised, and its exception is set. Nothing happens in other threads
  * than the main one. */
 bool signal_raised(void);
+/* The same for loops: if this thread did not call it in the last 50 ms. */
+bool signal_raised_sometimes(void);
 /* Acquire a lock, with the GIL, which is released to wait. False: a handler raised. */
 bool lock_or_signal(PyThread_type_lock lock);
 
@@ -109,6 +113,10 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
+/* True with an exception: that of a call of C that returned this, or that of a handler of a
+ * signal which ran meanwhile. */
+bool call_failed(
+    State *state, bags_code code, const bags_error *err, PyObject *path);
 /* A message of C in the words of Python. */
 void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]);
 /* Say where an exception is from: in a note, if a function of the user raised it; otherwise
@@ -168,6 +176,10 @@ typedef struct Closable {
 } Closable;
 
 int closed_error(PyObject *closable); /* -1 */
+/* Datapoints that are read at once, so that signals are noticed: of local files; others are
+ * read in one round trip, whose hooks notice them. */
+uint64_t read_step(const Source *source, uint64_t count);
+
 /* At the start of __init__; false with an exception if it was called before. */
 bool begin_init(PyObject *self);
 /* Its fields, of a list of (name, type, codec): see field_init. */
@@ -287,8 +299,8 @@ PyObject *unpack(State *state, const void *object, bool tree);
 
 /* The source of a DatasetReader that is open, which the caller releases. */
 Source *reader_source_of(State *state, PyObject *reader);
-/* The hooks of a _core.Storage, or of None: local files. NULL with an exception. */
-const bags_io *storage_io(State *state, PyObject *storage);
+/* The hooks of a _core.Storage, or of None: `local`. NULL with an exception. */
+const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);
 /* The dtype of a buffer's format, in the syntax of struct. */
 bags_dtype buffer_dtype(const Py_buffer *buffer);
 

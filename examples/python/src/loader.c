@@ -703,9 +703,12 @@ static int loader_clear(PyObject *self) {
     if (calling == loader ||
         (loader->owner == PyThread_get_thread_ident() && !loader->pausing))
         return 0;
+    PyObject *type, *value, *trace; /* what is raised while it is dropped */
+    PyErr_Fetch(&type, &value, &trace);
     if (loader->loader && loader->process == this_process() &&
         !loader_shut(loader, false))
         PyErr_Clear();
+    PyErr_Restore(type, value, trace);
     if (!loader->loader) {
         Py_CLEAR(loader->fields);
         Py_CLEAR(loader->sampler);

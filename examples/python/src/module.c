@@ -83,6 +83,33 @@ static int map_private(void *user, void *file, size_t size, const void **data) {
 
 const bags_io *map_io(void) { return &local_io; }
 
+/* ---- what handlers of signals may interrupt ---- */
+
+static int tool_open(void *user, const char *path, int mode, void **file) {
+    return signal_raised_sometimes() ? EINTR
+                                     : bags_io_local()->open(user, path, mode, file);
+}
+
+static int tool_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    size = size < (8 << 20) ? size : 8 << 20;
+    return signal_raised_sometimes()
+               ? EINTR
+               : bags_io_local()->read_at(user, file, offset, data, size, done);
+}
+
+static int tool_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
+    size = size < (8 << 20) ? size : 8 << 20;
+    return signal_raised_sometimes()
+               ? EINTR
+               : bags_io_local()->write_at(user, file, offset, data, size, done);
+}
+
+static bags_io interruptible_io;
+
+const bags_io *tool_io(void) { return &interruptible_io; }
+
 /* ---- the module ---- */
 
 static bool add_codecs(State *state) {
@@ -194,6 +221,11 @@ static int module_exec(PyObject *module) {
     local_io = *bags_io_local();
     if (local_io.map)
         local_io.map = map_private;
+    interruptible_io = *bags_io_local();
+    interruptible_io.map = NULL;
+    interruptible_io.open = tool_open;
+    interruptible_io.read_at = tool_read;
+    interruptible_io.write_at = tool_write;
     if (!add_codecs(state) || !watch_forks())
         return PyErr_NoMemory(), -1;
     OWNED PyObject *structs = option_structs();

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <structmember.h>
+#include <time.h>
 
 /* ---- objects ---- */
 
@@ -46,6 +47,17 @@ bool signal_raised(void) {
     bool raised = PyErr_Occurred() || PyErr_CheckSignals();
     PyGILState_Release(gil);
     return raised;
+}
+
+bool signal_raised_sometimes(void) {
+    static __thread double checked;
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    if (now - checked < PATIENCE * 1e-6)
+        return false;
+    checked = now;
+    return signal_raised();
 }
 
 bool lock_or_signal(PyThread_type_lock lock) {
@@ -148,6 +160,12 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return NULL;
 }
 
+bool call_failed(State *state, bags_code code, const bags_error *err, PyObject *path) {
+    if (code)
+        raise_error(state, err, path);
+    return PyErr_Occurred() != NULL;
+}
+
 void place_error(bool note, const char *format, ...) {
     PyObject *type, *value, *trace, *made = NULL;
     va_list list;
@@ -206,17 +224,20 @@ Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_
     OWNED PyObject *name = NULL;
     bags_error err;
     bool good = false;
-    *io = storage_io(state, storage);
+    *io = storage_io(state, storage, map_io());
     if (source && *io && PyUnicode_FSConverter(path, &name)) {
         const char *text = PyBytes_AsString(name);
         source->storage = Py_NewRef(storage);
         WITHOUT_GIL(good = open(source, text, options, &err));
-        if (!good)
-            raise_error(state, &err, path);
+        good = !call_failed(state, good ? BAGS_OK : err.code, &err, path);
     }
     if (!good)
         Py_CLEAR(source);
     return source;
+}
+
+uint64_t read_step(const Source *source, uint64_t count) {
+    return source->storage != Py_None || count < 4096 ? count : 4096;
 }
 
 Row *take_row(Source *source) {

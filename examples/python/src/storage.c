@@ -231,24 +231,25 @@ static bool open_archive(State *state, Storage *storage, PyObject *path) {
     with.env.io = &storage->below;
     const char *text = PyBytes_AsString(name);
     WITHOUT_GIL(storage->archive = bags_archive_open(text, &with, &err));
-    if (!storage->archive)
-        return raise_error(state, &err, path), false;
+    if (call_failed(state, storage->archive ? BAGS_OK : err.code, &err, path))
+        return false;
     storage->io = *bags_archive_io(storage->archive);
     return true;
 }
 
-/* _core.Storage(fs, texts, archive): a bags.storage.FileSystem, what open_http takes, the
- * path of an archive; None: none of it. */
+/* _core.Storage(fs, texts, archive, tool): a bags.storage.FileSystem, what open_http takes,
+ * the path of an archive; None: none of it. tool: see tool_io. */
 static int storage_init(PyObject *self, PyObject *args, PyObject *unused) {
     Storage *storage = (Storage *)self;
     State *state = state_of(Py_TYPE(self));
     PyObject *fs, *texts, *archive;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "OOO", &fs, &texts, &archive))
+    int tool;
+    if (!PyArg_ParseTuple(args, "OOOp", &fs, &texts, &archive, &tool))
         return -1;
     if (storage->io.open)
         return PyErr_SetString(PyExc_TypeError, "__init__ was called before"), -1;
-    storage->io = *map_io();
+    storage->io = tool ? *tool_io() : *map_io();
     return (fs == Py_None || open_fs(storage, fs)) &&
                    (texts == Py_None || open_http(state, storage, texts)) &&
                    (archive == Py_None || open_archive(state, storage, archive))
@@ -261,9 +262,9 @@ static PyType_Slot storage_slots[] = {
 PyType_Spec storage_spec = {
     "bags._core.Storage", sizeof(Storage), 0, Py_TPFLAGS_DEFAULT, storage_slots};
 
-const bags_io *storage_io(State *state, PyObject *storage) {
+const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local) {
     if (storage == Py_None)
-        return map_io();
+        return local;
     if (PyObject_TypeCheck(storage, state->storage) && ((Storage *)storage)->io.open)
         return &((Storage *)storage)->io;
     PyErr_SetString(PyExc_TypeError, "storage: a _core.Storage is required");

@@ -608,8 +608,8 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
                                               blob, &row->scratch, &value, &err)
                                         : bags_row_value(&row->row, slot, item,
                                               &row->scratch, &value, &err));
-    if (code)
-        return raise_error(state, &err, NULL);
+    if (call_failed(state, code, &err, NULL))
+        return NULL;
     How how = field->how == HOW_COMPRESSED ? field->inside : field->how;
     uintptr_t at = (uintptr_t)value.data, start = (uintptr_t)blob.data;
     bool inside = at >= start && at - start <= blob.size;
