@@ -122,6 +122,8 @@ struct bags_cache {
     uint64_t size;
     void (*warn)(void *user, const char *message);
     void *user;
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
     pthread_mutex_t mutex;    /* of everything below but `usage` */
     pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
     pthread_mutex_t counting; /* one thread at a time locks `usage` */
@@ -768,11 +770,17 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
     cache_give_up(cache, error);
 }
 
-/* Wait until nobody else reads this block. */
-static void cache_wait(bags_cache *cache, const cache_block *block, double until) {
+/* Wait until nobody else reads this block, or *until, which becomes 0 if the caller must
+ * not wait any more. */
+static void cache_wait(bags_cache *cache, const cache_block *block, double *until) {
     uint64_t i = cache_index(cache, block);
     struct timespec pause = {0, 1000000};
-    for (bool busy = true; busy && cache_now() < until;) {
+    double due = cache_now() + 0.1;
+    for (bool busy = true; busy && cache_now() < *until;) {
+        if (cache->interrupted && cache_now() >= due) {
+            due = cache_now() + 0.1;
+            *until = cache->interrupted(cache->interrupted_user) ? 0 : *until;
+        }
         pthread_mutex_lock(&cache->mutex);
         busy = block->segment->busy[i];
         pthread_mutex_unlock(&cache->mutex);
@@ -848,7 +856,7 @@ static void cache_bring(
                 continue; /* others read it */
             /* Of those that waited, one reads what is still missing. */
             while (block->segment && !claimed && cache_now() < until) {
-                cache_wait(cache, block, until);
+                cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);
             }
             uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
@@ -1326,6 +1334,8 @@ bags_cache *bags_cache_open(
     memcpy(cache->path, directory, length);
     cache->size = size;
     cache->warn = options->warn;
+    cache->interrupted = options->interrupted;
+    cache->interrupted_user = options->interrupted_user;
     cache->user = options->user;
     cache->directory = cache->usage = -1;
     cache->shift = CACHE_BLOCK_SHIFT;

@@ -200,6 +200,11 @@ typedef struct bags_http_options {
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache; /* their `user` */
+    /* Called about every 100 ms by a thread that waits for a server, which holds no lock of
+     * these hooks; true: the hook gives up, with EINTR, and may be called again. NULL: they
+     * wait. Uploads do not call it. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
 } bags_http_options;
 
 /*
@@ -325,6 +330,9 @@ typedef struct bags_cache_options {
      * disk is full. Reading continues; nothing more is kept. May be NULL. */
     void (*warn)(void *user, const char *message);
     void *user;
+    /* As in bags_http_options, by a thread that waits for a block that another one reads. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
 } bags_cache_options;
 
 /*

@@ -26,7 +26,7 @@ class FileSystem:
     def __call__(self, method, *args):
         try:
             return 0, getattr(self, method)(*args)
-        except BaseException as error:
+        except Exception as error:
             missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
             known = getattr(error, 'errno', None)
             known = known if isinstance(known, int) and known > 0 else 0

@@ -301,6 +301,11 @@ PyObject *unpack(State *state, const void *object, bool tree);
 Source *reader_source_of(State *state, PyObject *reader);
 /* The hooks of a _core.Storage, or of None: `local`. NULL with an exception. */
 const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);
+/* True in a handler of a signal that runs while this thread waits for the storage: what
+ * reads from it is locked. */
+bool storage_waits(const PyObject *storage);
+/* Nothing but what was announced is read from now on. */
+void storage_end(State *state, PyObject *storage);
 /* The dtype of a buffer's format, in the syntax of struct. */
 bags_dtype buffer_dtype(const Py_buffer *buffer);
 

@@ -196,6 +196,7 @@ static void source_dealloc(PyObject *self) {
     Source *source = (Source *)self;
     bags_reader *reader = source->reader;
     bag_reader *bag = source->bag;
+    storage_end(source->state, source->storage);
     WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
     free_row(source->spare);
     if (source->memory.obj)
@@ -340,8 +341,14 @@ static void closable_free(PyObject *self) {
 Source *source_of(PyObject *self) {
     Source *source = ((Opened *)self)->source;
     if (!source)
-        closed_error(self);
-    return (Source *)Py_XNewRef((PyObject *)source);
+        return closed_error(self), NULL;
+    if (source->storage && storage_waits(source->storage)) {
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: a handler of a signal cannot use the reader that it interrupted",
+            source->path);
+        return NULL;
+    }
+    return (Source *)Py_NewRef((PyObject *)source);
 }
 
 bool take_index(Source *source, PyObject *object, uint64_t *index) {

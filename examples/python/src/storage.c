@@ -8,9 +8,32 @@ typedef struct Storage {
     bags_archive *archive;
     bags_http *http;
     bags_cache *cache;
+    bool ending;   /* what is read in advance is of no use */
     PyObject *fs;  /* a bags.storage.FileSystem */
     char why[256]; /* the last exception of it */
 } Storage;
+
+/* The storage for which this thread waits, while handlers of signals run. */
+static __thread const PyObject *waiting;
+
+bool storage_waits(const PyObject *storage) { return storage == waiting; }
+
+void storage_end(State *state, PyObject *storage) {
+    if (storage && PyObject_TypeCheck(storage, state->storage))
+        ((Storage *)storage)->ending = true;
+}
+
+/* Called by threads that wait for a server. */
+static bool storage_interrupted(void *user) {
+    Storage *storage = (Storage *)user;
+    const PyObject *before = waiting;
+    if (bags_loader_is_stopping() || storage->ending)
+        return true;
+    waiting = (PyObject *)storage;
+    bool raised = signal_raised();
+    waiting = before;
+    return raised;
+}
 
 static void storage_dealloc(PyObject *self) {
     Storage *storage = (Storage *)self;
@@ -35,10 +58,17 @@ typedef struct PythonFile {
  * or (errno, what it raised). NULL, and *error, in the second case. With the GIL. */
 static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) {
     va_list list;
+    *error = EINTR;
+    if (PyErr_Occurred()) /* a handler of a signal has raised before */
+        return NULL;
     va_start(list, format);
     PyObject *args = Py_VaBuildValue(format, list), *out = NULL;
     va_end(list);
     PyObject *answer = args ? PyObject_CallObject(storage->fs, args) : NULL;
+    if (!answer && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        Py_XDECREF(args); /* such as KeyboardInterrupt, which the call of C raises */
+        return NULL;
+    }
     *error = EIO;
     if (answer && PyArg_ParseTuple(answer, "iO", error, &out) && *error) {
         const char *why = PyUnicode_AsUTF8AndSize(out, NULL);
@@ -151,8 +181,9 @@ static int fs_list(void *user, const char *path,
     for (Py_ssize_t i = 0; names && !error && i < PyList_Size(names); i++) {
         const char *name = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
         error = name ? each(each_user, name) : EILSEQ;
+        if (!name)
+            PyErr_Clear();
     }
-    PyErr_Clear();
     Py_XDECREF(names);
     PyGILState_Release(gil);
     return error;
@@ -201,6 +232,8 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
         return false;
     if (cache) {
         keep.size = cache_size;
+        keep.interrupted = storage_interrupted;
+        keep.interrupted_user = storage;
         storage->cache = bags_cache_open(cache, &keep, &err);
         if (!storage->cache)
             return raise_error(state, &err, NULL), false;
@@ -208,6 +241,8 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
         options.remember = bags_cache_remember;
         options.cache = storage->cache;
     }
+    options.interrupted = storage_interrupted;
+    options.interrupted_user = storage;
     storage->http = far->http_open(&options, &err);
     if (!storage->http)
         return raise_error(state, &err, NULL), false;
