@@ -2,7 +2,6 @@
 import array
 import atexit
 import collections
-import functools
 import os
 import weakref
 import zlib
@@ -286,11 +285,6 @@ class Loader(Closable, _core.Loader):
             raise TypeError('how many batches of packed rows an epoch has is unknown before its '
                             'end')
         return self._batches
-
-    def __iter__(self):
-        """The rest of the epoch after load_state_dict; otherwise the next one that is whole."""
-        # Nothing of Python runs between a batch and the caller, where a signal could lose it.
-        return iter(functools.partial(self._step, self._begin()), None)
 
     def state_dict(self):
         """Where it is, after the last batch that was returned: a dict that can be pickled. It

@@ -42,7 +42,7 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
 typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *data_error;
-    PyTypeObject *source, *opened, *written, *blob, *reader, *storage; /* see types */
+    PyTypeObject *source, *opened, *written, *blob, *reader, *storage, *iteration;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
@@ -63,7 +63,7 @@ const Far *load_far(void);
 /* Types and functions of the other files, which module.c adds. */
 extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
-    index_spec;
+    index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
     tool_functions[];
 

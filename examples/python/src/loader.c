@@ -16,7 +16,8 @@ struct Loader {
     PyObject_HEAD State *state;
     PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
-    /* One thread at a time, which a handler of a signal may interrupt: see loader_check. */
+    /* One thread at a time. It is `pausing` while it waits for others to close the loader,
+     * and handlers of signals may use it. */
     PyThread_type_lock lock;
     unsigned long owner;
     unsigned depth;
@@ -25,6 +26,7 @@ struct Loader {
     /* Where it is: the next batch of an epoch, of `count`; packed: of UINT64_MAX. */
     unsigned long long epoch, batch, count, skipped, iteration;
     bool packed, resumed;
+    bool taken;     /* the batch that the C loader shows was returned */
     unsigned calls; /* of functions, that run; with the GIL */
     bool closing;
     PyObject *sources; /* tuple: they stay open */
@@ -474,23 +476,17 @@ static void loader_unlock(Loader *loader) {
 
 /* Begin a call, alone; false with an exception. */
 static bool loader_begin(Loader *loader) {
+    const bags_batch *batch;
     if (!loader_ready(loader) || !loader_lock(loader))
         return false;
-    if (loader_ready(loader)) /* still */
-        return true;
-    loader_unlock(loader);
-    return false;
-}
-
-/* While it is locked: let handlers of signals run, which may use the loader, move or close
- * it. False with an exception; *same: nothing of that happened. */
-static bool loader_check(Loader *loader, bool *same) {
-    uint64_t turn = loader->turn;
-    loader->pausing = true;
-    bool raised = PyErr_CheckSignals() != 0;
-    loader->pausing = false;
-    *same = turn == loader->turn;
-    return !raised && loader_ready(loader);
+    if (!loader_ready(loader)) { /* not any more */
+        loader_unlock(loader);
+        return false;
+    }
+    if (loader->taken)
+        (void)bags_loader_next(loader->loader, &batch, NULL); /* it does not wait */
+    loader->taken = false;
+    return true;
 }
 
 static PyObject *loader_fail(Loader *loader, bags_error *err) {
@@ -507,89 +503,133 @@ static PyObject *loader_fail(Loader *loader, bags_error *err) {
     return NULL;
 }
 
-/* End it: NULL with an exception if it failed; otherwise `out`. */
+/* End a call. True with an exception if it failed. */
+static bool loader_failed(Loader *loader, bags_code code, bags_error *err) {
+    loader_unlock(loader);
+    if (code && !PyErr_Occurred())
+        loader_fail(loader, err);
+    return PyErr_Occurred() != NULL;
+}
+
+/* The same: NULL with an exception; otherwise `out`. */
 static PyObject *loader_end(
     Loader *loader, bags_code code, bags_error *err, PyObject *out) {
-    loader_unlock(loader);
-    if (!PyErr_Occurred() && !code)
+    if (!loader_failed(loader, code, err))
         return out;
     Py_XDECREF(out);
-    return PyErr_Occurred() ? NULL : loader_fail(loader, err);
+    return NULL;
 }
 
-/* Go on to the batch that was made, or to the next epoch. Nothing can interrupt it. */
-static void loader_go_on(Loader *loader, const bags_batch *batch, bool ends) {
-    loader->turn++;
-    loader->resumed = false;
-    if (ends) {
-        loader->epoch = batch ? batch->epoch : loader->epoch + 1;
-        loader->batch = 0;
-        return;
-    }
-    loader->epoch = batch->epoch;
-    loader->batch = batch->batch + 1;
-    loader->skipped += batch->skipped;
-    (void)bags_loader_next(loader->loader, &batch, NULL);
-}
-
-/* __next__: a batch counts as returned when its dict is complete, and no handler of a
- * signal has raised: a call that is interrupted changes nothing. How many batches of packed
- * rows an epoch has is known when the first of the next one is there. */
+/* __next__. A call that a signal interrupts changes nothing: a batch counts as returned
+ * when its dict is complete and no handler has raised. Almost nothing follows, so that the
+ * caller has it before the next signal arrives. Handlers may use the loader, move or close
+ * it. How many batches of packed rows an epoch has is known when the first of the next one
+ * is there. */
 static PyObject *loader_next(PyObject *self) {
     Loader *loader = (Loader *)self;
-    if (!loader_begin(loader))
-        return NULL;
     for (;;) {
         const bags_batch *batch = NULL;
-        PyObject *out = NULL;
+        OWNED PyObject *out = NULL;
         bags_error err;
         bags_code code = BAGS_OK;
-        bool late = false, same = false, ends = loader->batch >= loader->count;
+        bool late = false;
+        if (!loader_begin(loader))
+            return NULL;
+        bool ends = loader->batch >= loader->count;
         if (!ends)
             WITHOUT_GIL(
                 code = bags_loader_peek(loader->loader, 0.05, &batch, &late, &err));
-        ends = ends || !batch || (loader->packed && batch->epoch != loader->epoch);
-        if (!code && !late && !ends)
+        ends = !batch || (loader->packed && batch->epoch != loader->epoch);
+        if (!code && !ends)
             out = batch_dict(loader, batch);
-        if (code || PyErr_Occurred() || !loader_check(loader, &same))
-            return loader_end(loader, code, &err, out);
-        if (same && !late) {
-            loader_go_on(loader, batch, ends);
-            return loader_end(loader, BAGS_OK, NULL, out);
-        }
-        Py_XDECREF(out);
+        uint64_t turn = loader->turn;
+        unsigned long long epoch = batch ? batch->epoch : loader->epoch + 1;
+        unsigned long long number = ends ? 0 : batch->batch + 1;
+        unsigned long long skipped = ends ? 0 : batch->skipped;
+        if (loader_failed(loader, code, &err) || PyErr_CheckSignals())
+            return NULL;
+        if (late || turn != loader->turn)
+            continue;
+        loader->turn++;
+        loader->resumed = false;
+        loader->taken = !ends;
+        loader->epoch = epoch;
+        loader->batch = number;
+        loader->skipped += skipped;
+        return Py_XNewRef(out);
     }
 }
 
-/* _begin(): the number of an iteration, which begins with an epoch, unless it goes on with
- * a state. */
-static PyObject *loader_begin_epoch(PyObject *self, PyObject *unused) {
+/* iter(loader): the rest of an epoch, after load_state_dict; otherwise of the next one, if
+ * this one was left early. */
+typedef struct Iteration {
+    PyObject_HEAD Loader *loader;
+    unsigned long long number;
+} Iteration;
+
+static PyObject *loader_iter(PyObject *self) {
     Loader *loader = (Loader *)self;
     bags_error err;
     bags_code code = BAGS_OK;
-    (void)unused;
-    if (!loader_begin(loader))
+    Iteration *iteration =
+        loader_ready(loader) ? (Iteration *)new_object(loader->state->iteration) : NULL;
+    if (!iteration)
         return NULL;
-    if (loader->batch && !loader->resumed) { /* one that was left early */
+    iteration->loader = (Loader *)Py_NewRef(self);
+    if (!loader_begin(loader)) {
+        Py_DECREF(iteration);
+        return NULL;
+    }
+    if (loader->batch && !loader->resumed) {
         WITHOUT_GIL(
             code = bags_loader_seek(loader->loader, loader->epoch + 1, 0, &err));
         loader->turn++;
         loader->epoch += !code;
         loader->batch = code ? loader->batch : 0;
     }
-    PyObject *out = PyLong_FromUnsignedLongLong(++loader->iteration);
-    return loader_end(loader, code, &err, out);
+    iteration->number = ++loader->iteration;
+    return loader_end(loader, code, &err, (PyObject *)iteration);
 }
 
-/* _step(iteration): the next batch of it. */
-static PyObject *loader_step(PyObject *self, PyObject *iteration) {
-    Loader *loader = (Loader *)self;
-    if (PyLong_AsUnsignedLongLong(iteration) != loader->iteration)
-        return PyErr_SetString(
-                   PyExc_RuntimeError, "another iteration of this Loader has begun"),
-               NULL;
-    return PyObject_CallMethod(self, "__next__", NULL);
+static PyObject *iteration_next(PyObject *self) {
+    Iteration *iteration = (Iteration *)self;
+    Loader *loader = iteration->loader;
+    if (!loader)
+        return NULL;
+    if (iteration->number != loader->iteration) {
+        PyErr_SetString(
+            PyExc_RuntimeError, "another iteration of this Loader has begun");
+        return NULL;
+    }
+    PyObject *out = PyIter_Next((PyObject *)loader);
+    if (!out && !PyErr_Occurred())
+        Py_CLEAR(iteration->loader);
+    return out;
 }
+
+static int iteration_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((Iteration *)self)->loader);
+    return 0;
+}
+
+static int iteration_clear(PyObject *self) {
+    Py_CLEAR(((Iteration *)self)->loader);
+    return 0;
+}
+
+static void iteration_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    iteration_clear(self);
+    free_object(self);
+}
+
+static PyType_Slot iteration_slots[] = {{Py_tp_dealloc, iteration_dealloc},
+    {Py_tp_traverse, iteration_traverse}, {Py_tp_clear, iteration_clear},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, iteration_next}, {0, NULL}};
+PyType_Spec iteration_spec = {"bags._core.Iteration", sizeof(Iteration), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    iteration_slots};
 
 /* _save(): (epoch, batch, state) */
 static PyObject *loader_save(PyObject *self, PyObject *unused) {
@@ -733,8 +773,7 @@ static void loader_dealloc(PyObject *self) {
 }
 
 static PyMethodDef loader_methods[] = {{"_check", loader_check_open, METH_NOARGS, NULL},
-    {"_begin", loader_begin_epoch, METH_NOARGS, NULL},
-    {"_step", loader_step, METH_O, NULL}, {"_save", loader_save, METH_NOARGS, NULL},
+    {"_save", loader_save, METH_NOARGS, NULL},
     {"_restore", loader_restore, METH_VARARGS, NULL},
     {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
@@ -750,7 +789,8 @@ static PyGetSetDef loader_gets[] = {{"_batches", loader_batches, NULL, NULL, NUL
 static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
     {Py_tp_init, loader_init}, {Py_tp_dealloc, loader_dealloc},
     {Py_tp_traverse, loader_traverse}, {Py_tp_clear, loader_clear},
-    {Py_tp_iternext, loader_next}, {Py_tp_methods, loader_methods},
-    {Py_tp_members, loader_members}, {Py_tp_getset, loader_gets}, {0, NULL}};
+    {Py_tp_iter, loader_iter}, {Py_tp_iternext, loader_next},
+    {Py_tp_methods, loader_methods}, {Py_tp_members, loader_members},
+    {Py_tp_getset, loader_gets}, {0, NULL}};
 PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};

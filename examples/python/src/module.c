@@ -164,7 +164,7 @@ static const struct {
     {&reader_spec, offsetof(State, opened), offsetof(State, reader)},
     {&writer_spec, offsetof(State, written), 0}, {&column_spec, 0, 0},
     {&loader_spec, 0, 0}, {&storage_spec, 0, offsetof(State, storage)},
-    {&index_spec, 0, 0}};
+    {&index_spec, 0, 0}, {&iteration_spec, 0, offsetof(State, iteration)}};
 
 static int add_types(PyObject *module, State *state) {
     PyObject **members = (PyObject **)state;
