@@ -98,6 +98,8 @@ static void loader_thread_join(loader_thread t) {
     CloseHandle(t);
 }
 
+static uint64_t loader_process(void) { return GetCurrentProcessId(); }
+
 static uint32_t loader_processors(void) {
     SYSTEM_INFO about;
     GetSystemInfo(&about);
@@ -153,6 +155,8 @@ static bool loader_thread_start(
 }
 
 static void loader_thread_join(loader_thread t) { pthread_join(t, NULL); }
+
+static uint64_t loader_process(void) { return (uint64_t)getpid(); }
 
 static uint32_t loader_processors(void) {
     long count = 1;
@@ -277,6 +281,7 @@ struct bags_loader {
     loader_worker *workers;
     size_t worker_count, running;
     loader_gate monitor;
+    uint64_t process; /* that has the threads */
     bool started;
     format_packer *packer; /* the block of the last claim, under the lock */
     bags_row packer_row;
@@ -2048,6 +2053,12 @@ bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     return NULL;
 }
 
+/* True in a child made by fork(), which does not have the threads. The memory that these
+ * were writing is as it was then. */
+static bool loader_is_forked(const bags_loader *l) {
+    return l->running && l->process != loader_process();
+}
+
 /* Stop the threads, and forget the batches that they made. */
 static void loader_stop(bags_loader *l) {
     if (l->running) {
@@ -2073,6 +2084,7 @@ static void loader_stop(bags_loader *l) {
 static void loader_start(bags_loader *l) {
     size_t started = 0, count = l->options.threads;
     l->started = true;
+    l->process = loader_process();
     l->claim = l->next;
     loader_lock(&l->monitor); /* `running` is read by the threads */
     while (started < count && loader_thread_start(&l->workers[started].id, loader_run,
@@ -2084,7 +2096,7 @@ static void loader_start(bags_loader *l) {
 
 /* What loader_allocate made is freed last: the buffers are in it. */
 void bags_loader_close(bags_loader *l) {
-    if (!l)
+    if (!l || loader_is_forked(l))
         return;
     loader_stop(l);
     loader_gate_end(&l->monitor);
@@ -2134,6 +2146,14 @@ static bags_code loader_fail(
     return code;
 }
 
+static bags_code loader_check_usable(bags_loader *l, bags_error *err) {
+    if (loader_is_forked(l))
+        return bags_fail(err, BAGS_ERROR_STATE,
+            "a loader that has begun cannot be used in a child made by fork(); open it "
+            "in the child");
+    return l->error.code ? loader_fail(l, l->error.code, &l->error, err) : BAGS_OK;
+}
+
 /* Make the next batch in this thread. If a hook gives up, the next call tries again. */
 static void loader_work(bags_loader *l, loader_slot *s) {
     s->code = loader_claim(l, s, &s->err);
@@ -2150,8 +2170,9 @@ static bags_code loader_await(
     bags_loader *l, double seconds, loader_slot **slot, bool *late, bags_error *err) {
     *slot = NULL;
     *late = false;
-    if (l->error.code)
-        return loader_fail(l, l->error.code, &l->error, err);
+    bags_code code = loader_check_usable(l, err);
+    if (code)
+        return code;
     if (l->finished || loader_is_last(l, &l->next))
         return BAGS_OK;
     if (!l->started)
@@ -2178,7 +2199,7 @@ static bags_code loader_await(
         if (*late)
             return BAGS_OK;
     }
-    bags_code code = s->code;
+    code = s->code;
     bags_error *why = &s->err, of_check;
     /* The batches of an epoch are of one version. */
     bool check = !s->checked && s->after.epoch != s->at.epoch;
@@ -2231,8 +2252,9 @@ uint64_t bags_loader_batches(const bags_loader *l) {
  * of batches out of order. */
 bags_code bags_loader_seek(
     bags_loader *l, uint64_t epoch, uint64_t batch, bags_error *err) {
-    if (l->error.code)
-        return loader_fail(l, l->error.code, &l->error, err);
+    bags_code code = loader_check_usable(l, err);
+    if (code)
+        return code;
     if (batch && batch >= l->batches)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "batch out of range (%" PRIu64 ", %" PRIu64 " per epoch)", batch,
@@ -2241,8 +2263,7 @@ bags_code bags_loader_seek(
     loader_cursor to = {epoch, batch, 0, 0};
     if (l->packer && batch) {
         uint64_t each = l->options.batch, most = UINT64_MAX / each;
-        bags_code code =
-            loader_skip_rows(l, &to, (batch < most ? batch : most) * each, err);
+        code = loader_skip_rows(l, &to, (batch < most ? batch : most) * each, err);
         if (code)
             return code;
     }

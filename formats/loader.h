@@ -761,8 +761,9 @@ typedef struct bags_loader_options {
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
  *   BAGS_ERROR_MEMORY    out of memory
  *
- * Threads: one at a time per loader. Threads start with the first batch. Cost:
- * nothing is read.
+ * Threads: one at a time per loader. Threads start with the first batch. A child made by
+ * fork() after that has none: there the loader's functions return BAGS_ERROR_STATE, and
+ * closing it frees nothing. Cost: nothing is read.
  */
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err);

@@ -7,6 +7,10 @@
 
 #include <math.h>
 #include <time.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 /* Arithmetic is not repeated at length to find races. */
 static bool quick(void) {
@@ -2138,6 +2142,38 @@ static void a_loader_that_is_closed_or_moved_calls_no_function_again(void **stat
     bags_reader_close(reader);
 }
 
+#ifndef _WIN32
+static void a_child_refuses_a_loader_that_has_threads(void **state) {
+    (void)state;
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    for (int begun = 0; begun < 2; begun++) {
+        bags_loader_options options = usual(16);
+        bags_loader *loader = open_loader(reader, &options);
+        int status = 0;
+        if (begun)
+            check_batch(next(loader));
+        pid_t child = fork();
+        if (child == 0) {
+            const bags_batch *b = NULL;
+            bags_code expected = begun ? BAGS_ERROR_STATE : BAGS_OK;
+            alarm(300);
+            bool right = bags_loader_next(loader, &b, &said) == expected &&
+                         bags_loader_peek(loader, 600, &b, NULL, &said) == expected &&
+                         bags_loader_seek(loader, 0, 1, &said) == expected &&
+                         (!begun || strstr(said.message, "fork()"));
+            bags_loader_close(loader);
+            _exit(!right);
+        }
+        assert_true(waitpid(child, &status, 0) == child && status == 0);
+        if (begun)
+            check_batch(next(loader));
+        bags_loader_close(loader);
+    }
+    bags_reader_close(reader);
+}
+#endif
+
 static void an_empty_dataset_has_no_batches(void **state) {
     (void)state;
     write_dataset(at("x"), 0, 0);
@@ -2487,6 +2523,9 @@ int main(void) {
         TEST(a_sampler_chooses_each_position_and_keeps_states),
         TEST(peeking_shows_the_batch_that_next_returns),
         TEST(a_loader_that_is_closed_or_moved_calls_no_function_again),
+#ifndef _WIN32
+        TEST(a_child_refuses_a_loader_that_has_threads),
+#endif
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),
         TEST(the_steady_state_allocates_nothing),
