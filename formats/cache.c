@@ -124,6 +124,7 @@ struct bags_cache {
     void *user;
     bool (*interrupted)(void *user);
     void *interrupted_user;
+    pid_t process;
     pthread_mutex_t mutex;    /* of everything below but `usage` */
     pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
     pthread_mutex_t counting; /* one thread at a time locks `usage` */
@@ -953,6 +954,12 @@ static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t star
 
 static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
 
+/* A child made by fork() reads without the cache: its threads are missing, and its locks may
+ * be those of other threads. */
+static bool cache_is_here(const bags_cache *cache) {
+    return cache->process == getpid();
+}
+
 static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
     const cache_hooks *hooks = (const cache_hooks *)user;
     bags_cache *cache = hooks->cache;
@@ -962,7 +969,7 @@ static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         bags_io_read *read = &reads[i];
         const cache_file *file = (const cache_file *)read->file;
-        cache_object *object = file->object;
+        cache_object *object = cache_is_here(cache) ? file->object : NULL;
         if (!object) {
             if (inner->read_many) {
                 bags_io_read one = *read;
@@ -1027,7 +1034,7 @@ static int cache_read_at(
     const cache_file *opened = (const cache_file *)file;
     const bags_io *inner = hooks->inner;
     bags_io_read read = {file, offset, data, size, 0};
-    if (opened->object)
+    if (opened->object && cache_is_here(hooks->cache))
         cache_read_many(user, &read, 1);
     *done = read.done;
     return read.done
@@ -1165,7 +1172,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
         free(opened);
         return error;
     }
-    if (inner->identify &&
+    if (cache_is_here(hooks->cache) && inner->identify &&
         !inner->identify(inner->user, opened->inner, path, &identity))
         opened->object = cache_find(hooks->cache, path, &identity);
     *file = opened;
@@ -1178,6 +1185,10 @@ static int cache_close(void *user, void *file) {
     bags_cache *cache = hooks->cache;
     cache_file *opened = (cache_file *)file;
     void *inner = opened->inner;
+    if (!cache_is_here(cache)) {
+        free(opened);
+        return hooks->inner->close(hooks->inner->user, inner);
+    }
     pthread_mutex_lock(&cache->mutex);
     size_t kept = cache->queue_next;
     for (size_t i = kept; i < cache->queued; i++)
@@ -1334,6 +1345,7 @@ bags_cache *bags_cache_open(
     memcpy(cache->path, directory, length);
     cache->size = size;
     cache->warn = options->warn;
+    cache->process = getpid();
     cache->interrupted = options->interrupted;
     cache->interrupted_user = options->interrupted_user;
     cache->user = options->user;
@@ -1365,7 +1377,7 @@ bags_cache *bags_cache_open(
 }
 
 void bags_cache_close(bags_cache *cache) {
-    if (!cache)
+    if (!cache || !cache_is_here(cache))
         return;
     pthread_mutex_lock(&cache->mutex);
     cache->stop = true;

@@ -349,7 +349,8 @@ bags_cache *bags_cache_open(
     const char *directory, const bags_cache_options *options, bags_error *err);
 
 /* The hooks that keep what `inner` reads; they only read. Valid until the cache is
- * closed. NULL: out of memory. Threads: any. */
+ * closed. NULL: out of memory. Threads: any. A child made by fork() reads through them
+ * without the cache, and closing the cache there does nothing. */
 const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err);
 
 /* See bags_http_options: lookups then are requests without data (304). */
