@@ -22,7 +22,7 @@ def lacks(kind, packed=False):
     for one, (_, types) in _FORMATS.items():
         if name in types.split() and not build[one] and not (packed and one == 'msgpack'):
             return lacking(one)
-    return lacks(','.join(args), packed) if name == 'zstd' and args else None
+    return lacks(args[0], packed) if name == 'zstd' and args else None
 
 
 def lacking(name):
