@@ -148,8 +148,8 @@
  *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
  *                close always; close and abort only free its memory. A reader may be
  *                used, also if other threads used it during fork(). If it has hooks of
- *                its own, and a thread was in one of them, its functions fail with
- *                BAGS_ERROR_STATE, and close frees nothing.
+ *                its own, and a thread did not return from one of them within 100 ms,
+ *                its functions fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -2116,8 +2116,8 @@ typedef pthread_mutex_t bagi_mutex;
  * bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
-    /* fork() waits for the locks: what holds them waits for nothing but the system. Others
-     * may belong to a thread that waits for the one that forks. */
+    /* fork() waits for the locks: what holds them waits for nothing but the system. Without
+     * it, at most 100 ms: a thread that holds them may wait for the one that forks. */
     bool waits;
     bool held; /* by fork() */
     bool lost; /* in a child: held by a thread that only its parent has */
@@ -2735,7 +2735,20 @@ static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 static pthread_mutex_t bagi_guards_lock = PTHREAD_MUTEX_INITIALIZER;
 static bagi_guard *bagi_guards;
 
+/* Lock it, or give up after a number of attempts, a millisecond each, that all share. */
+BAGI_COLD static bool bagi_guards_try(pthread_mutex_t *mutex, int *tries) {
+    const struct timespec moment = {0, 1000000};
+    while (pthread_mutex_trylock(mutex)) {
+        if (*tries == 0)
+            return false;
+        (*tries)--;
+        (void)nanosleep(&moment, NULL);
+    }
+    return true;
+}
+
 BAGI_COLD static void bagi_guards_take(void) {
+    int tries = 100;
     pthread_mutex_lock(&bagi_guards_lock);
     for (bagi_guard *guard = bagi_guards; guard; guard = guard->next) {
         if (guard->lost)
@@ -2744,9 +2757,9 @@ BAGI_COLD static void bagi_guards_take(void) {
         if (guard->waits) {
             pthread_mutex_lock(guard->first);
             pthread_mutex_lock(guard->second);
-        } else if (pthread_mutex_trylock(guard->first)) {
+        } else if (!bagi_guards_try(guard->first, &tries)) {
             guard->held = false;
-        } else if (pthread_mutex_trylock(guard->second)) {
+        } else if (!bagi_guards_try(guard->second, &tries)) {
             pthread_mutex_unlock(guard->first);
             guard->held = false;
         }
