@@ -151,7 +151,9 @@
  *     fork()     In a child process, a writer of the parent writes nothing: append
  *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
  *                close always; close and abort only free its memory. A reader may be
- *                used if no other thread was using it during fork().
+ *                used, also if other threads used it during fork(). If it has hooks of
+ *                its own, and a thread did not return from one of them within 100 ms,
+ *                its functions fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -2129,9 +2131,27 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_USER void *user BAGI_UNUSED
 
 #if defined(BAGS_NO_LOCAL)
-/* ---- no system: hooks that fail, and locks that do nothing ---- */
-
 typedef char bagi_mutex;
+#elif defined(_WIN32)
+typedef SRWLOCK bagi_mutex;
+#else
+typedef pthread_mutex_t bagi_mutex;
+#endif
+
+/* Two locks of an object that a child made by fork() may use, from bagi_guard_open to
+ * bagi_guard_close. The second is taken inside the first. */
+typedef struct bagi_guard {
+    bagi_mutex *first, *second;
+    /* fork() waits for the locks: what holds them waits for nothing but the system. Without
+     * it, at most 100 ms: a thread that holds them may wait for the one that forks. */
+    bool waits;
+    bool held; /* by fork() */
+    bool lost; /* in a child: held by a thread that only its parent has */
+    struct bagi_guard *next, *previous;
+} bagi_guard;
+
+#if defined(BAGS_NO_LOCAL)
+/* ---- no system: hooks that fail, and locks that do nothing ---- */
 
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     *mutex = 0;
@@ -2143,6 +2163,14 @@ static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
 static void bagi_lock(bagi_mutex *mutex) { (void)mutex; }
 
 static void bagi_unlock(bagi_mutex *mutex) { (void)mutex; }
+
+/* Nothing here forks. */
+static bool bagi_guard_open(bagi_guard *guard) {
+    (void)guard;
+    return true;
+}
+
+static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     (void)buffer, (void)size;
@@ -2188,8 +2216,6 @@ static double bagi_seconds(void) { return (double)time(NULL); }
  * may read, write, rename and remove it, as on POSIX systems. */
 
 /* Ready without memory, so that nothing is freed. */
-typedef SRWLOCK bagi_mutex;
-
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     InitializeSRWLock(mutex);
     return true;
@@ -2200,6 +2226,14 @@ static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
 static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
+
+/* Nothing here forks. */
+static bool bagi_guard_open(bagi_guard *guard) {
+    (void)guard;
+    return true;
+}
+
+static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
@@ -2704,10 +2738,7 @@ BAGI_COLD static int bagi_local_advise(BAGI_USER, void *file, const void *map,
         (result) = (call);                                                             \
     } while ((result) < 0 && errno == EINTR)
 
-/* An uncontended one needs no system call. */
-typedef pthread_mutex_t bagi_mutex;
-
-/* False if the system lacks memory or another resource. */
+/* An uncontended lock needs no system call. False if the system lacks memory or another resource. */
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     return pthread_mutex_init(mutex, NULL) == 0;
 }
@@ -2717,6 +2748,91 @@ static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
+
+/* ---- fork ----
+ * A child has one thread, and the locks as they were. So fork() takes those of all guards,
+ * with the list of them, and both processes release what it took:
+ *
+ *     bagi_guards_take        before, in the thread that forks
+ *     bagi_guards_release     after, in the parent
+ *     bagi_guards_inherit     after, in the child: what was not taken is lost
+ */
+
+static pthread_mutex_t bagi_guards_lock = PTHREAD_MUTEX_INITIALIZER;
+static bagi_guard *bagi_guards;
+
+/* Lock it, or give up after a number of attempts, a millisecond each, that all share. */
+BAGI_COLD static bool bagi_guards_try(pthread_mutex_t *mutex, int *tries) {
+    const struct timespec moment = {0, 1000000};
+    while (pthread_mutex_trylock(mutex)) {
+        if (*tries == 0)
+            return false;
+        (*tries)--;
+        (void)nanosleep(&moment, NULL);
+    }
+    return true;
+}
+
+BAGI_COLD static void bagi_guards_take(void) {
+    int tries = 100;
+    pthread_mutex_lock(&bagi_guards_lock);
+    for (bagi_guard *guard = bagi_guards; guard; guard = guard->next) {
+        if (guard->lost)
+            continue;
+        guard->held = true;
+        if (guard->waits) {
+            pthread_mutex_lock(guard->first);
+            pthread_mutex_lock(guard->second);
+        } else if (!bagi_guards_try(guard->first, &tries)) {
+            guard->held = false;
+        } else if (!bagi_guards_try(guard->second, &tries)) {
+            pthread_mutex_unlock(guard->first);
+            guard->held = false;
+        }
+    }
+}
+
+BAGI_COLD static void bagi_guards_release(void) {
+    for (bagi_guard *guard = bagi_guards; guard; guard = guard->next) {
+        if (guard->held) {
+            pthread_mutex_unlock(guard->second);
+            pthread_mutex_unlock(guard->first);
+        }
+        guard->held = false;
+    }
+    pthread_mutex_unlock(&bagi_guards_lock);
+}
+
+BAGI_COLD static void bagi_guards_inherit(void) {
+    for (bagi_guard *guard = bagi_guards; guard; guard = guard->next)
+        guard->lost = !guard->held;
+    bagi_guards_release();
+}
+
+/* False if the system lacks memory. */
+BAGI_COLD static bool bagi_guard_open(bagi_guard *guard) {
+    static bool watched;
+    pthread_mutex_lock(&bagi_guards_lock);
+    watched = watched || !pthread_atfork(bagi_guards_take, bagi_guards_release,
+                             bagi_guards_inherit);
+    bool done = watched;
+    if (done) {
+        guard->next = bagi_guards;
+        if (bagi_guards)
+            bagi_guards->previous = guard;
+        bagi_guards = guard;
+    }
+    pthread_mutex_unlock(&bagi_guards_lock);
+    return done;
+}
+
+BAGI_COLD static void bagi_guard_close(bagi_guard *guard) {
+    pthread_mutex_lock(&bagi_guards_lock);
+    if (guard->next)
+        guard->next->previous = guard->previous;
+    *(guard->previous ? &guard->previous->next : &bagi_guards) = guard->next;
+    pthread_mutex_unlock(&bagi_guards_lock);
+}
 
 /* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
  * its writer; it has no effect on regular files. O_NOFOLLOW, so that a link that
@@ -5760,6 +5876,7 @@ typedef struct bagi_file {
  */
 typedef struct bagi_files {
     bagi_mutex mutex;
+    bagi_guard guard; /* of a reader: this mutex inside its own */
     size_t limit, count;
     bagi_file *newest, *oldest;
 } bagi_files;
@@ -5792,6 +5909,15 @@ BAGI_COLD static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     bagi_close_read(env, file->handle);
     file->handle = NULL;
     return true;
+}
+
+/* Fail if the files belong to a reader whose locks are lost. */
+static bags_code bagi_files_check(
+    const bagi_files *files, const char *shown, bags_error *err) {
+    if (!files->guard.lost)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_STATE,
+        "%s: another thread was reading it during fork(); open it in the child", shown);
 }
 
 /* Where the ends of a Bag's blobs are:
@@ -5885,6 +6011,7 @@ BAGI_COLD static bags_code bagi_file_pin(
         *handle = file->handle;
         return BAGS_OK;
     }
+    BAGI_TRY(bagi_files_check(files, file->shown, err));
     bagi_lock(&files->mutex);
     if (file->handle) {
         bagi_files_unlink(files, file);
@@ -10994,7 +11121,10 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     bagi_shard *part = (bagi_shard *)(uintptr_t)of;
     bag_reader *bag = NULL;
     bagi_dir dir;
-    bags_code code = BAGS_OK;
+    bags_code code = bagi_files_check(&reader->files, reader->shown, err);
+    *out = NULL;
+    if (code)
+        return code;
     bagi_lock(&reader->mutex);
     if (!reader->checked && reader->count > 1)
         code = bags_reader_check(reader, err);
@@ -11048,6 +11178,7 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     *out = (const bagi_dictionary *)BAGI_LOAD(&bag->dictionary);
     if (*out)
         return BAGS_OK;
+    BAGI_TRY(bagi_files_check(&reader->files, reader->shown, err));
     bagi_lock(&reader->mutex);
     *out = (const bagi_dictionary *)bag->dictionary;
     if (!*out) {
@@ -11319,6 +11450,15 @@ BAGI_COLD static bags_reader *bagi_reader_new(
             bagi_mutex_free(&reader->mutex);
             reader->has_mutexes = false;
         }
+        bagi_guard *guard = &reader->files.guard;
+        guard->first = &reader->mutex;
+        guard->second = &reader->files.mutex;
+        guard->waits = reader->env.io.open == bagi_local_open;
+        if (reader->has_mutexes && !bagi_guard_open(guard)) {
+            bagi_mutex_free(&reader->mutex);
+            bagi_mutex_free(&reader->files.mutex);
+            reader->has_mutexes = false;
+        }
         code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
     }
     if (!code)
@@ -11402,6 +11542,10 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
     bags_allocator memory = reader->env.memory;
+    if (reader->has_mutexes)
+        bagi_guard_close(&reader->files.guard);
+    if (reader->files.guard.lost) /* the other thread was changing it */
+        return;
     bagi_dictionaries_free(&memory, &reader->dictionaries);
     bagi_reader_drop(reader, &reader->spec);
     bags_buffer_free(&reader->arrays[0]);
@@ -11496,6 +11640,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     memset(info, 0, sizeof *info);
     if (fields)
         memset(fields, 0, count * sizeof *fields);
+    BAGI_TRY(bagi_files_check(&reader->files, reader->shown, err));
     info->sharded = reader->sharded;
     info->skipped = reader->skipped;
     for (size_t i = 0; i < reader->count && !code; i++) {

@@ -122,6 +122,9 @@ struct bags_cache {
     uint64_t size;
     void (*warn)(void *user, const char *message);
     void *user;
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
+    pid_t process;
     pthread_mutex_t mutex;    /* of everything below but `usage` */
     pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
     pthread_mutex_t counting; /* one thread at a time locks `usage` */
@@ -768,11 +771,17 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
     cache_give_up(cache, error);
 }
 
-/* Wait until nobody else reads this block. */
-static void cache_wait(bags_cache *cache, const cache_block *block, double until) {
+/* Wait until nobody else reads this block, or *until, which becomes 0 if the caller must
+ * not wait any more. */
+static void cache_wait(bags_cache *cache, const cache_block *block, double *until) {
     uint64_t i = cache_index(cache, block);
     struct timespec pause = {0, 1000000};
-    for (bool busy = true; busy && cache_now() < until;) {
+    double due = cache_now() + 0.1;
+    for (bool busy = true; busy && cache_now() < *until;) {
+        if (cache->interrupted && cache_now() >= due) {
+            due = cache_now() + 0.1;
+            *until = cache->interrupted(cache->interrupted_user) ? 0 : *until;
+        }
         pthread_mutex_lock(&cache->mutex);
         busy = block->segment->busy[i];
         pthread_mutex_unlock(&cache->mutex);
@@ -848,7 +857,7 @@ static void cache_bring(
                 continue; /* others read it */
             /* Of those that waited, one reads what is still missing. */
             while (block->segment && !claimed && cache_now() < until) {
-                cache_wait(cache, block, until);
+                cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);
             }
             uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
@@ -945,6 +954,12 @@ static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t star
 
 static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
 
+/* A child made by fork() reads without the cache: its threads are missing, and its locks may
+ * be those of other threads. */
+static bool cache_is_here(const bags_cache *cache) {
+    return cache->process == getpid();
+}
+
 static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
     const cache_hooks *hooks = (const cache_hooks *)user;
     bags_cache *cache = hooks->cache;
@@ -954,7 +969,7 @@ static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         bags_io_read *read = &reads[i];
         const cache_file *file = (const cache_file *)read->file;
-        cache_object *object = file->object;
+        cache_object *object = cache_is_here(cache) ? file->object : NULL;
         if (!object) {
             if (inner->read_many) {
                 bags_io_read one = *read;
@@ -1019,7 +1034,7 @@ static int cache_read_at(
     const cache_file *opened = (const cache_file *)file;
     const bags_io *inner = hooks->inner;
     bags_io_read read = {file, offset, data, size, 0};
-    if (opened->object)
+    if (opened->object && cache_is_here(hooks->cache))
         cache_read_many(user, &read, 1);
     *done = read.done;
     return read.done
@@ -1157,7 +1172,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
         free(opened);
         return error;
     }
-    if (inner->identify &&
+    if (cache_is_here(hooks->cache) && inner->identify &&
         !inner->identify(inner->user, opened->inner, path, &identity))
         opened->object = cache_find(hooks->cache, path, &identity);
     *file = opened;
@@ -1170,6 +1185,10 @@ static int cache_close(void *user, void *file) {
     bags_cache *cache = hooks->cache;
     cache_file *opened = (cache_file *)file;
     void *inner = opened->inner;
+    if (!cache_is_here(cache)) {
+        free(opened);
+        return hooks->inner->close(hooks->inner->user, inner);
+    }
     pthread_mutex_lock(&cache->mutex);
     size_t kept = cache->queue_next;
     for (size_t i = kept; i < cache->queued; i++)
@@ -1326,6 +1345,9 @@ bags_cache *bags_cache_open(
     memcpy(cache->path, directory, length);
     cache->size = size;
     cache->warn = options->warn;
+    cache->process = getpid();
+    cache->interrupted = options->interrupted;
+    cache->interrupted_user = options->interrupted_user;
     cache->user = options->user;
     cache->directory = cache->usage = -1;
     cache->shift = CACHE_BLOCK_SHIFT;
@@ -1355,7 +1377,7 @@ bags_cache *bags_cache_open(
 }
 
 void bags_cache_close(bags_cache *cache) {
-    if (!cache)
+    if (!cache || !cache_is_here(cache))
         return;
     pthread_mutex_lock(&cache->mutex);
     cache->stop = true;

@@ -60,11 +60,12 @@
 #define HTTP_THREADS 4 /* at most */
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
-#define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
-#define HTTP_SETTLES 2   /* seconds that clocks of a server and its files may differ */
-#define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
-#define HTTP_MISSING 4   /* this number of missing shards ends the search */
-#define HTTP_AHEAD 90    /* shards are looked up at once, at most */
+#define HTTP_PATIENCE 0.1 /* seconds between two questions whether to give up */
+#define HTTP_FORGET 10.0  /* seconds until a failure is tried again */
+#define HTTP_SETTLES 2    /* seconds that clocks of a server and its files may differ */
+#define HTTP_STARTS 5.0   /* seconds that a server may take until it accepts */
+#define HTTP_MISSING 4    /* this number of missing shards ends the search */
+#define HTTP_AHEAD 90     /* shards are looked up at once, at most */
 #define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
 #define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
 #define HTTP_SHARDS 999999          /* this one does not exist where none is listed */
@@ -175,6 +176,7 @@ typedef struct http_request {
     CURL *easy;
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];
+    bool abandoned; /* what waited for it gave up: it is freed when it ends */
     int tries;
     double since; /* the first try, or its failure after some bytes had arrived */
     double not_before;
@@ -209,6 +211,8 @@ struct bags_http {
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache;
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pid_t process;
@@ -752,11 +756,39 @@ static void http_check(bags_http *http, http_object *record) {
             http_request_check(http, record, file);
 }
 
+/* Wait until something has changed. Returns 0; EINTR: the caller must give up. *due starts
+ * as 0. The mutex is held, except while it waits. (Should the clock be set back, only an
+ * interruption is noticed later.) */
+static int http_pause(bags_http *http, double *due) {
+    struct timespec until;
+    if (!http->interrupted) {
+        pthread_cond_wait(&http->changed, &http->mutex);
+        return 0;
+    }
+    double now = http_now();
+    *due = *due > 0 ? *due : now + HTTP_PATIENCE;
+    if (now < *due) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        long more = until.tv_nsec + (long)((*due - now) * 1e9);
+        until.tv_sec += more / 1000000000;
+        until.tv_nsec = more % 1000000000;
+        pthread_cond_timedwait(&http->changed, &http->mutex, &until);
+        return 0;
+    }
+    *due = now + HTTP_PATIENCE;
+    pthread_mutex_unlock(&http->mutex);
+    bool interrupted = http->interrupted(http->interrupted_user);
+    pthread_mutex_lock(&http->mutex);
+    return interrupted ? EINTR : 0;
+}
+
 /* Wait until all checks of a shard have ended. Returns errno. The mutex is held. */
 static int http_wait_checks(bags_http *http, const http_object *record) {
+    double due = 0;
     http_wake(http);
     while (record->checks)
-        pthread_cond_wait(&http->changed, &http->mutex);
+        if (http_pause(http, &due))
+            return EINTR;
     return record->state == HTTP_DONE ? record->error : 0;
 }
 
@@ -1532,7 +1564,7 @@ static void http_finish(http_request *request, CURLcode result) {
         request->state = good ? HTTP_DONE : HTTP_FAILED;
         thread->load--;
     }
-    if (!again && object)
+    if (!again && (object || request->abandoned))
         http_request_free(request);
     pthread_mutex_unlock(&http->mutex);
 }
@@ -1674,10 +1706,12 @@ static int http_wait(bags_http *http, http_object *object) {
     if (!object)
         return ENOMEM;
     http_look(http, object);
+    double due = 0;
     if (object->state == HTTP_WAITING)
         http_wake(http);
     while (object->state == HTTP_WAITING)
-        pthread_cond_wait(&http->changed, &http->mutex);
+        if (http_pause(http, &due))
+            return EINTR;
     return object->state == HTTP_DONE ? 0 : object->error;
 }
 
@@ -1780,9 +1814,10 @@ static int http_refuse_page(bags_http *http, http_object *object) {
         (object->is_real = http_is_plausible(object)))
         return 0;
     http_object *control = http_control(http, object->path);
-    object->is_real = http_wait(http, control) != 0;
-    if (object->is_real)
-        return 0;
+    int none = http_wait(http, control);
+    object->is_real = none && none != EINTR;
+    if (none)
+        return none == EINTR ? EINTR : 0;
     const http_part *part = control->count ? http_parts(control)[0] : NULL;
     for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
          i++) {
@@ -1853,15 +1888,23 @@ static void http_explain(
     free(listed);
 }
 
-/* Run a request whose body the caller reads. */
-static bool http_run(bags_http *http, http_request *request) {
+/* Run a request whose body the caller reads. Returns errno. EINTR: the request is not the
+ * caller's any more; this does not happen to one that sends what the caller has. */
+static int http_run(bags_http *http, http_request *request) {
+    double due = 0;
     pthread_mutex_lock(&http->mutex);
     http_queue(http, request);
     http_wake(http);
-    while (request->state == HTTP_WAITING)
-        pthread_cond_wait(&http->changed, &http->mutex);
+    while (request->state == HTTP_WAITING && !request->abandoned) {
+        if (request->send)
+            pthread_cond_wait(&http->changed, &http->mutex);
+        else
+            request->abandoned = http_pause(http, &due) != 0;
+    }
+    bool abandoned = request->state == HTTP_WAITING;
+    int code = abandoned ? EINTR : request->state == HTTP_DONE ? 0 : request->error;
     pthread_mutex_unlock(&http->mutex);
-    return request->state == HTTP_DONE;
+    return code;
 }
 
 typedef struct http_names {
@@ -1903,8 +1946,11 @@ static int http_list_page(
     int code = request ? 0 : ENOMEM;
     free(*more);
     *more = NULL;
-    if (request && !http_run(http, request)) {
-        code = request->error;
+    if (request)
+        code = http_run(http, request);
+    if (code == EINTR)
+        request = NULL;
+    if (code && request) {
         memcpy(why, request->why, sizeof request->why);
     } else if (request && request->body.data) {
         names->read += request->size;
@@ -1957,6 +2003,10 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     free(key);
     if (known)
         return code;
+    if (code == EINTR) {
+        bags_buffer_free(&names.text);
+        return code;
+    }
     bool whole = !code;
     if (whole && !(http_is_s3(path) ? names.size > 0 : names.dataset))
         code = ENOENT;
@@ -2021,6 +2071,10 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         if (!error)
             error = http_refuse_page(http, inside[i]);
         directory = !error;
+        if (error == EINTR) {
+            pthread_mutex_unlock(&http->mutex);
+            return error;
+        }
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
     }
@@ -2060,8 +2114,9 @@ static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     http_object *directory = http_find(http, path, http_path_size(path), true);
     if (http_wait(http, last) || http_refuse_page(http, last))
         return false;
-    *code = http_wait(http, own) ? EIO : 0;
-    if (*code && directory)
+    int none = http_wait(http, own);
+    *code = none && none != EINTR ? EIO : none;
+    if (*code == EIO && directory)
         http_object_fail(directory, EIO,
             "the server has every shard up to 999999 (HTTP 200): it ignores a "
             "folder of the path");
@@ -2092,6 +2147,8 @@ static int http_probe(bags_http *http, const char *path,
         }
         code = http_wait(http, object);
         int none = http_wait(http, control);
+        if (none == EINTR)
+            code = none;
         if (!code)
             code = http_refuse_page(http, object);
         if (!code && !none &&
@@ -2108,7 +2165,7 @@ static int http_probe(bags_http *http, const char *path,
         if (code && !missing) {
             pthread_mutex_lock(&http->mutex);
             http_object *directory = http_find(http, path, http_path_size(path), true);
-            if (directory && object && object->why)
+            if (directory && object && object->why && code != EINTR)
                 http_object_fail(directory, code, object->why);
             pthread_mutex_unlock(&http->mutex);
             return code;
@@ -2187,8 +2244,13 @@ static int http_identify(
         return code;
     if (!code && !file) {
         http_object *record = object->record ? object->record : object;
-        while (record->state == HTTP_WAITING)
-            pthread_cond_wait(&http->changed, &http->mutex);
+        double due = 0;
+        while (record->state == HTTP_WAITING && !code)
+            code = http_pause(http, &due);
+        if (code) {
+            pthread_mutex_unlock(&http->mutex);
+            return code;
+        }
         if (record != object && record->state == HTTP_DONE) {
             http_check(http, record);
         } else if (record != object) { /* which is in no shard */
@@ -2197,7 +2259,12 @@ static int http_identify(
                 http_request_check(http, object, object);
         }
         code = http_wait_checks(http, record);
-        if (record->grown && http_wait(http, http_control(http, record->path))) {
+        int none = record->grown && code != EINTR
+                       ? http_wait(http, http_control(http, record->path))
+                       : 0;
+        if (none == EINTR) {
+            code = none;
+        } else if (none) {
             http_record_changed(record);
             code = ESTALE;
         }
@@ -2419,16 +2486,16 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
  *
  * The mutex is held, except while it waits.
  */
-static void http_read_many(void *user, bags_io_read *reads, size_t count) {
-    bags_http *http = (bags_http *)user;
+static int http_read(bags_http *http, bags_io_read *reads, size_t count) {
     http_call call;
     size_t wanted = 0;
     bool wait = false; /* for any of them */
+    int code = 0;
     if (!bagi_http_alive(http))
-        return;
+        return EIO;
     http_want *wants = (http_want *)malloc((2 * count + 1) * sizeof *wants);
     if (!wants)
-        return;
+        return ENOMEM;
     memset(&call, 0, sizeof call);
     pthread_mutex_lock(&http->mutex);
     for (size_t i = 0; i < count; i++) {
@@ -2451,15 +2518,21 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     }
     http_request_all(http, &call, wants, wanted);
     http_wake(http);
+    double due = 0;
     for (size_t i = 0; wait && i < call.count; i++)
-        while (call.parts[i]->state == HTTP_WAITING)
-            pthread_cond_wait(&http->changed, &http->mutex);
+        while (!code && call.parts[i]->state == HTTP_WAITING)
+            code = http_pause(http, &due);
     for (size_t i = 0; i < count; i++)
         if (reads[i].data && ((http_object *)reads[i].file)->error != ESTALE)
             http_copy_read(&reads[i]);
     http_call_end(http, &call);
     pthread_mutex_unlock(&http->mutex);
     free(wants);
+    return code;
+}
+
+static void http_read_many(void *user, bags_io_read *reads, size_t count) {
+    (void)http_read((bags_http *)user, reads, count);
 }
 
 static int http_read_at(
@@ -2472,10 +2545,10 @@ static int http_read_at(
         return EIO;
     if (offset >= object->size) /* which does not change */
         return 0;
-    http_read_many(user, &read, 1);
+    int code = http_read(http, &read, 1);
     *done = read.done;
-    if (read.done)
-        return 0;
+    if (read.done || code)
+        return read.done ? 0 : code;
     pthread_mutex_lock(&http->mutex);
     int error = object->error;
     pthread_mutex_unlock(&http->mutex);
@@ -2497,7 +2570,7 @@ bags_code bagi_http_send(bags_http *http, const char *method, const char *url,
     request->send = size ? (const char *)data : "";
     request->send_size = size;
     bags_code code = BAGS_OK;
-    if (!http_run(http, request)) {
+    if (http_run(http, request)) {
         code = bags_fail(err, BAGS_ERROR_IO, "%s: cannot upload: %s",
             bags_path_tail(url), request->why);
         if (err)
@@ -2619,6 +2692,8 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->recall = options->recall;
     http->remember = options->remember;
     http->cache = options->cache;
+    http->interrupted = options->interrupted;
+    http->interrupted_user = options->interrupted_user;
     bagi_s3_settings(&http->s3, options);
     http_find_places(http);
     /* A program may exit while transfers run: what signs them must not be freed. */

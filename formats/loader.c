@@ -30,6 +30,7 @@
 #include "loader.h"
 #include "private.h"
 
+#include <errno.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +43,14 @@
 #include <windows.h>
 #else
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
+#endif
+
+#if defined(_MSC_VER)
+#define LOADER_OF_THREAD __declspec(thread)
+#else
+#define LOADER_OF_THREAD __thread
 #endif
 
 /* ---- threads ---- */
@@ -72,6 +80,13 @@ static void loader_wait(loader_gate *g) {
     SleepConditionVariableSRW(&g->changed, &g->lock, INFINITE, 0);
 }
 
+/* At most this long. */
+static void loader_wait_seconds(loader_gate *g, double seconds) {
+    SleepConditionVariableSRW(&g->changed, &g->lock, (DWORD)(seconds * 1000), 0);
+}
+
+static double loader_now(void) { return (double)GetTickCount64() / 1000; }
+
 static bool loader_thread_start(
     loader_thread *t, loader_thread_result(LOADER_CALL *run)(void *), void *user) {
     *t = CreateThread(NULL, 0, run, user, 0, NULL);
@@ -82,6 +97,8 @@ static void loader_thread_join(loader_thread t) {
     WaitForSingleObject(t, INFINITE);
     CloseHandle(t);
 }
+
+static uint64_t loader_process(void) { return GetCurrentProcessId(); }
 
 static uint32_t loader_processors(void) {
     SYSTEM_INFO about;
@@ -116,12 +133,30 @@ static void loader_unlock(loader_gate *g) { pthread_mutex_unlock(&g->lock); }
 static void loader_wake(loader_gate *g) { pthread_cond_broadcast(&g->changed); }
 static void loader_wait(loader_gate *g) { pthread_cond_wait(&g->changed, &g->lock); }
 
+/* At most this long, unless the clock is set back. */
+static void loader_wait_seconds(loader_gate *g, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t nanoseconds = (uint64_t)until.tv_nsec + (uint64_t)(seconds * 1e9);
+    until.tv_sec += (time_t)(nanoseconds / 1000000000);
+    until.tv_nsec = (long)(nanoseconds % 1000000000);
+    pthread_cond_timedwait(&g->changed, &g->lock, &until);
+}
+
+static double loader_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 static bool loader_thread_start(
     loader_thread *t, loader_thread_result (*run)(void *), void *user) {
     return !pthread_create(t, NULL, run, user);
 }
 
 static void loader_thread_join(loader_thread t) { pthread_join(t, NULL); }
+
+static uint64_t loader_process(void) { return (uint64_t)getpid(); }
 
 static uint32_t loader_processors(void) {
     long count = 1;
@@ -206,6 +241,7 @@ typedef struct loader_slot {
     bags_code code;
     bags_error err;
     bool ready;
+    bool checked; /* at the end of an epoch: its datasets are the same */
     bags_pick *picks;
     bags_tensor *tensors;
     loader_part *parts;
@@ -235,6 +271,7 @@ struct bags_loader {
     loader_column *columns;
     size_t column_count;
     bool windowed;               /* some column has a window */
+    bool calls;                  /* some column has a function of the caller */
     const format_tokens *tokens; /* what is loaded in place of datapoints; or NULL */
     bags_loader_images images;
     uint32_t data_hash, order_hash;
@@ -244,6 +281,7 @@ struct bags_loader {
     loader_worker *workers;
     size_t worker_count, running;
     loader_gate monitor;
+    uint64_t process; /* that has the threads */
     bool started;
     format_packer *packer; /* the block of the last claim, under the lock */
     bags_row packer_row;
@@ -1167,17 +1205,22 @@ static void loader_announce(
     }
 }
 
-/* True if the loader is being closed, or moved. Checked after every 64 datapoints
- * or 4 KiB, since a lock costs as much as reading a small datapoint. */
-static bool loader_must_stop(loader_worker *w, size_t i) {
-    bags_loader *l = w->loader;
-    if (!l->running || (i % 64 && w->unwatched < 4096))
-        return false;
-    w->unwatched = 0;
+static bool loader_is_stopping(bags_loader *l) {
     loader_lock(&l->monitor);
     bool stop = l->stopping;
     loader_unlock(&l->monitor);
     return stop;
+}
+
+/* True if the loader is being closed, or moved. Checked before a function of the caller is
+ * called, otherwise after every 64 datapoints or 4 KiB, since a lock costs as much as reading
+ * a small datapoint. */
+static bool loader_must_stop(loader_worker *w, size_t i) {
+    bags_loader *l = w->loader;
+    if (!l->running || (!l->calls && i % 64 && w->unwatched < 4096))
+        return false;
+    w->unwatched = 0;
+    return loader_is_stopping(l);
 }
 
 /* Start the tensors of a batch of at most `count` datapoints. */
@@ -1453,11 +1496,19 @@ static bags_code loader_skip_rows(
     return code;
 }
 
+/* Whose thread this is. */
+static LOADER_OF_THREAD bags_loader *loader_of_thread;
+
+bool bags_loader_is_stopping(void) {
+    return loader_of_thread && loader_is_stopping(loader_of_thread);
+}
+
 /* A thread: claim the next batch, make it without the lock, announce it. A failure is
  * kept in its slot, so that it is reported in the order of the batches. */
 static loader_thread_result LOADER_CALL loader_run(void *user) {
     loader_worker *w = (loader_worker *)user;
     bags_loader *l = w->loader;
+    loader_of_thread = l;
     loader_lock(&l->monitor);
     while (!l->stopping) {
         if (l->claimed >= l->released + l->slot_count || l->claimed_all ||
@@ -1752,6 +1803,7 @@ static bags_code loader_column_open(
     uint64_t most = g->window ? g->window : 1;
     c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
     l->windowed = l->windowed || g->window;
+    l->calls = l->calls || g->decode || g->draw;
     if (c->form == LOADER_FORM_STACKED &&
         (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size) ||
             (c->item_size && (SIZE_MAX >> 1) / c->item_size / most <
@@ -1812,14 +1864,20 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
             l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
     bags_code code =
         bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
-    if (!code && o->sampler &&
-        (o->order.in_order || o->order.chunk || o->order.weights || o->order.take ||
-            o->order.selections || o->order.replacement || !o->sampler_length ||
-            o->sampler_length > UINT64_MAX >> 1 || (l->tokens && l->tokens->packed)))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "a sampler needs sampler_length, and excludes all of order except seed, "
-            "and "
-            "packed rows");
+    const format_rule rules[] = {
+        {o->order.in_order, "sampler and in_order are mutually exclusive"},
+        {o->order.chunk > 0, "sampler and chunk are mutually exclusive"},
+        {o->order.weights, "sampler and weights are mutually exclusive"},
+        {o->order.take > 0, "sampler and take are mutually exclusive"},
+        {o->order.selections, "sampler and selections are mutually exclusive"},
+        {o->order.replacement, "sampler and replacement are mutually exclusive"},
+        {l->tokens && l->tokens->packed,
+            "sampler and packed rows are mutually exclusive"},
+        {!o->sampler_length || o->sampler_length > UINT64_MAX >> 1,
+            "sampler_length must be 1 to 2^63-1"},
+    };
+    if (!code && o->sampler)
+        code = FORMAT_CHECK(rules, "", err);
     if (o->sampler)
         l->order.length = o->sampler_length;
     l->options.order.weights = NULL;
@@ -1995,6 +2053,12 @@ bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     return NULL;
 }
 
+/* True in a child made by fork(), which does not have the threads. The memory that these
+ * were writing is as it was then. */
+static bool loader_is_forked(const bags_loader *l) {
+    return l->running && l->process != loader_process();
+}
+
 /* Stop the threads, and forget the batches that they made. */
 static void loader_stop(bags_loader *l) {
     if (l->running) {
@@ -2012,7 +2076,7 @@ static void loader_stop(bags_loader *l) {
     l->claimed = l->delivered;
     l->released = l->delivered > held ? l->delivered - held : 0;
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
-        l->slots[i].ready = false;
+        l->slots[i].ready = l->slots[i].checked = false;
 }
 
 /* Those that the system refuses are missed; without any, bags_loader_next does the
@@ -2020,6 +2084,7 @@ static void loader_stop(bags_loader *l) {
 static void loader_start(bags_loader *l) {
     size_t started = 0, count = l->options.threads;
     l->started = true;
+    l->process = loader_process();
     l->claim = l->next;
     loader_lock(&l->monitor); /* `running` is read by the threads */
     while (started < count && loader_thread_start(&l->workers[started].id, loader_run,
@@ -2031,7 +2096,7 @@ static void loader_start(bags_loader *l) {
 
 /* What loader_allocate made is freed last: the buffers are in it. */
 void bags_loader_close(bags_loader *l) {
-    if (!l)
+    if (!l || loader_is_forked(l))
         return;
     loader_stop(l);
     loader_gate_end(&l->monitor);
@@ -2081,34 +2146,95 @@ static bags_code loader_fail(
     return code;
 }
 
-bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error *err) {
-    *batch = NULL;
-    if (l->error.code)
-        return loader_fail(l, l->error.code, &l->error, err);
+static bags_code loader_check_usable(bags_loader *l, bags_error *err) {
+    if (loader_is_forked(l))
+        return bags_fail(err, BAGS_ERROR_STATE,
+            "a loader that has begun cannot be used in a child made by fork(); open it "
+            "in the child");
+    return l->error.code ? loader_fail(l, l->error.code, &l->error, err) : BAGS_OK;
+}
+
+/* Make the next batch in this thread. If a hook gives up, the next call tries again. */
+static void loader_work(bags_loader *l, loader_slot *s) {
+    s->code = loader_claim(l, s, &s->err);
+    if (!s->code && !s->ends)
+        s->code = loader_load_batch(&l->workers[0], s, &s->err);
+    s->ready = !s->code || s->err.system != EINTR;
+    if (!s->ready)
+        l->claim = s->at;
+}
+
+/* Wait for the next batch, at most this long; seconds < 0: for ever. *slot is NULL if there
+ * is none, or none yet: *late. */
+static bags_code loader_await(
+    bags_loader *l, double seconds, loader_slot **slot, bool *late, bags_error *err) {
+    *slot = NULL;
+    *late = false;
+    bags_code code = loader_check_usable(l, err);
+    if (code)
+        return code;
     if (l->finished || loader_is_last(l, &l->next))
         return BAGS_OK;
     if (!l->started)
         loader_start(l);
     loader_slot *s = &l->slots[l->delivered % l->slot_count];
     if (!l->running) {
-        s->code = loader_claim(l, s, &s->err);
-        if (!s->code && !s->ends)
-            s->code = loader_load_batch(&l->workers[0], s, &s->err);
+        if (!s->ready)
+            loader_work(l, s);
     } else {
+        double until = loader_now() + seconds, left = seconds;
         loader_lock(&l->monitor);
         if (l->delivered > l->options.hold)
             l->released = l->delivered - l->options.hold;
         loader_wake(&l->monitor);
-        while (!s->ready)
-            loader_wait(&l->monitor);
-        s->ready = false;
+        while (!s->ready && (seconds < 0 || left > 0)) {
+            if (seconds < 0)
+                loader_wait(&l->monitor);
+            else
+                loader_wait_seconds(&l->monitor, left < 1 ? left : 1);
+            left = until - loader_now();
+        }
+        *late = !s->ready;
         loader_unlock(&l->monitor);
+        if (*late)
+            return BAGS_OK;
     }
+    code = s->code;
+    bags_error *why = &s->err, of_check;
     /* The batches of an epoch are of one version. */
-    for (size_t i = 0; !s->code && i < l->count && s->after.epoch != s->at.epoch; i++)
-        s->code = bags_reader_check(l->readers[i], &s->err);
-    if (s->code)
-        return loader_fail(l, s->code, &s->err, err);
+    bool check = !s->checked && s->after.epoch != s->at.epoch;
+    for (size_t i = 0; !code && i < l->count && check; i++)
+        code = bags_reader_check(l->readers[i], why = &of_check);
+    s->checked = !code;
+    if (code && why->system == EINTR && (!l->running || why == &of_check)) {
+        if (err)
+            *err = *why;
+        return code;
+    }
+    if (code)
+        return loader_fail(l, code, why, err);
+    *slot = s;
+    return BAGS_OK;
+}
+
+bags_code bags_loader_peek(bags_loader *l, double seconds, const bags_batch **batch,
+    bool *late, bags_error *err) {
+    loader_slot *s = NULL;
+    bool unused;
+    bags_code code =
+        loader_await(l, seconds >= 0 ? seconds : 0, &s, late ? late : &unused, err);
+    *batch = s && !s->ends ? &s->batch : NULL;
+    return code;
+}
+
+bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error *err) {
+    loader_slot *s = NULL;
+    bool late;
+    *batch = NULL;
+    bags_code code = loader_await(l, -1, &s, &late, err);
+    if (!s)
+        return code;
+    s->ready = s->checked = false;
     l->next = s->after;
     l->finished = s->ends;
     if (s->ends)
@@ -2126,8 +2252,9 @@ uint64_t bags_loader_batches(const bags_loader *l) {
  * of batches out of order. */
 bags_code bags_loader_seek(
     bags_loader *l, uint64_t epoch, uint64_t batch, bags_error *err) {
-    if (l->error.code)
-        return loader_fail(l, l->error.code, &l->error, err);
+    bags_code code = loader_check_usable(l, err);
+    if (code)
+        return code;
     if (batch && batch >= l->batches)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "batch out of range (%" PRIu64 ", %" PRIu64 " per epoch)", batch,
@@ -2136,8 +2263,7 @@ bags_code bags_loader_seek(
     loader_cursor to = {epoch, batch, 0, 0};
     if (l->packer && batch) {
         uint64_t each = l->options.batch, most = UINT64_MAX / each;
-        bags_code code =
-            loader_skip_rows(l, &to, (batch < most ? batch : most) * each, err);
+        code = loader_skip_rows(l, &to, (batch < most ? batch : most) * each, err);
         if (code)
             return code;
     }

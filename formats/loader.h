@@ -716,7 +716,8 @@ typedef struct bags_loader_options {
     bool drop_last;   /* drop a short batch at the end of an epoch */
     uint64_t epochs;  /* end after epoch epochs - 1; 0: never */
     /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by at
-     * most one, and may be empty. */
+     * most one, and may be empty: of 101 datapoints, batches of 100 and 2 ranks, the last
+     * batch of rank 0 is. drop_last drops it for all ranks. */
     uint32_t rank, ranks;
     uint32_t threads; /* 0: the number of processors */
     bool
@@ -760,14 +761,15 @@ typedef struct bags_loader_options {
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
  *   BAGS_ERROR_MEMORY    out of memory
  *
- * Threads: one at a time per loader. Threads start with the first batch. Cost:
- * nothing is read.
+ * Threads: one at a time per loader. Threads start with the first batch. A child made by
+ * fork() after that has none: there the loader's functions return BAGS_ERROR_STATE, and
+ * closing it frees nothing. Cost: nothing is read.
  */
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err);
 
-/* Stop the threads, as soon as each has finished its datapoint, and free
- * everything. NULL is accepted. */
+/* Stop the threads, as soon as each has finished its datapoint (see
+ * bags_loader_is_stopping), and free everything. NULL is accepted. */
 void bags_loader_close(bags_loader *loader);
 
 /*
@@ -818,13 +820,26 @@ typedef struct bags_batch {
  * of a dtype that cannot be converted to the field's; the message names dataset, field
  * and datapoint. It is the first failure in the order of the batches; those
  * before were returned, and every later call repeats it. At the end of an epoch, it also
- * returns the failures of bags_reader_check for each reader.
+ * returns the failures of bags_reader_check for each reader. (A hook that gives up with
+ * EINTR in the caller's thread is a failure of this call only: call again.)
  *
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
  * its memory has grown.
  */
 bags_code bags_loader_next(
     bags_loader *loader, const bags_batch **batch, bags_error *err);
+
+/* The batch that the next call of bags_loader_next returns, without going on to the one after
+ * it: for programs that must do other things while they wait. *batch is NULL if there is
+ * none, or if it is not loaded within `seconds` (0: do not wait); then *late, which may be
+ * NULL, is true. What bags_loader_next returned before is valid no longer (see `hold`).
+ * Returns what that does. Without threads it is never late. */
+bags_code bags_loader_peek(bags_loader *loader, double seconds,
+    const bags_batch **batch, bool *late, bags_error *err);
+
+/* True in a thread of a loader that is being closed, or moved: what waits there, such as a
+ * hook or a callback, may give up, since nothing of its batch is used. */
+bool bags_loader_is_stopping(void);
 
 /* The bytes of datapoint i in a tensor, from its first item to the end of its last,
  * and in *first and *count, which may be NULL, its items. Empty if there is no such

@@ -200,6 +200,11 @@ typedef struct bags_http_options {
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache; /* their `user` */
+    /* Called about every 100 ms by a thread that waits for a server, which holds no lock of
+     * these hooks; true: the hook gives up, with EINTR, and may be called again. NULL: they
+     * wait. Uploads do not call it. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
 } bags_http_options;
 
 /*
@@ -325,6 +330,9 @@ typedef struct bags_cache_options {
      * disk is full. Reading continues; nothing more is kept. May be NULL. */
     void (*warn)(void *user, const char *message);
     void *user;
+    /* As in bags_http_options, by a thread that waits for a block that another one reads. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
 } bags_cache_options;
 
 /*
@@ -341,7 +349,8 @@ bags_cache *bags_cache_open(
     const char *directory, const bags_cache_options *options, bags_error *err);
 
 /* The hooks that keep what `inner` reads; they only read. Valid until the cache is
- * closed. NULL: out of memory. Threads: any. */
+ * closed. NULL: out of memory. Threads: any. A child made by fork() reads through them
+ * without the cache, and closing the cache there does nothing. */
 const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err);
 
 /* See bags_http_options: lookups then are requests without data (304). */

@@ -4,12 +4,14 @@ PYTHON_OUT := $(if $(filter release,$(FLAVOUR)),build/python,$B/python)/bags
 PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path("include"); print(p if os.path.exists(p + "/Python.h") else "")' 2>/dev/null)
 PYTHON_FAR := $(filter mp4 http,$(BUILT))
 PYTHON_FORMATS := $(filter-out mp4 http npz import/%,$(BUILT))
+PYTHON_OPTIONAL := jpeg png msgpack mp4 zstd http
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
 PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
 
 .PHONY: python
 python: ## build the Python package in build/python
-	@if [ -n '$(PYTHON_INCLUDE)' ]; then $(MAKE) $(PYTHON_FILES) PYTHON_INCLUDE='$(PYTHON_INCLUDE)'; \
+	@if [ -n '$(PYTHON_INCLUDE)' ]; then $(MAKE) $(PYTHON_FILES) PYTHON_INCLUDE='$(PYTHON_INCLUDE)' && \
+	    echo 'bags for Python includes: $(filter $(PYTHON_OPTIONAL),$(BUILT))$(foreach f,$(filter $(PYTHON_OPTIONAL),$(MISSING)),; without $f: $(PKG_$f) not found)'; \
 	else echo 'skipped examples/python: Python.h of $(PYTHON) not found (python3-dev)'; fi
 
 $(call objects,$B/pic,$(PYTHON_SOURCES)): $B/pic/%.o: %.c $B/flags

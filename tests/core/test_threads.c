@@ -2,6 +2,11 @@
  * as workers of one dataset. Only the main thread asserts. */
 // flavours: check: release asan tsan
 #include "check.h"
+#include <time.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #define THREADS 8
 #define SHARDS 12
@@ -695,8 +700,136 @@ static void threads_encode_while_one_appends(void **state) {
     pthread_mutex_destroy(&line.lock);
 }
 
+#ifndef _WIN32
+/* ---- children that fork() made while threads read ---- */
+
+typedef struct reading_on {
+    job work;
+    int stop;
+} reading_on;
+
+static void *read_on(void *user) {
+    reading_on *on = (reading_on *)user;
+    bags_row row = {0};
+    bags_error err;
+    for (uint64_t i = 0;
+         !__atomic_load_n(&on->stop, __ATOMIC_ACQUIRE) && !*on->work.fault; i++) {
+        const char *wrong = read_texts(on->work.reader, i * 37 % TOTAL, &row, &err);
+        if (wrong)
+            snprintf(on->work.fault, sizeof on->work.fault, "%.200s", wrong);
+    }
+    bags_row_free(&row);
+    return NULL;
+}
+
+/* The exit status of a child that reads all datapoints. */
+static int read_in_child(const bags_reader *reader) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        bags_row row = {0};
+        bags_error err;
+        alarm(300); /* it hangs */
+        const char *wrong = NULL;
+        for (uint64_t i = 0; i < TOTAL && !wrong; i += 5)
+            wrong = read_texts(reader, i, &row, &err);
+        _exit(wrong != NULL);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    return status;
+}
+
+static void children_read_while_a_thread_reads(void **state) {
+    (void)state;
+    save_shards(at("x"));
+    for (int i = 0; i < 60; i++) {
+        const struct timespec moment = {0, i * 7919L % 300000};
+        reading_on on;
+        bags_reader_options options;
+        bags_reader *reader;
+        pthread_t thread;
+        memset(&on, 0, sizeof on);
+        memset(&options, 0, sizeof options);
+        options.no_mmap = i % 2 == 1;
+        options.max_files = 2;
+        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        on.work.reader = reader;
+        assert_true(!pthread_create(&thread, NULL, read_on, &on));
+        nanosleep(&moment, NULL);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(read_in_child(reader), 0);
+        __atomic_store_n(&on.stop, 1, __ATOMIC_RELEASE);
+        pthread_join(thread, NULL);
+        assert_string_equal(on.work.fault, "");
+        bags_reader_close(reader);
+    }
+}
+
+/* Hooks that wait, as those that need a lock of the thread that forks. */
+static struct { int inside, go; } gate;
+
+static int open_at_the_gate(void *user, const char *path, int mode, void **file) {
+    const struct timespec moment = {0, 1000000};
+    __atomic_store_n(&gate.inside, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&gate.go, __ATOMIC_SEQ_CST))
+        nanosleep(&moment, NULL);
+    return bags_io_local()->open(user, path, mode, file);
+}
+
+static void a_child_refuses_a_reader_whose_hook_a_thread_was_in(void **state) {
+    const struct timespec moment = {0, 1000000};
+    bags_io io = *bags_io_local();
+    bags_reader_options options;
+    bags_reader *readers[2];
+    reading_on on;
+    pthread_t thread;
+    int status = 0;
+    (void)state;
+    save_shards(at("x"));
+    memset(&on, 0, sizeof on);
+    memset(&options, 0, sizeof options);
+    memset(&gate, 0, sizeof gate);
+    options.env.io = &io;
+    gate.go = 1;
+    io.open = open_at_the_gate;
+    for (int i = 0; i < 2; i++)
+        assert_opens(readers[i], bags_reader_open(at("x"), &options, &said));
+    gate.go = gate.inside = 0;
+    on.work.reader = readers[0];
+    assert_true(!pthread_create(&thread, NULL, read_on, &on));
+    while (!__atomic_load_n(&gate.inside, __ATOMIC_SEQ_CST))
+        nanosleep(&moment, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        bags_row row = {0};
+        bags_info info;
+        bool right =
+            bags_reader_get(readers[0], 0, NULL, 0, &row, &said) == BAGS_ERROR_STATE &&
+            strstr(said.message, "fork()") &&
+            bags_reader_info(readers[0], &info, NULL, NULL) == BAGS_ERROR_STATE;
+        alarm(300);
+        bags_reader_close(readers[0]);
+        gate.go = 1;
+        right = right && !read_texts(readers[1], 7, &row, &said);
+        bags_reader_close(readers[1]);
+        _exit(!right);
+    }
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    __atomic_store_n(&on.stop, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&gate.go, 1, __ATOMIC_SEQ_CST);
+    pthread_join(thread, NULL);
+    assert_string_equal(on.work.fault, "");
+    for (int i = 0; i < 2; i++)
+        bags_reader_close(readers[i]);
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+#ifndef _WIN32
+        TEST(children_read_while_a_thread_reads),
+        TEST(a_child_refuses_a_reader_whose_hook_a_thread_was_in),
+#endif
         TEST(threads_share_a_mapped_reader),
         TEST(threads_share_a_few_maps),
         TEST(threads_share_a_few_open_files),

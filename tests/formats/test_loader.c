@@ -6,6 +6,11 @@
 #include "../../formats/formats.h"
 
 #include <math.h>
+#include <time.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 /* Arithmetic is not repeated at length to find races. */
 static bool quick(void) {
@@ -2053,13 +2058,121 @@ static void a_sampler_chooses_each_position_and_keeps_states(void **state) {
     options.sampler_length = 0;
     assert_true(
         !bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
-    assert_says("a sampler needs sampler_length");
+    assert_says("sampler_length must be 1 to 2^63-1");
     options.sampler_length = 1000;
     options.order.in_order = true;
     assert_true(
         !bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
     bags_reader_close(reader);
 }
+
+static void peeking_shows_the_batch_that_next_returns(void **state) {
+    (void)state;
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    for (int i = 0; i < 2; i++) {
+        bags_loader_options options = usual(16);
+        unsigned char before[BAGS_LOADER_STATE], after[BAGS_LOADER_STATE];
+        options.epochs = 2;
+        options.no_threads = i == 1;
+        options.threads = i == 1 ? 0 : 3;
+        bags_loader *loader = open_loader(reader, &options);
+        uint64_t batches = 0;
+        bool ended = false;
+        while (!ended) {
+            const bags_batch *first = NULL, *second;
+            bool late = true;
+            assert_ok(bags_loader_save(loader, before, &said));
+            while (late)
+                assert_ok(bags_loader_peek(loader, 0.01, &first, &late, &said));
+            assert_ok(bags_loader_peek(loader, 0, &second, NULL, &said));
+            assert_ok(bags_loader_save(loader, after, &said));
+            assert_true(first == second && memcmp(before, after, sizeof after) == 0);
+            ended = first == NULL;
+            if (!ended)
+                check_batch(first);
+            assert_true(next(loader) == first);
+            assert_true(ended || first->epoch * 13 + first->batch == batches++);
+        }
+        assert_true(batches == 26);
+        bags_loader_close(loader);
+    }
+    bags_reader_close(reader);
+}
+
+static bags_code decode_until_closed(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    const struct timespec moment = {0, 1000000};
+    (void)scratch;
+    (void)err;
+    __atomic_add_fetch((int *)user, 1, __ATOMIC_SEQ_CST);
+    while (!bags_loader_is_stopping())
+        nanosleep(&moment, NULL);
+    *value = bags_uint(item->blob.size);
+    return BAGS_OK;
+}
+
+static void a_loader_that_is_closed_or_moved_calls_no_function_again(void **state) {
+    (void)state;
+    write_dataset(at("x"), 100, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options = usual(50);
+    bags_load_field field = field_of("name");
+    const struct timespec moment = {0, 1000000};
+    const bags_batch *batch;
+    int calls = 0;
+    bool late;
+    field.decode = decode_until_closed;
+    field.user = &calls;
+    options.threads = 1;
+    options.fields = &field;
+    options.field_count = 1;
+    bags_loader *loader = open_loader(reader, &options);
+    for (int i = 1; i <= 2; i++) {
+        assert_ok(bags_loader_peek(loader, 0, &batch, &late, &said));
+        assert_true(!batch && late);
+        while (__atomic_load_n(&calls, __ATOMIC_SEQ_CST) < i)
+            nanosleep(&moment, NULL);
+        if (i == 1)
+            assert_ok(bags_loader_seek(loader, 0, 1, &said));
+        else
+            bags_loader_close(loader);
+        assert_true(calls == i && !bags_loader_is_stopping());
+    }
+    bags_reader_close(reader);
+}
+
+#ifndef _WIN32
+static void a_child_refuses_a_loader_that_has_threads(void **state) {
+    (void)state;
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    for (int begun = 0; begun < 2; begun++) {
+        bags_loader_options options = usual(16);
+        bags_loader *loader = open_loader(reader, &options);
+        int status = 0;
+        if (begun)
+            check_batch(next(loader));
+        pid_t child = fork();
+        if (child == 0) {
+            const bags_batch *b = NULL;
+            bags_code expected = begun ? BAGS_ERROR_STATE : BAGS_OK;
+            alarm(300);
+            bool right = bags_loader_next(loader, &b, &said) == expected &&
+                         bags_loader_peek(loader, 600, &b, NULL, &said) == expected &&
+                         bags_loader_seek(loader, 0, 1, &said) == expected &&
+                         (!begun || strstr(said.message, "fork()"));
+            bags_loader_close(loader);
+            _exit(!right);
+        }
+        assert_true(waitpid(child, &status, 0) == child && status == 0);
+        if (begun)
+            check_batch(next(loader));
+        bags_loader_close(loader);
+    }
+    bags_reader_close(reader);
+}
+#endif
 
 static void an_empty_dataset_has_no_batches(void **state) {
     (void)state;
@@ -2408,6 +2521,11 @@ int main(void) {
         TEST(seeking_is_like_getting_there),
         TEST(a_packed_row_that_does_not_exist_is_refused_and_nothing_moves),
         TEST(a_sampler_chooses_each_position_and_keeps_states),
+        TEST(peeking_shows_the_batch_that_next_returns),
+        TEST(a_loader_that_is_closed_or_moved_calls_no_function_again),
+#ifndef _WIN32
+        TEST(a_child_refuses_a_loader_that_has_threads),
+#endif
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),
         TEST(the_steady_state_allocates_nothing),

@@ -1,10 +1,12 @@
 """Threads that share an object; `run.sh tsan` runs them under ThreadSanitizer."""
 import os
+import signal
 import threading
 
 import numpy as np
 
 import bags
+from run import HERE, Skip
 
 SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)', 'm': 'msgpack'}
 
@@ -137,11 +139,114 @@ def functions_that_draw_run_in_the_threads_of_loaders():
     assert len(calls) >= 120 and threading.get_ident() not in calls
 
 
+def _child(work):
+    """Its status: whether `work` is true in a child, which a hang ends after a while."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(300)
+        try:
+            os._exit(not work())
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(2)
+    return os.waitpid(child, 0)[1]
+
+
 def readers_work_in_children():
+    _write('x', shard_length=3)
+    bags.write_zip('x', 'x.zip')
+    for path, options in (('x', {}), ('x', {'no_mmap': True, 'max_files': 4}), ('x.zip', {})):
+        for attempt in range(8):
+            reader, stop = bags.DatasetReader(path, **options), threading.Event()
+
+            def check():
+                return all(_same(reader[i], i) for i in range(0, 50, 4))
+
+            def work(number):
+                while not stop.is_set():
+                    assert check()
+
+            def fork():
+                try:
+                    for _ in range(2):
+                        status = _child(check)
+                        assert status == 0, (path, status)
+                finally:
+                    stop.set()
+            _together(work, 1, fork)
+            reader.close()
+
+
+def a_file_system_that_is_busy_during_fork_is_an_error_in_the_child():
     _write('x')
-    for options in ({}, {'no_mmap': True}):
-        reader = bags.DatasetReader('x', **options)
-        child = os.fork()
-        if child == 0:
-            os._exit(not all(_same(reader[i], i) for i in range(50)))
-        assert os.waitpid(child, 0)[1] == 0
+    busy, go = threading.Event(), threading.Event()
+
+    class Files:
+        def info(self, path):
+            if path.endswith('n.bag') and not go.is_set():
+                busy.set()
+                go.wait(600)
+            if not os.path.exists(path):
+                raise FileNotFoundError(path)
+            return {'type': 'directory' if os.path.isdir(path) else 'file', 'size': os.path.getsize(path)}
+
+        def ls(self, path, detail=False):
+            return [os.path.join(path, name) for name in os.listdir(path)]
+
+        def cat_file(self, path, start, stop):
+            with open(path, 'rb') as file:
+                file.seek(start)
+                return file.read(stop - start)
+    reader, idle = (bags.DatasetReader(os.path.abspath('x'), storage=Files()) for _ in range(2))
+
+    def in_child():
+        try:
+            reader[0]
+        except RuntimeError as error:
+            assert 'during fork(); open it in the child' in str(error), error
+        go.set()
+        reader.close()
+        return _same(idle[7], 7)
+
+    def work(number):
+        assert reader[3]['n'] == 3
+
+    def fork():
+        try:
+            assert busy.wait(600)
+            assert _child(in_child) == 0
+        finally:
+            go.set()
+    _together(work, 1, fork)
+
+
+def a_reader_with_a_cache_is_an_error_in_a_child():
+    if not bags.build['http']:
+        raise Skip('no http')
+    import sys
+    sys.path.insert(0, str(HERE.parent / 'command'))
+    import server
+    sys.path.pop(0)
+    _write('x')
+    one = server.Server('.', index=True)
+    reader = bags.DatasetReader(f'{one.url}/x', storage={'cache': 'kept'})
+    other = bags.DatasetReader(f'{one.url}/x', storage={'cache': 'kept'})
+    loader = bags.Loader(reader, 5, prefetch=True)
+    next(loader)
+    assert other[3]['n'] == 3
+
+    def in_child():
+        for call in (lambda: reader[0], lambda: next(loader)):
+            try:
+                call()
+                return False
+            except (OSError, RuntimeError):
+                pass
+        for opened in loader, reader, other:
+            opened.close()
+        return True
+    assert _child(in_child) == 0
+    loader.close()
+    reader.close()
+    one.shutdown()
+    one.server_close()

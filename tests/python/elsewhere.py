@@ -1,5 +1,6 @@
 """Functions on datasets, and datasets in archives, on servers and in file systems of
 Python."""
+import inspect
 import os
 import pathlib
 import pickle
@@ -13,6 +14,7 @@ import threading
 import numpy as np
 
 import bags
+import bags.granular as granular
 from run import HERE, Skip, python, raises
 
 SPEC = {'n': 'int', 't': 'utf8', 's': 'int[]', 'a': 'array(float32,500)'}
@@ -71,6 +73,46 @@ def a_killed_writer_is_recovered_or_resumed():
             writer.append(_point(i))
     _check(bags.DatasetReader('y'))
     raises(FileNotFoundError, bags.recover, 'none')
+
+
+def what_is_appended_before_the_last_second_survives_a_kill():
+    program = ('import bags, os, sys, time\n'
+               'how = dict(flush_seconds=float(sys.argv[1]))\n'
+               'w = bags.DatasetWriter(sys.argv[2], {"n": "int"}, **how)\n'
+               'b = bags.BagWriter(sys.argv[2] + ".bag", **how)\n'
+               'w.append({"n": 0}), b.append(b"0")\n'
+               'time.sleep(0.05)\n'
+               'w.append({"n": 1}), b.append(b"1")\n'
+               'w.append({"n": 2}), b.append(b"2")\n'
+               'os.kill(os.getpid(), 9)')
+    for seconds, kept in (0.04, 2), (0, 0):
+        path = f'x{kept}'
+        python(program, seconds, path, code=-signal.SIGKILL)
+        raises(bags.DataError, bags.DatasetReader, path)
+        if kept:  # or all three, if the process was slow
+            rows = list(bags.DatasetReader(path, unfinished='read'))
+            assert rows in ([{'n': 0}, {'n': 1}], [{'n': 0}, {'n': 1}, {'n': 2}])
+        assert len(bags.BagReader(path + '.bag', unfinished='read')) in range(kept, kept * 3 // 2 + 1)
+    for kind, *args in (bags.DatasetWriter, {'n': 'int'}), (bags.BagWriter,):
+        raises(ValueError, kind, 'y', *args, flush_seconds=-1, says='y: flush_seconds')
+        assert inspect.signature(kind).parameters['flush_seconds'].default == 1
+
+
+def nothing_is_written_to_a_url_or_an_archive():
+    _write('x')
+    bags.write_zip('x', 'x.zip')
+    before = sorted(os.listdir())
+    for path in ('s3://b/y', 'gs://b/y', 'hf://y', 'http://h/y', pathlib.Path('y.zip'), 'y.tar/', 'x.zip/y'):
+        says = 'archive' if ':' not in str(path) else 'a URL'
+        for call in (bags.DatasetWriter, bags.ShardedDatasetWriter, granular.DatasetWriter):
+            raises(ValueError, call, path, SPEC, bags.encoders, says=says)
+        for call in bags.BagWriter, bags.recover, bags.checksum, bags.finalize, granular.BagWriter:
+            raises(ValueError, call, path, says=says)
+        raises(ValueError, bags.build_index, path, 'n', says=says)
+    raises(ValueError, bags.write_zip, 'x', 's3://b/y.zip', says='a URL')
+    secret = str(raises(ValueError, bags.DatasetWriter, 'http://me:secret@h/y?key', SPEC))
+    assert 'secret' not in secret and 'key' not in secret
+    assert sorted(os.listdir()) == before
 
 
 def faults_are_listed():

@@ -6,6 +6,8 @@ import pathlib
 import pickle
 import signal
 import struct
+import subprocess
+import sys
 
 import numpy as np
 
@@ -276,6 +278,21 @@ def loaders_share_and_continue_the_steps():
     assert one[0, 0, 0] == source(3)['a'][0, 0] and two[0, 0, 0] == source(6)['a'][0, 0]
     batches.close()
     assert two[2, 0, 0] == source(8)['a'][0, 0]  # memory outlives the loader
+
+
+def a_worker_that_cannot_start_is_not_called_killed():
+    pathlib.Path('main.py').write_text('''
+import bags.granular as granular, numpy as np
+def source(step):
+    return {'a': np.ones(2)}
+try:
+    next(iter(granular.Loader(source, 1, workers=1)))
+except RuntimeError as error:
+    print(error)
+    raise SystemExit(0 if __name__ == '__main__' and 'did not start' in str(error) else 3)
+''')
+    done = subprocess.run([sys.executable, 'main.py'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and b'ended with exit code' in done.stdout, done.stdout
 
 
 def _fails(points, says, kind=RuntimeError, **options):

@@ -7,12 +7,13 @@ import pathlib
 import pickle
 import shutil
 import signal
+import subprocess
 import weakref
 
 import numpy as np
 
 import bags
-from run import python, raises
+from run import HERE, python, raises, without
 
 SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)'}
 
@@ -222,7 +223,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: bags.DatasetReader('x', shard_step='a'), "x: shard_step: 'str' object"),
             (ValueError, lambda: bags.DatasetReader('x', shard_step=3, shard_stop=2), 'x: shard_stop: 2 contradicts shard_step 3'),
             (ValueError, lambda: bags.verify('x', shard_step=3, shard_stop=2), 'shard_stop: 2 contradicts shard_step 3'),
-            (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] cannot be written"),
+            (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] is not supported"),
             (TypeError, lambda: bags.encoders['array'](np.ma.array([1, 2], mask=[0, 1])), "a mask are required, not <class 'numpy.ma.core.MaskedArray'>"),
             (TypeError, lambda: bags.encoders['tree']([np.ma.array([1, 2])]), 'values without a mask are required'),
             (TypeError, lambda: bags.encoders['zstd'](np.ma.array([1, 2])), 'values without a mask are required'),
@@ -262,7 +263,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: writer.append({**point, 'n': 1.5}), 'y: field "n": datapoint 0: an int is required, not <class \'float\'>'),
             (ValueError, lambda: writer.append({**point, 'w': ['\ud800']}), 'y: field "w": datapoint 0: \'\\ud800\' has surrogates'),
             (TypeError, lambda: writer.append({**point, 'a': [1]}), 'y: field "a": datapoint 0: an array is required, not <class \'list\'>; numpy.asarray'),
-            (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" cannot be written (expected bool'),
+            (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" is not supported (expected bool'),
             (ValueError, lambda: writer.append({**point, 'a': np.ones(1000)}), 'y: field "a": datapoint 0: dtype mismatch (float64, expected float32)'),
             (TypeError, lambda: writer.append(None), 'append() argument 1 must be dict'),
             # Objects
@@ -276,6 +277,106 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
     assert repr(reader.column('n')) == '<bags.Column "n" of \'x\', 50 datapoints>'
     assert repr(reader.index('n')) == "<bags.Index of 'x'>" and bag.path == 'x/n.bag' and writer.path == 'y'
     assert repr(bags.BagReader.__new__(bags.BagReader)) == '<bags.BagReader, not opened>'
+
+
+def messages_name_what_python_has():
+    spec = {'in_order': 'int', 's': 'int[]', 'j': 'jpeg', 'z': 'zstd(npy)'}
+    with bags.ShardedDatasetWriter('x in_order', spec, {**bags.encoders, 'jpeg': None}, shard_length=1) as writer:
+        for i in range(3):
+            writer.append({'in_order': i, 's': [1], 'j': b'x', 'z': np.zeros(3)})
+
+    def loader(**options):
+        return lambda: bags.Loader('x in_order', 2, **options)
+
+    def field(name, **options):
+        return loader(fields={name: options})
+    state = loader()().state_dict()
+    for kind, call, says in (
+            (ValueError, loader(shuffle=False, weights=[1]), 'x in_order: shuffle=False and weights are'),
+            (ValueError, loader(shuffle=False, chunk=2), 'shuffle=False and chunk are mutually exclusive'),
+            (ValueError, loader(shuffle=False, replacement=True), 'replacement and shuffle=False are mutually exclusive'),
+            (ValueError, loader(sampler=lambda epoch: []), 'sampler: epoch 0 has no datapoint'),
+            (ValueError, loader(sampler=lambda epoch: [1], shuffle=False), 'sampler and shuffle=False are'),
+            (ValueError, loader(sampler=lambda epoch: [1], rows=[1]), 'sampler and rows are mutually exclusive'),
+            (ValueError, field('in_order', shape=[1]), 'x in_order: field "in_order": shape, of at most 6 numbers, and dtype'),
+            (ValueError, field('j', width=3, height=3, resize=5), 'resize needs crop \'center\''),
+            (ValueError, field('j', width=3, height=3, area=(.1, .2)), 'need crop \'random\''),
+            (ValueError, lambda: loader(shuffle=False)().load_state_dict(state), 'weights, shuffle=False, drop_last'),
+            (TypeError, lambda: next(field('z', decode=len)()), 'which is its value only of utf8, bytes, msgpack and tree'),
+            (TypeError, lambda: next(field('in_order', decode=lambda blob: np.ones(2, '>f4'))()), 'elements ">f" is not supported'),
+            (FileNotFoundError, lambda: bags.DatasetReader('x in_order').index('in_order'),
+             "bags.build_index('x in_order', 'in_order') builds one: 'x in_order'"),
+            (ValueError, lambda: bags.DatasetReader('s3://b/x', storage={'key': 'k'}), 'storage: key without secret')):
+        raises(kind, call, says=says)
+    bags.build_index('x in_order', 'in_order')
+    with open('x in_order/000001/refs.bag', 'ab') as file:
+        file.write(bytes(8))
+    raises(bags.DataError, lambda: bags.DatasetReader('x in_order').index('in_order'), says='x in_order')
+    shutil.rmtree('x in_order/000001')
+    raises(bags.DataError, bags.DatasetReader, 'x in_order', says='close gaps with bags.finalize')
+    raises(ValueError, lambda: bags.DatasetReader('x in_order', allow_gaps=True, shard_start=3), says='x in_order: shard_start')
+
+
+def an_empty_slice_of_a_rank_has_no_rows():
+    _write('x', 101, {'n': 'i64'}, lambda i: {'n': i})
+    for drop in (False, True):
+        lengths = [[len(batch['n']) for batch in bags.Loader('x', 100, rank=rank, ranks=2, drop_last=drop)]
+                   for rank in (0, 1)]
+        assert lengths == ([[50], [50]] if drop else [[50, 0], [50, 1]])
+
+
+def a_type_that_this_build_lacks_names_the_package_to_install():
+    assert bags.build.keys() == {'jpeg', 'png', 'msgpack', 'zstd', 'mp4', 'http'}
+    spec = {'image': 'jpeg', 'm': 'msgpack', 'n': 'int', 'z': 'zstd(msgpack)'}
+    plain = dict.fromkeys(('jpeg', 'msgpack', 'zstd'))
+    with bags.DatasetWriter('x', spec, {**bags.encoders, **plain}) as writer:
+        writer.append({'image': b'j', 'm': b'\1', 'n': 7, 'z': b'z'})
+    with without('jpeg', 'msgpack', 'http'):
+        assert not {'jpeg', 'jpg', 'msgpack', 'tree'} & {*bags.decoders, *bags.encoders}
+        assert {'int', 'png', 'zstd'} <= {*bags.decoders}
+        for decoders in ..., bags.decoders, {**bags.decoders, 'jpeg': None}, {**bags.decoders, **plain, 'zstd': bags.decoders['zstd']}:
+            error = raises(KeyError, bags.DatasetReader, 'x', decoders, says='this build of bags has no ')
+            assert 'install lib' in str(error) and '-dev, and build it again' in str(error)
+        raises(KeyError, bags.DatasetReader, 'x', says='x: field "image": no decoder for type "jpeg"; this build of bags has no jpeg; install libjpeg-dev')
+        raises(KeyError, bags.DatasetWriter, 'y', {'n': 'jpeg'}, says='install libjpeg-dev')
+        row = {'image': b'j', 'm': b'\1', 'n': 7, 'z': b'z'}
+        assert bags.DatasetReader('x', {**bags.decoders, **plain})[0] == row
+        assert bags.DatasetReader('x', {**plain, 'int': len, 'jpeg': len})[0]['image'] == 1
+        assert bags.DatasetReader('x', None)[0] == {**row, 'n': b'\7'}
+        raises(KeyError, bags.Loader, 'x', fields='image', says='x: field "image": values of type jpeg cannot be decoded; this build')
+        raises(KeyError, bags.Loader, 'x', says='install libjpeg-dev')
+        assert next(bags.Loader('x', fields={'image': {'decode': bytes}, 'm': {}})) == {'image': [b'j'], 'm': [b'\1']}
+        raises(ValueError, bags.DatasetReader, 'http://127.0.0.1:9/x', says='has no http; install libcurl4-openssl-dev')
+
+
+def long_a_build_without_libraries_says_so():
+    root = HERE.parent.parent
+    built = subprocess.run(['make', 'python', 'FLAVOUR=lean', 'FORMATS=png', 'CC_lean=gcc', 'FLAGS_lean=-O0'],
+                           cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert built.returncode == 0 and 'includes: png; without' in built.stdout, built.stdout
+    image = np.zeros((4, 4, 3), 'u1')
+    with bags.DatasetWriter('x', {'image': 'jpeg', 'n': 'int'}) as writer:
+        writer.append({'image': image, 'n': 7})
+    bags.DatasetWriter('y', {'m': 'zstd(utf8)', 'png': 'png', 't': 'tree', 'v': 'mp4'}).close()
+    text = '''
+import sys; sys.path.insert(0, sys.argv[1])
+import bags
+print([name for name, here in bags.build.items() if here], sorted(bags.decoders))
+for path in 'xy':
+    try:
+        bags.DatasetReader(path)
+    except KeyError as error:
+        print(error)
+print(bags.DatasetReader('x', {**bags.decoders, 'jpeg': None})[0]['image'][:2])
+print(next(bags.Loader('x', fields={'image': {'decode': len}}))['image'][0] > 99)
+'''
+    said = python(text, root / 'build' / 'lean' / 'python')
+    assert said == ("""['png'] ['array', 'bytes', 'i64', 'int', 'npy', 'png', 'u64', 'utf8']
+'x: field "image": no decoder for type "jpeg"; this build of bags has no jpeg; install libjpeg-dev, and build it again'
+'y: field "m": no decoder for type "zstd(utf8)"; this build of bags has no zstd; install libzstd-dev, and build it again'
+b'\\xff\\xd8'
+True
+"""), said
 
 
 def errors_of_codecs_have_a_note_of_the_place():

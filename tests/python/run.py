@@ -7,6 +7,7 @@ A test is a function of a module in this directory whose name has no leading _; 
 in a directory of its own, and passes if it returns. One whose name begins with `long_`
 runs only without BAGS_QUICK. `_skip(reason)` of this module, raised, skips a test.
 """
+import contextlib
 import importlib
 import inspect
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -41,6 +43,18 @@ def python(text, *args, code=0):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1500)
     assert done.returncode == code, (done.returncode, done.stdout)
     return done.stdout
+
+
+@contextlib.contextmanager
+def without(*formats):
+    """As if this build lacked them; what C has of them is not missing."""
+    import bags
+    with mock.patch.dict(bags.build, dict.fromkeys(formats, False)):
+        names = [name for name in bags.decoders if bags.codecs.lacks(name)]
+        with mock.patch.dict(bags.decoders), mock.patch.dict(bags.encoders):
+            for name in names:
+                del bags.decoders[name], bags.encoders[name]
+            yield
 
 
 def main():

@@ -19,15 +19,15 @@ from . import _core
 from ._core import DataError
 from .arrays import Column, stream
 from .closable import Closable, Dataset
-from .codecs import choose, complete, decoders, encoders
+from .codecs import build, choose, complete, decoders, encoders
 from .loader import Drawn, Loader
 from .options import pack, suggest
-from .storage import hooks
+from .storage import hooks, writable
 from .tools import Index, build_index, checksum, finalize, recover, verify, write_zip
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
+           'build', 'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
            'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
@@ -121,17 +121,18 @@ class BagReader(Closable, _core.BagReader):
 
 
 class BagWriter(Closable, _core.BagWriter):
-    """BagWriter(path, *, keep_idx=False, sync=False, checksum=False)
+    """BagWriter(path, *, keep_idx=False, sync=False, checksum=False, flush_seconds=1)
 
     Create a Bag, which must not exist (FileExistsError).
 
-    path may be an open binary file: it is written, and closed, by close(). sync: close
+    flush_seconds: an append flushes if the last flush is as old, so that a process that is
+    killed loses no more; 0: never. path may be an open binary file: it is written, and closed, by close(). sync: close
     waits for stable storage. A writer that is dropped is closed.
     """
 
     _folder, _unit = None, 'blobs'
 
-    def __init__(self, path, *, sync=False, **options):
+    def __init__(self, path, *, sync=False, flush_seconds=1, **options):
         file = path if hasattr(path, 'write') and not hasattr(path, '__fspath__') else None
         if file:
             if sync or options.get('keep_idx') or options.get('checksum'):
@@ -141,7 +142,9 @@ class BagWriter(Closable, _core.BagWriter):
             folder = tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(folder, 'x.bag')
         try:
-            super().__init__(path, pack('bag writer', {'sync': sync, **options}, f'{path}: '))
+            writable(path)
+            super().__init__(path, flush_seconds,
+                             pack('bag writer', {'sync': sync, **options}, f'{path}: '))
         except BaseException:
             if file:
                 shutil.rmtree(folder)
@@ -243,7 +246,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
     def index(self, name):
         """The index of a field, which build_index has made: an Index."""
-        return Index(self._source, self._field(name), self.path)
+        return Index(self._source, self._field(name), self.path, name)
 
     def column(self, name):
         """A field of all datapoints as one read-only array: see Column."""
@@ -265,24 +268,29 @@ class ShardedDatasetReader(DatasetReader):
 
 class DatasetWriter(Dataset, _core.DatasetWriter):
     """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False, append=False,
-    checksum=False, keep_idx=False, sync=False)
+    checksum=False, keep_idx=False, sync=False, flush_seconds=1)
 
     Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
     encoders maps types to functions of a value that return bytes; None: values are
     bytes. "float32" is short for "array(float32)". KeyError: it lacks a type. resume: continue what a crashed writer left, after
     `resumed` datapoints. checksum: of every blob. keep_idx: granular 0.22 reads it.
-    sync: close waits for stable storage. A writer that is dropped, or whose `with` ends by
+    sync: close waits for stable storage. flush_seconds: an append flushes if the last flush
+    is as old, so that a process that is killed loses no more; 0: never. A writer that is
+    dropped, or whose `with` ends by
     an exception, is closed: what was appended is then a complete dataset.
     """
 
-    def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):
+    def __init__(self, directory, spec, encoders=encoders, *, sync=False, flush_seconds=1,
+                 **options):
         if not isinstance(spec, Mapping):
             raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
         if not all(isinstance(text, str) for pair in spec.items() for text in pair):
             raise TypeError(f'{directory}: spec: a name and a type must be str')
+        writable(directory)
         self._spec = dict(sorted(complete(spec.items(), encoders)))
         super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],
-                         pack('writer', {'sync': sync, **options}, f'{directory}: '))
+                         pack('writer', {'sync': sync, 'flush_seconds': flush_seconds, **options},
+                              f'{directory}: '))
 
     def _check(self, datapoint):
         """KeyError if a datapoint has other fields; C calls it."""
@@ -298,7 +306,7 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
 class ShardedDatasetWriter(DatasetWriter):
     """ShardedDatasetWriter(directory, spec, encoders=bags.encoders,
     shard_size=10 * bags.GB, shard_length=None, shard_start=0, shard_step=1, *,
-    resume=False, append=False, checksum=False, keep_idx=False, sync=False)
+    resume=False, append=False, checksum=False, keep_idx=False, sync=False, flush_seconds=1)
 
     Like DatasetWriter, in shards: one ends when its Bags reach shard_size bytes, or
     shard_length datapoints. Worker W of K writes the shards W, W + K, ...: shard_start

@@ -5,6 +5,28 @@ from . import _core
 from .options import placed, suggest
 
 _NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm zstd'.split()
+# Of each optional format the packages of Debian that it needs, and its types.
+_FORMATS = {
+    'jpeg': ('libjpeg-dev', 'jpeg jpg'), 'png': ('libpng-dev', 'png'),
+    'msgpack': ('libmsgpack-dev', 'msgpack tree'), 'zstd': ('libzstd-dev', 'zstd'),
+    'mp4': ('libavformat-dev libavcodec-dev libswscale-dev', 'mp4 webm'),
+    'http': ('libcurl4-openssl-dev libssl-dev', '')}
+
+build = {name: name in _core.built for name in _FORMATS}
+
+
+def lacks(kind, packed=False):
+    """What this build lacks for a type, and how to install it; None: nothing. packed: what is
+    packed stays bytes."""
+    _, name, args = _parse(kind)
+    for one, (_, types) in _FORMATS.items():
+        if name in types.split() and not build[one] and not (packed and one == 'msgpack'):
+            return lacking(one)
+    return lacks(args[0], packed) if name == 'zstd' and args else None
+
+
+def lacking(name):
+    return f'this build of bags has no {name}; install {_FORMATS[name][0]}, and build it again'
 
 
 class Codec:
@@ -26,11 +48,9 @@ class Codec:
         return f'<bags {"decoder" if self.decodes else "encoder"} of {self.name}>'
 
 
-encoders = {name: Codec(name, False) for name in _NAMES}
-decoders = {name: Codec(name, True) for name in _NAMES}
-
-
 _parse = functools.lru_cache(1024)(_core.parse)
+encoders = {name: Codec(name, False) for name in _NAMES if not lacks(name)}
+decoders = {name: Codec(name, True) for name in _NAMES if not lacks(name)}
 
 
 def _choose(kind, codecs, decodes):
@@ -50,8 +70,10 @@ def _choose(kind, codecs, decodes):
     if isinstance(codec, Codec):
         if codec.decodes != decodes:
             raise TypeError(f'{codec!r} is not {what}')
-        if codec.name == name:
+        if codec.name == name and not lacks(kind):
             return key, True
+        if codec.name == name:
+            raise KeyError(_missing(kind, decodes))
     if not callable(codec):
         raise TypeError(f'{codec!r} is not {what} (expected a function, or None)')
     return key, (lambda value: codec(value, *args)) if key != whole and args else codec
@@ -60,7 +82,7 @@ def _choose(kind, codecs, decodes):
 def _missing(kind, decodes):
     """What is wrong with a type that is not among the codecs that were passed."""
     whole, name, _ = _parse(kind)
-    advice = ('those that were passed lack it' if name in _NAMES else
+    advice = (lacks(kind) or 'those that were passed lack it' if name in _NAMES else
               f'did you mean array({whole})?' if _core.dtype(name) else suggest(whole, _NAMES))
     return f'no {"decoder" if decodes else "encoder"} for type "{kind}"; {advice}'
 
@@ -84,7 +106,12 @@ def complete(fields, codecs):
 
 def choose(fields, codecs, decodes, path):
     """The codecs that fields use, {key: codec}, and a list of (name, type, codec) for C. An
-    encoder that is missing is a KeyError at once, a decoder when it is used."""
+    encoder that is missing is a KeyError at once, and so is a decoder of a type that this
+    build lacks; others when they are used."""
+    if codecs is ...:
+        for name, kind in fields:
+            if lacks(kind):
+                raise KeyError(f'{path}: field "{name}": {_missing(kind, decodes)}')
     if codecs is None or codecs is ...:
         return codecs, [(name, kind, codecs) for name, kind in fields]
     if isinstance(codecs, str) or not hasattr(codecs, '__getitem__'):
@@ -96,7 +123,7 @@ def choose(fields, codecs, decodes, path):
             key, codec = _choose(kind, codecs, decodes)
             if key is not None:
                 used[key] = codecs[key]
-            elif decodes:
+            elif decodes and not lacks(kind):
                 codec = _refuse(f'{path}: field "{name}": {_missing(kind, decodes)}')
             else:
                 raise KeyError(_missing(kind, decodes))

@@ -2,9 +2,7 @@
 import array
 import atexit
 import collections
-import math
 import os
-import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Mapping
@@ -13,6 +11,7 @@ import bags
 
 from . import _core
 from .closable import Closable
+from .codecs import lacks
 from .options import dtype, layout, number, pack, placed
 
 _loaders = weakref.WeakSet()
@@ -58,6 +57,8 @@ class _Picks:
         self.sampler, self.lengths, self.epochs, self.length = sampler, lengths, {}, None
         first = self.epoch(0)
         self.length, self.hash = len(first), zlib.crc32(first.tobytes())
+        if not self.length:
+            raise ValueError('sampler: epoch 0 has no datapoint')
 
     def epoch(self, number):
         import numpy as np
@@ -180,28 +181,47 @@ class Loader(Closable, _core.Loader):
     arrays (N, window, *shape), and lists of lists.
 
     source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
-    datapoints, of all ranks together; rank loads its slice of ranks. fields: names, or {name:
-    options}: width, height, channels, crop ('none', 'center', 'random'), resize, filter
-    ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter (dicts of
-    pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std, window, stride,
-    decode or draw. The options are those of bags_load_field in formats/loader.h. decode is a
-    function of a blob, as it is stored, that returns an array, bytes or an int; of zstd(utf8),
-    zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of zstd are a
-    TypeError. draw is a function of a bags.Drawn, what was drawn for an image, which returns
-    None or a dict of what it changes: matrix (with warp), brightness, contrast, saturation,
-    hue, order, mean and std (of float32). Both are called in threads of C, one at a time, in
-    any order, and must return the same each time: draw takes its random numbers from
-    drawn.random. What they raise is raised, with the datapoint in a note. skip_damaged leaves
-    out, and counts, what is damaged or does not fit the options. chunk, window: shuffle chunks
-    of neighbours, for disks and servers.
+    datapoints, of all ranks together. rank loads its slice of `ranks` slices, which differ by
+    one datapoint at most: of 101 datapoints, a batch of 100 and 2 ranks, the last batch of
+    rank 0 has no rows, arrays (0, *shape); drop_last leaves a last batch below 100 out, of
+    all ranks. chunk, window: shuffle chunks of neighbours, for disks and servers.
+    skip_damaged leaves out, and counts, what is damaged or does not fit the options.
+
+    fields: names, or {name: options}. Pairs are the lowest and highest of a random number.
+
+        dtype             of the array: numbers are converted if it holds them exactly
+        shape             arrays that all have this shape become one
+        window, stride    of a sequence this many items, each `stride` after the last; they
+                          start at 0, at window_start, or with random_window anywhere
+        width, height     decode images, to this size
+        channels          1: gray, 3: RGB (the default)
+        mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel
+        nchw              (N, channels, height, width)
+        crop              'none'; 'center', of the image whose shorter side is `resize`;
+                          'random', with area (0.08, 1) and aspect (3/4, 4/3)
+        filter            'bilinear', 'bicubic' or 'nearest'
+        flip_x, flip_y    the probability to mirror left and right, top and bottom
+        warp, jitter      dicts of pairs: degrees, scale, shear_x, shear_y, translate_x,
+                          translate_y, and perspective and fill; brightness, contrast,
+                          saturation, hue
+        scaled            random crops of JPEGs are decoded at 1/2, 1/4 or 1/8: faster
+        orient            turn images as their EXIF orientation states
+        decode, draw      functions, see below
+
+    decode is a function of a blob, as it is stored, that returns an array, bytes or an int;
+    of zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of
+    zstd are a TypeError. draw is a function of a bags.Drawn, what was drawn for an image,
+    which returns None or a dict of what it changes: matrix (with warp), brightness, contrast,
+    saturation, hue, order, mean and std (of float32). Both are called in threads of C, one at
+    a time, in any order, and must return the same each time: draw takes its random numbers
+    from drawn.random. What they raise is raised, with the datapoint in a note.
 
     rows: only these datapoints: indices, a range or a bool for each (of several datasets, a
     list of them, or None). take: the first N of them. replacement: draw any of them each
     time. weights: of several datasets, their shares. sampler: a function of an epoch that
     returns its indices (counted through all datasets), as many in each, the same each time.
     tokens: (field, S) loads windows of S + 1 tokens of
-    its documents, arrays (N, S + 1); or a dict with field, length, and others of
-    bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
+    its documents, arrays (N, S + 1); or a dict with field, length, and others: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
     len() is unknown, and long_documents 'split' or 'drop'.
     """
@@ -213,7 +233,8 @@ class Loader(Closable, _core.Loader):
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
                 raise TypeError(f'source: {one!r} (expected a path or a DatasetReader, or a '
                                 'list of them)')
-        readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s) for s in sources]
+        readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s, None)
+                   for s in sources]
         where, spec = f'{readers[0].path}: ' if readers else '', readers[0].spec if readers else {}
         if fields is not None:
             fields = [fields] if isinstance(fields, str) else fields
@@ -224,19 +245,24 @@ class Loader(Closable, _core.Loader):
                 raise ValueError('fields: none is listed')
             for name in fields:
                 readers[0]._field(name)
+        for name in () if tokens else fields or spec:
+            lacking = lacks(spec[name], True)
+            if lacking and not (fields and (fields[name] or {}).get('decode')):
+                raise KeyError(f'{where}field "{name}": values of type {spec[name]} cannot be decoded; '
+                               f'{lacking}, or pass a function decode')
         texts = bytes(spec[name].startswith(('utf8', 'zstd(utf8')) for name in fields or spec)
         if weights is not None:
             try:
                 weights = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
-        self._packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
+        packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
         if rows is not None:
             rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
             if len(rows) != len(readers):
                 raise ValueError(f'rows: {len(rows)} for {len(readers)} datasets')
             rows = [part if part is None else
-                    _selection(part, None if tokens and not self._packed else len(reader))
+                    _selection(part, None if tokens and not packed else len(reader))
                     for part, reader in zip(rows, readers)]
         if sampler is not None:
             if tokens:
@@ -247,11 +273,7 @@ class Loader(Closable, _core.Loader):
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),
             b'' if tokens else texts, tokens and _tokens(tokens, where), weights, rows, sampler,
             sampler.length if sampler else 0, sampler.hash if sampler else 0)
-        self.epoch = self.batch = self.skipped = 0
         self.path = readers[0].path
-        self._count = math.inf if self._packed else self._batches
-        self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
-        self._saved = self._packed and self._save()
         _loaders.add(self)
 
     def __repr__(self):
@@ -262,63 +284,12 @@ class Loader(Closable, _core.Loader):
         if self._packed:
             raise TypeError('how many batches of packed rows an epoch has is unknown before its '
                             'end')
-        return self._count
-
-    def __iter__(self):
-        self._check()
-        with self._lock:  # the epoch begins now
-            if self.batch and not self._resumed:  # one that was left early
-                self._move(self.epoch + 1, 0)
-        self._iteration = object()
-        return self._rest(self._iteration)
-
-    def _rest(self, iteration):
-        while self._iteration is iteration:
-            try:
-                batch = self.__next__()
-            except StopIteration:
-                return
-            yield batch
-        raise RuntimeError('another iteration of this Loader has begun')
-
-    def __next__(self):
-        self._check()  # before it waits: a decode function must not
-        with self._lock:
-            self._resumed = False
-            batch, self._next_batch = self._next_batch, None
-            if batch is None:
-                if self.batch >= self._count:
-                    self.epoch, self.batch = self.epoch + 1, 0
-                    raise StopIteration
-                found = self._next()
-                if found is None:  # no document has a token that is loaded
-                    self.epoch, self.batch = self.epoch + 1, 0
-                    raise StopIteration
-                epoch, number, skipped, batch = found
-                self.skipped += skipped
-                # How many batches of packed rows an epoch has is known when the first of
-                # the next one was read. The state is that before it.
-                if self._packed and epoch != self.epoch:
-                    self._next_batch, self.epoch, self.batch = batch, epoch, 0
-                    raise StopIteration
-                self.epoch, self.batch = epoch, number
-            self.batch += 1
-            if self._packed:
-                self._saved = self._save()
-            return batch
-
-    def _move(self, epoch, batch):
-        self._seek(epoch, batch)
-        self.epoch, self.batch, self._next_batch = epoch, batch, None
-        self._saved = self._packed and self._save()
+        return self._batches
 
     def state_dict(self):
         """Where it is, after the last batch that was returned: a dict that can be pickled. It
         serves any number of ranks and threads."""
-        self._check()
-        with self._lock:
-            state = self._saved if self._packed else self._save()
-            return {'epoch': self.epoch, 'batch': self.batch, 'state': state}
+        return dict(zip(('epoch', 'batch', 'state'), self._save()))
 
     def load_state_dict(self, state):
         """The next iteration is the rest of that epoch. ValueError: of other datasets or
@@ -328,15 +299,8 @@ class Loader(Closable, _core.Loader):
             raise TypeError(f'{self.path}: a dict of state_dict is required, not {type(state)}')
         epoch, batch, saved = (state.get(name) for name in ('epoch', 'batch', 'state'))
         if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
-                0 <= epoch < 2 ** 63 and 0 <= batch <= self._count):
+                0 <= epoch < 2 ** 63 and 0 <= batch <= self._batches):
+            count = '' if self._packed else f' (it has {self._batches} batches per epoch)'
             raise ValueError(f'{self.path}: not a state of this Loader: epoch {epoch!r}, batch '
-                             f'{batch!r} (it has {self._count} batches per epoch)')
-        with self._lock:
-            self._restore(saved)
-            if self._packed:
-                self._next_batch, self._saved = None, saved
-            elif batch >= self._count:  # after the last batch, before StopIteration
-                self._move(epoch + 1, 0)
-            else:
-                self._move(epoch, batch)
-            self.epoch, self.batch, self._resumed = epoch, batch, True
+                             f'{batch!r}{count}')
+        self._restore(epoch, batch, saved)

@@ -3,8 +3,9 @@ import contextlib
 import errno
 import os
 import posixpath
+import re
 
-from . import _core
+from . import _core, codecs
 from .options import number, suggest
 
 # What tells two versions of a file apart, where a file system has it.
@@ -25,7 +26,7 @@ class FileSystem:
     def __call__(self, method, *args):
         try:
             return 0, getattr(self, method)(*args)
-        except BaseException as error:
+        except Exception as error:
             missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
             known = getattr(error, 'errno', None)
             known = known if isinstance(known, int) and known > 0 else 0
@@ -64,6 +65,8 @@ def _server(options):
             raise TypeError(f'storage: {name}: unknown option; {suggest(str(name), known)}')
         if name in _TEXTS and not isinstance(value, str):
             raise TypeError(f'storage: {name}: {value!r} is not a str')
+    if options.get('key') and not options.get('secret'):
+        raise ValueError('storage: key without secret')
     return *(options.get(name) for name in _TEXTS), number(options.get('cache_size', 0))
 
 
@@ -78,16 +81,37 @@ def _archive(path):
     return None
 
 
-def hooks(path, storage):
+def local(path):
+    """The path, as bytes; ValueError: a URL."""
+    text = os.fsdecode(path)
+    if '://' in text:
+        shown = re.sub('(?<=://)(?=.*[@?]).*', '...', text)  # a part of it may be secret
+        raise ValueError(f'{shown}: a URL, but a local path is required; `bags copy` copies datasets '
+                         'from servers, and to s3://')
+    return os.fsencode(path)
+
+
+def writable(path):
+    """The path of something that is written, as bytes; ValueError: a URL, or of an archive."""
+    text = os.fsdecode(path)
+    if text.rstrip('/').endswith(('.zip', '.tar')) or _archive(text):
+        raise ValueError(f'{text}: an archive, which is only read; choose another name, and '
+                         'bags.write_zip makes a .zip of a dataset')
+    return local(path)
+
+
+def hooks(path, storage, tool=False):
     """The _core.Storage that reads a path; None: local files. storage: None, options of a
-    server, or a file system of fsspec."""
+    server, or a file system of fsspec. tool: what may take long."""
     path = os.fsdecode(path)
     if storage is not None and not isinstance(storage, dict):
-        return _core.Storage(FileSystem(storage), None, None)
+        return _core.Storage(FileSystem(storage), None, None, tool)
     server, archive = path.startswith(('http://', 'https://', 's3://')), _archive(path)
     if '://' in path and not server:
         raise ValueError(f'{path}: unknown protocol (http, https and s3 are known); for others pass '
                          'storage=fsspec.filesystem(...)')
     if not server and not archive:
         return None
-    return _core.Storage(None, _server(storage or {}) if server else None, archive)
+    if server and not codecs.build['http']:
+        raise ValueError(f'{path}: {codecs.lacking("http")}')
+    return _core.Storage(None, _server(storage or {}) if server else None, archive, tool)

@@ -4,14 +4,20 @@ import sys
 
 from . import _core
 from .options import pack, unpack
-from .storage import hooks
+from .storage import hooks, local, writable
 
 
 class Index(_core.Index):
     """The index of a field, which build_index has made: see DatasetReader.index."""
 
-    def __init__(self, source, field, path):
-        super().__init__(source, field)
+    def __init__(self, source, field, path, name):
+        try:
+            super().__init__(source, field)
+        except (FileNotFoundError, _core.DataError) as error:
+            build = f'bags.build_index({os.fsdecode(path)!r}, {name!r})'
+            what = (error.strerror or str(error)).replace('build one', f'{build} builds one').replace(
+                'build the index again', f'{build} builds it again')
+            raise type(error)(*(error.errno, what, path) if error.errno else (what,)) from None
         self._path = path
 
     def find(self, key):
@@ -37,7 +43,7 @@ class Index(_core.Index):
 
 def _run(name, path, other=b'', options=b''):
     """The report of a function of C, as bytes."""
-    return _core.tool(name, os.fsencode(path), other, options, None, [])
+    return _core.tool(name, writable(path), other, options, None, [])
 
 
 def _count(name, path, **options):
@@ -63,7 +69,7 @@ def verify(path, *, storage=None, **options):
     """
     faults = []
     _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
-               hooks(path, storage), faults)
+               hooks(path, storage, True), faults)
     return faults
 
 
@@ -81,7 +87,7 @@ def finalize(path):
 def write_zip(dataset, path, *, whole=False):
     """Write a dataset as one zip file, which readers open as PATH. whole: also with blobs that no
     datapoint refers to, such as those that `bags derive` did not select."""
-    _run('zip', dataset, os.fsencode(path), bytes([bool(whole)]))
+    _core.tool('zip', local(dataset), local(path), bytes([bool(whole)]), None, [])
 
 
 def build_index(path, field):

@@ -1,6 +1,8 @@
 /* bag.c - BagReader and BagWriter: one file of blobs. */
 #include "core.h"
 
+#include <time.h>
+
 /* ---- reader ---- */
 
 /* A Bag in memory: the object must have a buffer. */
@@ -55,8 +57,8 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
     if (!row)
         return NULL;
     WITHOUT_GIL(code = bag_reader_get(source->bag, index, &row->scratch, &blob, &err));
-    if (code)
-        return raise_error(source->state, &err, source->path);
+    if (call_failed(source->state, code, &err, source->path))
+        return NULL;
     return view ? new_view(source->state, (PyObject *)source, blob,
                       !bags_buffer_contains(&row->scratch, blob.data))
                 : new_bytes(blob);
@@ -76,10 +78,13 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
         return NULL;
     WITHOUT_GIL(code = bag_reader_get_range(source->bag, (uint64_t)start,
                     (uint64_t)stop, &row->scratch, &range, &err));
-    PyObject *list = code ? raise_error(source->state, &err, source->path)
-                          : PyList_New(stop - start);
+    PyObject *list = call_failed(source->state, code, &err, source->path)
+                         ? NULL
+                         : PyList_New(stop - start);
     for (Py_ssize_t i = 0; list && i < stop - start; i++) {
-        PyObject *blob = new_bytes(bags_range_get(&range, (size_t)i));
+        PyObject *blob = i % 16 == 0 && PyErr_CheckSignals()
+                             ? NULL
+                             : new_bytes(bags_range_get(&range, (size_t)i));
         if (!blob || PyList_SetItem(list, i, blob))
             Py_CLEAR(list);
     }
@@ -132,7 +137,13 @@ PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
 
 /* ---- writer ---- */
 
-/* _core.BagWriter(path, options) */
+static double seconds_now(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* _core.BagWriter(path, flush_seconds, options) */
 static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     Written *out = (Written *)self;
     PyObject *path, *named;
@@ -140,10 +151,16 @@ static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     bag_writer_options options;
     bags_error err;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "OO", &path, &named) || !begin_init(self) ||
-        !take_struct(&options, sizeof options, named) ||
+    if (!PyArg_ParseTuple(args, "OdO", &path, &out->flush_seconds, &named) ||
+        !begin_init(self) || !take_struct(&options, sizeof options, named) ||
         !PyUnicode_FSConverter(path, &name))
         return -1;
+    if (!(out->flush_seconds >= 0)) {
+        PyErr_Format(
+            PyExc_ValueError, "%S: flush_seconds out of range (minimum 0)", path);
+        return -1;
+    }
+    out->flushed = seconds_now();
     if (begin_writer(out, path) &&
         !(out->bag = bag_writer_open(PyBytes_AsString(name), &options, &err)))
         raise_error(out->base.state, &err, path);
@@ -157,8 +174,13 @@ typedef struct Record {
 
 static bags_code append_record(Written *out, void *data, bags_error *err) {
     Record *record = (Record *)data;
-    return bag_writer_append(
+    bags_code code = bag_writer_append(
         out->bag, record->bytes.buf, (size_t)record->bytes.len, &record->index, err);
+    double now = !code && out->flush_seconds > 0 ? seconds_now() : out->flushed;
+    if (code || now - out->flushed < out->flush_seconds || now <= out->flushed)
+        return code;
+    out->flushed = now;
+    return bag_writer_flush(out->bag, err);
 }
 
 static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -178,8 +200,9 @@ static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
 static PyMethodDef out_methods[] = {
     {"append", KEYWORDS(out_append), METH_VARARGS | METH_KEYWORDS,
         "append(record, flush=True)\n--\n\n"
-        "Append bytes; returns their index. They are buffered: flush() passes\n"
-        "them to the system, whatever `flush` is here."},
+        "Append bytes; returns their index. They are buffered: flush(), and each\n"
+        "append flush_seconds after the last time, passes them to the system,\n"
+        "whatever `flush` is here."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot out_slots[] = {
     {Py_tp_init, out_init}, {Py_tp_methods, out_methods}, {0, NULL}};

@@ -99,6 +99,8 @@ static bags_code put_bytes(
 
 static bags_code put_value(
     const Element *element, Chunk *chunk, bags_view blob, bags_error *err) {
+    if (chunk->items % 256 == 0 && signal_raised_sometimes())
+        return bags_fail(err, BAGS_ERROR_IO, "interrupted");
     if (!element->text && blob.size != element->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "field \"%s\": value %" PRIu64 " has %zu bytes, not %zu", element->name,
@@ -138,17 +140,19 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
 }
 
 /* Value by value. */
-static bags_code gather(const bags_reader *reader, const Element *element,
+static bags_code gather(const Source *source, const Element *element,
     const bags_shard *shard, Row *row, Chunk *chunk, bags_error *err) {
     bags_select whole = bags_whole(element->number);
-    uint64_t step = element->sequence ? 1 : shard->length;
+    uint64_t step = 1, stop = shard->start + shard->length;
     bags_code code = BAGS_OK;
-    for (uint64_t i = 0; !code && i < shard->length; i += step) {
-        if (element->sequence)
-            code = bags_reader_get(reader, shard->start + i, &whole, 1, &row->row, err);
-        else
-            code = bags_reader_get_range(reader, shard->start,
-                shard->start + shard->length, element->number, &row->row, err);
+    for (uint64_t i = shard->start; !code && i < stop; i += step) {
+        if (element->sequence) {
+            code = bags_reader_get(source->reader, i, &whole, 1, &row->row, err);
+        } else {
+            step = read_step(source, stop - i);
+            code = bags_reader_get_range(
+                source->reader, i, i + step, element->number, &row->row, err);
+        }
         for (size_t k = 0; !code && k < bags_row_length(&row->row, 0); k++) {
             unsigned char number[8];
             bags_view blob;
@@ -172,8 +176,11 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
     if (code)
         return code;
     bool equal = blobs.data != NULL; /* otherwise it is not mapped */
-    for (size_t i = 0; !element->text && equal && i < blobs.length; i++)
+    for (size_t i = 0; !element->text && equal && i < blobs.length; i++) {
         equal = bags_range_get(&blobs, i).size == element->size;
+        if (i % 4096 == 0 && signal_raised_sometimes())
+            return bags_fail(err, BAGS_ERROR_IO, "interrupted");
+    }
     if (!equal)
         return BAGS_ERROR_RANGE; /* put_value says which */
     chunk->length = chunk->items = blobs.length;
@@ -191,9 +198,10 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
 }
 
 /* The values of the shards first .. last. */
-static bags_code chunk_build(const bags_reader *reader, const Element *element,
-    size_t first, size_t last, Chunk *chunk, bags_error *err) {
+static bags_code chunk_build(const Source *source, const Element *element, size_t first,
+    size_t last, Chunk *chunk, bags_error *err) {
     static const unsigned char nothing[16];
+    const bags_reader *reader = source->reader;
     size_t count;
     const bags_shard *shards = bags_reader_shards(reader, &count);
     AT_END(row_clear) Row row = {0};
@@ -206,7 +214,7 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
         code || !view ? code : view_shard(reader, element, first, &row, chunk, err);
     if (!view || seen == BAGS_ERROR_RANGE)
         for (size_t i = first; !code && i < last; i++)
-            code = gather(reader, element, &shards[i], &row, chunk, err);
+            code = gather(source, element, &shards[i], &row, chunk, err);
     else
         code = seen;
     if (code)
@@ -250,10 +258,10 @@ static int column_init(PyObject *self, PyObject *args, PyObject *unused) {
         return -1;
     bags_reader_shards(source->reader, &shards);
     PySlice_AdjustIndices((Py_ssize_t)shards, &start, &stop, 1);
-    WITHOUT_GIL(code = chunk_build(source->reader, &column->element, (size_t)start,
+    WITHOUT_GIL(code = chunk_build(source, &column->element, (size_t)start,
                     (size_t)stop, &column->chunk, &err));
-    if (code)
-        return raise_error(state, &err, source->path), -1;
+    if (call_failed(state, code, &err, source->path))
+        return -1;
     column->element.shape[0] = (Py_ssize_t)column->chunk.length;
     return 0;
 }

@@ -42,7 +42,7 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
 typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *data_error;
-    PyTypeObject *source, *opened, *written, *blob, *reader, *storage; /* see types */
+    PyTypeObject *source, *opened, *written, *blob, *reader, *storage, *iteration;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
@@ -56,12 +56,14 @@ bool load_numpy(State *state);
 bool without_mask(PyObject *array);
 /* Local files, with private maps: see map_private. */
 const bags_io *map_io(void);
+/* Local files without maps, for what takes long: handlers of signals run between reads. */
+const bags_io *tool_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
 /* Types and functions of the other files, which module.c adds. */
 extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
-    index_spec;
+    index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
     tool_functions[];
 
@@ -74,6 +76,15 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
         __VA_ARGS__;                                                                   \
         PyEval_RestoreThread(saved_thread);                                            \
     } while (0)
+/* Let handlers of signals run, from time to time, in C that runs without the GIL: with it in
+ * this thread. True: one raised, and its exception is set. Nothing happens in other threads
+ * than the main one. */
+bool signal_raised(void);
+/* The same for loops: if this thread did not call it in the last 50 ms. */
+bool signal_raised_sometimes(void);
+/* Acquire a lock, with the GIL, which is released to wait. False: a handler raised. */
+bool lock_or_signal(PyThread_type_lock lock);
+
 #define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
 /* Before a variable: call a function with its address at the end of its scope. OWNED: a
@@ -102,6 +113,10 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
+/* True with an exception: that of a call of C that returned this, or that of a handler of a
+ * signal which ran meanwhile. */
+bool call_failed(
+    State *state, bags_code code, const bags_error *err, PyObject *path);
 /* A message of C in the words of Python. */
 void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]);
 /* Say where an exception is from: in a note, if a function of the user raised it; otherwise
@@ -161,6 +176,10 @@ typedef struct Closable {
 } Closable;
 
 int closed_error(PyObject *closable); /* -1 */
+/* Datapoints that are read at once, so that signals are noticed: of local files; others are
+ * read in one round trip, whose hooks notice them. */
+uint64_t read_step(const Source *source, uint64_t count);
+
 /* At the start of __init__; false with an exception if it was called before. */
 bool begin_init(PyObject *self);
 /* Its fields, of a list of (name, type, codec): see field_init. */
@@ -188,6 +207,7 @@ typedef struct Written {
     uint64_t length, size;   /* kept when it is closed */
     uint64_t shards, resumed;
     bool running; /* the last shard is not full */
+    double flush_seconds, flushed; /* of a Bag: as in bags_writer_options; the last time */
     Arena *spare; /* of one call at a time */
 } Written;
 
@@ -279,8 +299,13 @@ PyObject *unpack(State *state, const void *object, bool tree);
 
 /* The source of a DatasetReader that is open, which the caller releases. */
 Source *reader_source_of(State *state, PyObject *reader);
-/* The hooks of a _core.Storage, or of None: local files. NULL with an exception. */
-const bags_io *storage_io(State *state, PyObject *storage);
+/* The hooks of a _core.Storage, or of None: `local`. NULL with an exception. */
+const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);
+/* True in a handler of a signal that runs while this thread waits for the storage: what
+ * reads from it is locked. */
+bool storage_waits(const PyObject *storage);
+/* Nothing but what was announced is read from now on. */
+void storage_end(State *state, PyObject *storage);
 /* The dtype of a buffer's format, in the syntax of struct. */
 bags_dtype buffer_dtype(const Py_buffer *buffer);
 

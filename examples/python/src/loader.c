@@ -1,6 +1,9 @@
 /* loader.c - Loader: shuffled batches of arrays by the threads of the C loader. */
 #include "core.h"
 
+#include <structmember.h>
+#include <time.h>
+
 typedef struct Loader Loader;
 
 /* The functions of a field, and its loader. */
@@ -13,7 +16,19 @@ struct Loader {
     PyObject_HEAD State *state;
     PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
+    /* One thread at a time. It is `pausing` while it waits for others to close the loader,
+     * and handlers of signals may use it. */
     PyThread_type_lock lock;
+    unsigned long owner;
+    unsigned depth;
+    bool pausing;
+    uint64_t turn; /* counts what changes it */
+    /* Where it is: the next batch of an epoch, of `count`; packed: of UINT64_MAX. */
+    unsigned long long epoch, batch, count, skipped, iteration;
+    bool packed, resumed;
+    bool taken;     /* the batch that the C loader shows was returned */
+    unsigned calls; /* of functions, that run; with the GIL */
+    bool closing;
     PyObject *sources; /* tuple: they stay open */
     PyObject *fields;  /* tuple, see set_fields: what it refers to */
     PyObject *sampler; /* a function, or None */
@@ -68,11 +83,16 @@ static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) 
     return code;
 }
 
-/* Before a function is called: with the GIL. */
-static PyGILState_STATE begin_call(Loader *loader) {
-    PyGILState_STATE gil = PyGILState_Ensure();
+/* Before a function is called, with the GIL; false: it must not be. */
+static bool begin_call(Loader *loader, PyGILState_STATE *gil, bags_error *err) {
+    *gil = PyGILState_Ensure();
+    if (loader->closing) {
+        PyGILState_Release(*gil);
+        return bags_fail(err, BAGS_ERROR_STATE, "the loader is being closed"), false;
+    }
     calling = loader;
-    return gil;
+    loader->calls++;
+    return true;
 }
 
 /* After it; name: of the function, for an exception. */
@@ -81,6 +101,7 @@ static bags_code end_call(Loader *loader, PyGILState_STATE gil, PyObject *out,
     bags_code code = PyErr_Occurred() ? keep_raised(loader, name, err) : BAGS_OK;
     Py_XDECREF(out);
     calling = NULL;
+    loader->calls--;
     PyGILState_Release(gil);
     return code;
 }
@@ -88,7 +109,9 @@ static bags_code end_call(Loader *loader, PyGILState_STATE gil, PyObject *out,
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const Callback *callback = (const Callback *)user;
-    PyGILState_STATE gil = begin_call(callback->loader);
+    PyGILState_STATE gil;
+    if (!begin_call(callback->loader, &gil, err))
+        return BAGS_ERROR_STATE;
     PyObject *out = PyObject_CallFunction(callback->decode, "y#",
         (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
     if (out)
@@ -99,7 +122,9 @@ static bags_code call_decode(void *user, const bags_load_item *item,
 static bags_code call_draw(void *user, const bags_load_item *item,
     const bags_image *image, bags_load_draw *draw, bags_error *err) {
     const Callback *callback = (const Callback *)user;
-    PyGILState_STATE gil = begin_call(callback->loader);
+    PyGILState_STATE gil;
+    if (!begin_call(callback->loader, &gil, err))
+        return BAGS_ERROR_STATE;
     PyObject *out = PyObject_CallFunction(callback->draw, "y#KKKKIII",
         (const char *)draw, (Py_ssize_t)sizeof *draw,
         (unsigned long long)item->pick.dataset, (unsigned long long)item->pick.index,
@@ -114,7 +139,9 @@ static bags_code call_draw(void *user, const bags_load_item *item,
 static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
     bags_pick *picks, bags_error *err) {
     Loader *loader = (Loader *)user;
-    PyGILState_STATE gil = begin_call(loader);
+    PyGILState_STATE gil;
+    if (!begin_call(loader, &gil, err))
+        return BAGS_ERROR_STATE;
     PyObject *out = PyObject_CallFunction(loader->sampler, "KKn", epoch, start, count);
     if (out)
         take_struct(picks, count * sizeof *picks, out);
@@ -201,13 +228,14 @@ static bool loader_tokens(
         if (!names[i])
             return false;
     }
+    loader->packed = options.pack;
     options.field = field;
     options.parallel = used ? names : NULL;
     options.parallel_count = used;
     WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, &options, &err));
     if (!loader->tokens)
         raise_error(loader->state, &err, NULL);
-    return loader->tokens != NULL;
+    return !PyErr_Occurred();
 }
 
 /* rows: for each dataset None, or (are they ranges, numbers of 64 bits). */
@@ -251,8 +279,13 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
         loader->loader = bags_loader_open(readers, datasets, options, &err);
         if (!loader->loader)
             raise_error(loader->state, &err, NULL);
+        if (!loader->loader && !strstr(err.message, ": "))
+            place_error(false, "%S", loader->path);
     }
     PyMem_Free(readers);
+    loader->count = loader->packed   ? UINT64_MAX
+                    : loader->loader ? bags_loader_batches(loader->loader)
+                                     : 0;
     return loader->loader != NULL;
 }
 
@@ -402,7 +435,7 @@ static bool loader_ready(Loader *loader) {
     if (calling == loader)
         PyErr_Format(PyExc_RuntimeError, "%S: a function of a Loader cannot use it",
             loader->path);
-    else if (!loader->loader)
+    else if (!loader->loader || loader->closing)
         closed_error((PyObject *)loader);
     else if (loader->process != this_process())
         PyErr_Format(PyExc_RuntimeError,
@@ -413,15 +446,47 @@ static bool loader_ready(Loader *loader) {
     return !PyErr_Occurred();
 }
 
-/* Begin a call, alone; false with an exception. Waits without the GIL. */
-static bool loader_begin(Loader *loader) {
-    if (!loader_ready(loader))
+/* Lock it; false with an exception. */
+static bool loader_lock(Loader *loader) {
+    unsigned long thread = PyThread_get_thread_ident();
+    if (loader->owner ==
+        thread) { /* called by something that this thread interrupted */
+        if (!loader->pausing)
+            PyErr_Format(PyExc_RuntimeError,
+                "%S: this thread is making a batch of the Loader, which is not "
+                "complete",
+                loader->path);
+    } else if (lock_or_signal(loader->lock)) {
+        loader->owner = thread;
+    }
+    if (PyErr_Occurred())
         return false;
-    WITHOUT_GIL(PyThread_acquire_lock(loader->lock, WAIT_LOCK));
-    if (loader_ready(loader)) /* still */
-        return true;
+    loader->depth++;
+    loader->pausing = false;
+    return true;
+}
+
+static void loader_unlock(Loader *loader) {
+    loader->pausing = --loader->depth > 0;
+    if (loader->depth > 0)
+        return;
+    loader->owner = 0;
     PyThread_release_lock(loader->lock);
-    return false;
+}
+
+/* Begin a call, alone; false with an exception. */
+static bool loader_begin(Loader *loader) {
+    const bags_batch *batch;
+    if (!loader_ready(loader) || !loader_lock(loader))
+        return false;
+    if (!loader_ready(loader)) { /* not any more */
+        loader_unlock(loader);
+        return false;
+    }
+    if (loader->taken)
+        (void)bags_loader_next(loader->loader, &batch, NULL); /* it does not wait */
+    loader->taken = false;
+    return true;
 }
 
 static PyObject *loader_fail(Loader *loader, bags_error *err) {
@@ -438,44 +503,135 @@ static PyObject *loader_fail(Loader *loader, bags_error *err) {
     return NULL;
 }
 
-/* End it: NULL with an exception if it failed; otherwise `out`. */
+/* End a call. True with an exception if it failed. */
+static bool loader_failed(Loader *loader, bags_code code, bags_error *err) {
+    loader_unlock(loader);
+    if (code && !PyErr_Occurred())
+        loader_fail(loader, err);
+    return PyErr_Occurred() != NULL;
+}
+
+/* The same: NULL with an exception; otherwise `out`. */
 static PyObject *loader_end(
     Loader *loader, bags_code code, bags_error *err, PyObject *out) {
-    PyThread_release_lock(loader->lock);
-    if (!code)
+    if (!loader_failed(loader, code, err))
         return out;
     Py_XDECREF(out);
-    return loader_fail(loader, err);
+    return NULL;
 }
 
-/* (epoch, number in it, datapoints that were left out, dict), or None: there is no batch */
-static PyObject *loader_next(PyObject *self, PyObject *unused) {
+/* __next__. A call that a signal interrupts changes nothing: a batch counts as returned
+ * when its dict is complete and no handler has raised. Almost nothing follows, so that the
+ * caller has it before the next signal arrives. Handlers may use the loader, move or close
+ * it. How many batches of packed rows an epoch has is known when the first of the next one
+ * is there. */
+static PyObject *loader_next(PyObject *self) {
     Loader *loader = (Loader *)self;
-    const bags_batch *batch = NULL;
-    bags_error err;
-    bags_code code;
-    (void)unused;
-    if (!loader_begin(loader))
-        return NULL;
-    WITHOUT_GIL(code = bags_loader_next(loader->loader, &batch, &err));
-    PyObject *out = code     ? NULL
-                    : !batch ? Py_NewRef(Py_None)
-                             : Py_BuildValue("KKKN", batch->epoch, batch->batch,
-                                   batch->skipped, batch_dict(loader, batch));
-    return loader_end(loader, code, &err, out);
+    for (;;) {
+        const bags_batch *batch = NULL;
+        OWNED PyObject *out = NULL;
+        bags_error err;
+        bags_code code = BAGS_OK;
+        bool late = false;
+        if (!loader_begin(loader))
+            return NULL;
+        bool ends = loader->batch >= loader->count;
+        if (!ends)
+            WITHOUT_GIL(
+                code = bags_loader_peek(loader->loader, 0.05, &batch, &late, &err));
+        ends = !batch || (loader->packed && batch->epoch != loader->epoch);
+        if (!code && !ends)
+            out = batch_dict(loader, batch);
+        uint64_t turn = loader->turn;
+        unsigned long long epoch = batch ? batch->epoch : loader->epoch + 1;
+        unsigned long long number = ends ? 0 : batch->batch + 1;
+        unsigned long long skipped = ends ? 0 : batch->skipped;
+        if (loader_failed(loader, code, &err) || PyErr_CheckSignals())
+            return NULL;
+        if (late || turn != loader->turn)
+            continue;
+        loader->turn++;
+        loader->resumed = false;
+        loader->taken = !ends;
+        loader->epoch = epoch;
+        loader->batch = number;
+        loader->skipped += skipped;
+        return Py_XNewRef(out);
+    }
 }
 
-static PyObject *loader_seek(PyObject *self, PyObject *args) {
+/* iter(loader): the rest of an epoch, after load_state_dict; otherwise of the next one, if
+ * this one was left early. */
+typedef struct Iteration {
+    PyObject_HEAD Loader *loader;
+    unsigned long long number;
+} Iteration;
+
+static PyObject *loader_iter(PyObject *self) {
     Loader *loader = (Loader *)self;
-    unsigned long long epoch, batch;
     bags_error err;
-    bags_code code;
-    if (!PyArg_ParseTuple(args, "KK", &epoch, &batch) || !loader_begin(loader))
+    bags_code code = BAGS_OK;
+    Iteration *iteration =
+        loader_ready(loader) ? (Iteration *)new_object(loader->state->iteration) : NULL;
+    if (!iteration)
         return NULL;
-    WITHOUT_GIL(code = bags_loader_seek(loader->loader, epoch, batch, &err));
-    return loader_end(loader, code, &err, Py_NewRef(Py_None));
+    iteration->loader = (Loader *)Py_NewRef(self);
+    if (!loader_begin(loader)) {
+        Py_DECREF(iteration);
+        return NULL;
+    }
+    if (loader->batch && !loader->resumed) {
+        WITHOUT_GIL(
+            code = bags_loader_seek(loader->loader, loader->epoch + 1, 0, &err));
+        loader->turn++;
+        loader->epoch += !code;
+        loader->batch = code ? loader->batch : 0;
+    }
+    iteration->number = ++loader->iteration;
+    return loader_end(loader, code, &err, (PyObject *)iteration);
 }
 
+static PyObject *iteration_next(PyObject *self) {
+    Iteration *iteration = (Iteration *)self;
+    Loader *loader = iteration->loader;
+    if (!loader)
+        return NULL;
+    if (iteration->number != loader->iteration) {
+        PyErr_SetString(
+            PyExc_RuntimeError, "another iteration of this Loader has begun");
+        return NULL;
+    }
+    PyObject *out = PyIter_Next((PyObject *)loader);
+    if (!out && !PyErr_Occurred())
+        Py_CLEAR(iteration->loader);
+    return out;
+}
+
+static int iteration_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((Iteration *)self)->loader);
+    return 0;
+}
+
+static int iteration_clear(PyObject *self) {
+    Py_CLEAR(((Iteration *)self)->loader);
+    return 0;
+}
+
+static void iteration_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    iteration_clear(self);
+    free_object(self);
+}
+
+static PyType_Slot iteration_slots[] = {{Py_tp_dealloc, iteration_dealloc},
+    {Py_tp_traverse, iteration_traverse}, {Py_tp_clear, iteration_clear},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, iteration_next}, {0, NULL}};
+PyType_Spec iteration_spec = {"bags._core.Iteration", sizeof(Iteration), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    iteration_slots};
+
+/* _save(): (epoch, batch, state) */
 static PyObject *loader_save(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     unsigned char state[BAGS_LOADER_STATE];
@@ -485,25 +641,68 @@ static PyObject *loader_save(PyObject *self, PyObject *unused) {
     if (!loader_begin(loader))
         return NULL;
     WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
-    return loader_end(loader, code, &err,
-        code ? NULL : PyBytes_FromStringAndSize((const char *)state, sizeof state));
+    PyObject *out = code ? NULL
+                         : Py_BuildValue("KKy#", loader->epoch, loader->batch,
+                               (const char *)state, (Py_ssize_t)sizeof state);
+    return loader_end(loader, code, &err, out);
 }
 
-static PyObject *loader_restore(PyObject *self, PyObject *object) {
+/* _restore(epoch, batch, state) */
+static PyObject *loader_restore(PyObject *self, PyObject *args) {
     Loader *loader = (Loader *)self;
-    char *state;
+    unsigned long long epoch, batch;
+    const char *state;
     Py_ssize_t size;
     bags_error err;
     bags_code code;
-    if (PyBytes_AsStringAndSize(object, &state, &size) || !loader_begin(loader))
+    if (!PyArg_ParseTuple(args, "KKy#", &epoch, &batch, &state, &size) ||
+        !loader_begin(loader))
         return NULL;
-    WITHOUT_GIL(code = bags_loader_restore(loader->loader, state, (size_t)size, &err));
+    bags_loader *to = loader->loader;
+    bool after = batch >= loader->count; /* the last batch, before StopIteration */
+    WITHOUT_GIL(code = bags_loader_restore(to, state, (size_t)size, &err);
+                if (!code && !loader->packed) code =
+                    bags_loader_seek(to, epoch + after, after ? 0 : batch, &err));
+    loader->turn++;
+    if (!code) {
+        loader->epoch = epoch;
+        loader->batch = batch;
+        loader->resumed = true;
+    }
     return loader_end(loader, code, &err, Py_NewRef(Py_None));
 }
 
-static PyObject *loader_check(PyObject *self, PyObject *unused) {
+static PyObject *loader_check_open(PyObject *self, PyObject *unused) {
     (void)unused;
     return loader_ready((Loader *)self) ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Stop the threads, and no function is called any more. False with an exception: a handler
+ * of a signal raised while one was running. */
+static bool loader_shut(Loader *loader, bool signals) {
+    const struct timespec moment = {0, 5000000};
+    bool raised = false;
+    if (!loader_lock(loader))
+        return false;
+    loader->closing = true;
+    while (signals && !raised && loader->calls > 0) {
+        WITHOUT_GIL(nanosleep(&moment, NULL));
+        loader->pausing = true;
+        raised = PyErr_CheckSignals() != 0;
+        loader->pausing = false;
+    }
+    if (raised) {
+        loader_unlock(loader);
+        return false;
+    }
+    bags_loader *closing = loader->loader;
+    bags_tokens *tokens = loader->tokens;
+    loader->loader = NULL;
+    loader->tokens = NULL;
+    loader->turn++;
+    WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens));
+    loader_unlock(loader);
+    return true;
 }
 
 static PyObject *loader_close(PyObject *self, PyObject *unused) {
@@ -511,24 +710,16 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
     (void)unused;
     if (calling == loader)
         return loader_ready(loader), NULL;
-    if (loader->loader && loader->process == this_process()) {
-        WITHOUT_GIL(PyThread_acquire_lock(loader->lock, WAIT_LOCK));
-        bags_loader *closing = loader->loader;
-        bags_tokens *tokens = loader->tokens;
-        loader->loader = NULL;
-        loader->tokens = NULL;
-        WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens));
-        PyThread_release_lock(loader->lock);
-    }
+    if (loader->loader && loader->process == this_process() &&
+        !loader_shut(loader, true))
+        return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *loader_batches(PyObject *self, void *unused) {
     Loader *loader = (Loader *)self;
     (void)unused;
-    if (!loader_ready(loader))
-        return NULL;
-    return PyLong_FromUnsignedLongLong(bags_loader_batches(loader->loader));
+    return loader_ready(loader) ? PyLong_FromUnsignedLongLong(loader->count) : NULL;
 }
 
 static PyObject *loader_closed(PyObject *self, void *unused) {
@@ -546,12 +737,18 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
 }
 
 /* Its threads end before its callbacks go. In a child of a fork, or if the garbage
- * collector runs in one of its callbacks, it stays. */
+ * collector runs in one of its callbacks or in its own call, it stays. */
 static int loader_clear(PyObject *self) {
     Loader *loader = (Loader *)self;
-    if (calling == loader)
+    if (calling == loader ||
+        (loader->owner == PyThread_get_thread_ident() && !loader->pausing))
         return 0;
-    Py_XDECREF(loader_close(self, NULL));
+    PyObject *type, *value, *trace; /* what is raised while it is dropped */
+    PyErr_Fetch(&type, &value, &trace);
+    if (loader->loader && loader->process == this_process() &&
+        !loader_shut(loader, false))
+        PyErr_Clear();
+    PyErr_Restore(type, value, trace);
     if (!loader->loader) {
         Py_CLEAR(loader->fields);
         Py_CLEAR(loader->sampler);
@@ -575,18 +772,25 @@ static void loader_dealloc(PyObject *self) {
     free_object(self);
 }
 
-static PyMethodDef loader_methods[] = {{"_check", loader_check, METH_NOARGS, NULL},
-    {"_next", loader_next, METH_NOARGS, NULL},
-    {"_seek", loader_seek, METH_VARARGS, NULL},
+static PyMethodDef loader_methods[] = {{"_check", loader_check_open, METH_NOARGS, NULL},
     {"_save", loader_save, METH_NOARGS, NULL},
-    {"_restore", loader_restore, METH_O, NULL},
+    {"_restore", loader_restore, METH_VARARGS, NULL},
     {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyMemberDef loader_members[] = {
+    {"epoch", T_ULONGLONG, offsetof(Loader, epoch), READONLY, "The epoch it is in."},
+    {"batch", T_ULONGLONG, offsetof(Loader, batch), READONLY,
+        "Batches of the epoch that were returned."},
+    {"skipped", T_ULONGLONG, offsetof(Loader, skipped), READONLY,
+        "Datapoints that were left out so far (skip_damaged)."},
+    {"_packed", T_BOOL, offsetof(Loader, packed), READONLY, NULL}, {0}};
 static PyGetSetDef loader_gets[] = {{"_batches", loader_batches, NULL, NULL, NULL},
     {"closed", loader_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
     {Py_tp_init, loader_init}, {Py_tp_dealloc, loader_dealloc},
     {Py_tp_traverse, loader_traverse}, {Py_tp_clear, loader_clear},
-    {Py_tp_methods, loader_methods}, {Py_tp_getset, loader_gets}, {0, NULL}};
+    {Py_tp_iter, loader_iter}, {Py_tp_iternext, loader_next},
+    {Py_tp_methods, loader_methods}, {Py_tp_members, loader_members},
+    {Py_tp_getset, loader_gets}, {0, NULL}};
 PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};

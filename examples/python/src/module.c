@@ -83,6 +83,33 @@ static int map_private(void *user, void *file, size_t size, const void **data) {
 
 const bags_io *map_io(void) { return &local_io; }
 
+/* ---- what handlers of signals may interrupt ---- */
+
+static int tool_open(void *user, const char *path, int mode, void **file) {
+    return signal_raised_sometimes() ? EINTR
+                                     : bags_io_local()->open(user, path, mode, file);
+}
+
+static int tool_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    size = size < (8 << 20) ? size : 8 << 20;
+    return signal_raised_sometimes()
+               ? EINTR
+               : bags_io_local()->read_at(user, file, offset, data, size, done);
+}
+
+static int tool_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
+    size = size < (8 << 20) ? size : 8 << 20;
+    return signal_raised_sometimes()
+               ? EINTR
+               : bags_io_local()->write_at(user, file, offset, data, size, done);
+}
+
+static bags_io interruptible_io;
+
+const bags_io *tool_io(void) { return &interruptible_io; }
+
 /* ---- the module ---- */
 
 static bool add_codecs(State *state) {
@@ -137,7 +164,7 @@ static const struct {
     {&reader_spec, offsetof(State, opened), offsetof(State, reader)},
     {&writer_spec, offsetof(State, written), 0}, {&column_spec, 0, 0},
     {&loader_spec, 0, 0}, {&storage_spec, 0, offsetof(State, storage)},
-    {&index_spec, 0, 0}};
+    {&index_spec, 0, 0}, {&iteration_spec, 0, offsetof(State, iteration)}};
 
 static int add_types(PyObject *module, State *state) {
     PyObject **members = (PyObject **)state;
@@ -154,6 +181,37 @@ static int add_types(PyObject *module, State *state) {
     return code;
 }
 
+/* The optional formats of this build, of which bags._far has mp4 and http. */
+static PyObject *built_formats(void) {
+    static const char *const names[] = {
+#ifdef BAGS_WITH_JPEG
+        "jpeg",
+#endif
+#ifdef BAGS_WITH_PNG
+        "png",
+#endif
+#ifdef BAGS_WITH_MSGPACK
+        "msgpack",
+#endif
+#ifdef BAGS_WITH_MP4
+        "mp4",
+#endif
+#ifdef BAGS_WITH_ZSTD
+        "zstd",
+#endif
+#ifdef BAGS_WITH_HTTP
+        "http",
+#endif
+        NULL};
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && names[i]; i++) {
+        OWNED PyObject *name = PyUnicode_FromString(names[i]);
+        if (!name || PyList_Append(list, name))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static int module_exec(PyObject *module) {
     State *state = (State *)PyModule_GetState(module);
     OWNED PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
@@ -163,10 +221,17 @@ static int module_exec(PyObject *module) {
     local_io = *bags_io_local();
     if (local_io.map)
         local_io.map = map_private;
+    interruptible_io = *bags_io_local();
+    interruptible_io.map = NULL;
+    interruptible_io.open = tool_open;
+    interruptible_io.read_at = tool_read;
+    interruptible_io.write_at = tool_write;
     if (!add_codecs(state) || !watch_forks())
         return PyErr_NoMemory(), -1;
     OWNED PyObject *structs = option_structs();
-    return !structs || PyModule_AddObjectRef(module, "structs", structs) ||
+    OWNED PyObject *built = built_formats();
+    return !structs || PyModule_AddObjectRef(module, "structs", structs) || !built ||
+                   PyModule_AddObjectRef(module, "built", built) ||
                    !state->data_error ||
                    PyModule_AddObjectRef(module, "DataError", state->data_error) ||
                    add_types(module, state) ||

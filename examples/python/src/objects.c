@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <structmember.h>
+#include <time.h>
 
 /* ---- objects ---- */
 
@@ -35,6 +36,40 @@ PyObject *no_pickle(PyObject *self, PyObject *unused) {
     return NULL;
 }
 
+/* ---- signals ---- */
+
+#define PATIENCE 50000 /* microseconds */
+
+bool signal_raised(void) {
+    if (!PyGILState_GetThisThreadState()) /* a thread of C */
+        return false;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    bool raised = PyErr_Occurred() || PyErr_CheckSignals();
+    PyGILState_Release(gil);
+    return raised;
+}
+
+bool signal_raised_sometimes(void) {
+    static __thread double checked;
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    if (now - checked < PATIENCE * 1e-6)
+        return false;
+    checked = now;
+    return signal_raised();
+}
+
+bool lock_or_signal(PyThread_type_lock lock) {
+    PyLockStatus status = PyThread_acquire_lock_timed(lock, 0, 0);
+    while (status != PY_LOCK_ACQUIRED) {
+        WITHOUT_GIL(status = PyThread_acquire_lock_timed(lock, PATIENCE, 1));
+        if (status != PY_LOCK_ACQUIRED && PyErr_CheckSignals())
+            return false;
+    }
+    return true;
+}
+
 /* ---- errors ---- */
 
 /* A message without the path that it begins with: an OSError appends it. */
@@ -52,17 +87,40 @@ static const char *after_path(const char *message, PyObject *path) {
     return message;
 }
 
-/* What to do follows the first semicolon. Words are replaced by others of their length. */
+/* What C calls otherwise than Python. */
+static const char *const words[][2] = {{"bags_recover", "bags.recover"},
+    {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
+    {"bags_reader_length", "len of a reader"},
+    {"bags_reader_get_range", "reader.values"}, {"in_order", "shuffle=False"},
+    {"selections", "rows"}, {"BAGS_CROP_CENTER", "'center'"},
+    {"BAGS_CROP_RANDOM", "'random'"}, {"BAGS_FILTER_NEAREST", "filter 'nearest'"},
+    {"dims, at most 6, shape", "shape, of at most 6 numbers,"},
+    {"dims and width", "shape and width"},
+    {"which is the value with the option `blobs` of bags_zstd_options",
+        "which is its value only of utf8, bytes, msgpack and tree"}};
+
+/* The text of a message begins after its path, which may be named like an option. */
 void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]) {
-    static const char *const words[][2] = {{"bags_recover", "bags.recover"},
-        {"bags_checksum", "bags.checksum"}, {"bags_reader_length", "length of a reader"}};
-    (void)snprintf(out, BAGS_ERROR_SIZE, "%s", message);
-    char *remedy = strstr(out, "; ");
-    for (size_t i = 0; remedy && i < sizeof words / sizeof *words; i++) {
-        char *at = strstr(remedy, words[i][0]);
-        if (at)
-            memcpy(at, words[i][1], strlen(words[i][1]));
+    const char *text = strstr(message, ": ");
+    size_t used = 0;
+    text = text ? text : message;
+    while (*message && used + 1 < BAGS_ERROR_SIZE) {
+        size_t size = 0;
+        bool starts = message >= text && (message == text || strchr(" (", message[-1]));
+        for (size_t i = 0; starts && !size && i < sizeof words / sizeof *words; i++) {
+            size_t length = strlen(words[i][0]);
+            if (strncmp(message, words[i][0], length) != 0 ||
+                (message[length] && !strchr(" ,;.)", message[length])))
+                continue;
+            (void)snprintf(out + used, BAGS_ERROR_SIZE - used, "%s", words[i][1]);
+            used += strlen(out + used);
+            size = length;
+        }
+        if (!size)
+            out[used++] = *message;
+        message += size + !size;
     }
+    out[used] = 0;
 }
 
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
@@ -102,6 +160,12 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return NULL;
 }
 
+bool call_failed(State *state, bags_code code, const bags_error *err, PyObject *path) {
+    if (code)
+        raise_error(state, err, path);
+    return PyErr_Occurred() != NULL;
+}
+
 void place_error(bool note, const char *format, ...) {
     PyObject *type, *value, *trace, *made = NULL;
     va_list list;
@@ -132,6 +196,7 @@ static void source_dealloc(PyObject *self) {
     Source *source = (Source *)self;
     bags_reader *reader = source->reader;
     bag_reader *bag = source->bag;
+    storage_end(source->state, source->storage);
     WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
     free_row(source->spare);
     if (source->memory.obj)
@@ -160,17 +225,20 @@ Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_
     OWNED PyObject *name = NULL;
     bags_error err;
     bool good = false;
-    *io = storage_io(state, storage);
+    *io = storage_io(state, storage, map_io());
     if (source && *io && PyUnicode_FSConverter(path, &name)) {
         const char *text = PyBytes_AsString(name);
         source->storage = Py_NewRef(storage);
         WITHOUT_GIL(good = open(source, text, options, &err));
-        if (!good)
-            raise_error(state, &err, path);
+        good = !call_failed(state, good ? BAGS_OK : err.code, &err, path);
     }
     if (!good)
         Py_CLEAR(source);
     return source;
+}
+
+uint64_t read_step(const Source *source, uint64_t count) {
+    return source->storage != Py_None || count < 4096 ? count : 4096;
 }
 
 Row *take_row(Source *source) {
@@ -273,8 +341,14 @@ static void closable_free(PyObject *self) {
 Source *source_of(PyObject *self) {
     Source *source = ((Opened *)self)->source;
     if (!source)
-        closed_error(self);
-    return (Source *)Py_XNewRef((PyObject *)source);
+        return closed_error(self), NULL;
+    if (source->storage && storage_waits(source->storage)) {
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: a handler of a signal cannot use the reader that it interrupted",
+            source->path);
+        return NULL;
+    }
+    return (Source *)Py_NewRef((PyObject *)source);
 }
 
 bool take_index(Source *source, PyObject *object, uint64_t *index) {

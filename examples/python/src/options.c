@@ -40,7 +40,7 @@ static const Member reader[] = {READER("?", cache_index), WORKER(bags_reader_opt
 static const Member writer[] = {WRITER("Q", shard_size), WRITER("Q", shard_length),
     WORKER(bags_writer_options), WRITER("?", sharded), WRITER("?", resume),
     WRITER("?", append), WRITER("?", checksum), WRITER("?", keep_idx),
-    AS("sync", "!", bags_writer_options, no_sync), {0}};
+    WRITER("d", flush_seconds), AS("sync", "!", bags_writer_options, no_sync), {0}};
 
 static const Member recover[] = {MEMBER("?", bags_recover_options, dry_run),
     MEMBER("?", bags_recover_options, keep_idx),

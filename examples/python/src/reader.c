@@ -80,20 +80,30 @@ static PyObject *slot_item(Source *source, const Field *field, Row *row, size_t 
     return out;
 }
 
+/* Set the items of a list from `at` on: false, and it is released, with an exception. */
+static bool slot_list(Source *source, const Field *field, Row *row, size_t slot,
+    PyObject *list, uint64_t at, uint64_t index) {
+    size_t count = bags_row_length(&row->row, slot);
+    for (size_t i = 0; i < count; i++) {
+        PyObject *item = i % 16 == 0 && PyErr_CheckSignals()
+                             ? NULL
+                             : slot_item(source, field, row, slot, i, index);
+        if (!item || PyList_SetItem(list, (Py_ssize_t)(at + i), item)) {
+            Py_DECREF(list);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The values of slot i of a row, from datapoint `index` on. list: all of them; otherwise
  * the only one. */
 static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t slot,
     bool list, uint64_t index) {
     if (!list)
         return slot_item(source, field, row, slot, 0, index);
-    size_t count = bags_row_length(&row->row, slot);
-    PyObject *out = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; out && i < count; i++) {
-        PyObject *item = slot_item(source, field, row, slot, i, index);
-        if (!item || PyList_SetItem(out, (Py_ssize_t)i, item))
-            Py_CLEAR(out);
-    }
-    return out;
+    PyObject *out = PyList_New((Py_ssize_t)bags_row_length(&row->row, slot));
+    return out && slot_list(source, field, row, slot, out, 0, index) ? out : NULL;
 }
 
 /* Read a datapoint. selects NULL: all fields. Nobody else uses the row, also if a
@@ -107,8 +117,8 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
         return NULL;
     WITHOUT_GIL(
         code = bags_reader_get(source->reader, index, selects, count, &row->row, &err));
-    if (code)
-        return raise_error(source->state, &err, source->path);
+    if (call_failed(source->state, code, &err, source->path))
+        return NULL;
     PyObject *out = PyDict_New();
     for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
         Field *field = &reader->base.fields[selects ? selects[i].field : i];
@@ -217,20 +227,23 @@ static PyObject *read_values(
     AT_END(give_row) Row *row = take_row(source);
     bags_error err;
     bags_code code;
-    if (!row)
-        return NULL;
-    if (!field->sequence) {
-        WITHOUT_GIL(code = bags_reader_get_range(
-                        source->reader, start, stop, number, &row->row, &err));
-        return code ? raise_error(source->state, &err, source->path)
-                    : slot_value(source, field, row, 0, true, start);
-    }
-    PyObject *out = PyList_New((Py_ssize_t)(stop - start));
-    for (uint64_t i = start; out && i < stop; i++) {
-        WITHOUT_GIL(
-            code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
-        PyObject *list = code ? raise_error(source->state, &err, source->path)
-                              : slot_value(source, field, row, 0, true, i);
+    PyObject *out = row ? PyList_New((Py_ssize_t)(stop - start)) : NULL;
+    for (uint64_t i = start, next; out && i < stop; i = next) {
+        next = i + (field->sequence ? 1 : read_step(source, stop - i));
+        WITHOUT_GIL(code = field->sequence ? bags_reader_get(source->reader, i, &whole,
+                                                 1, &row->row, &err)
+                                           : bags_reader_get_range(source->reader, i,
+                                                 next, number, &row->row, &err));
+        if (call_failed(source->state, code, &err, source->path)) {
+            Py_DECREF(out);
+            return NULL;
+        }
+        if (!field->sequence) {
+            if (!slot_list(source, field, row, 0, out, i - start, i))
+                return NULL;
+            continue;
+        }
+        PyObject *list = slot_value(source, field, row, 0, true, i);
         if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
             Py_CLEAR(out);
     }
@@ -288,8 +301,9 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
         return NULL;
     WITHOUT_GIL(code = bags_reader_items(
                     source->reader, index, field, &row->row, &count, &err));
-    return code ? raise_error(source->state, &err, source->path)
-                : PyLong_FromUnsignedLongLong(count);
+    return call_failed(source->state, code, &err, source->path)
+               ? NULL
+               : PyLong_FromUnsignedLongLong(count);
 }
 
 /* _values(field, start, stop) */
@@ -324,7 +338,7 @@ static PyObject *reader_info(PyObject *self, void *what) {
     if (!source)
         return NULL;
     WITHOUT_GIL(code = bags_reader_info(source->reader, &info, NULL, &err));
-    return code   ? raise_error(source->state, &err, source->path)
+    return call_failed(source->state, code, &err, source->path) ? NULL
            : what ? PyBool_FromLong(info.sharded)
                   : PyLong_FromUnsignedLongLong(info.size);
 }

@@ -8,9 +8,32 @@ typedef struct Storage {
     bags_archive *archive;
     bags_http *http;
     bags_cache *cache;
+    bool ending;   /* what is read in advance is of no use */
     PyObject *fs;  /* a bags.storage.FileSystem */
     char why[256]; /* the last exception of it */
 } Storage;
+
+/* The storage for which this thread waits, while handlers of signals run. */
+static __thread const PyObject *waiting;
+
+bool storage_waits(const PyObject *storage) { return storage == waiting; }
+
+void storage_end(State *state, PyObject *storage) {
+    if (storage && PyObject_TypeCheck(storage, state->storage))
+        ((Storage *)storage)->ending = true;
+}
+
+/* Called by threads that wait for a server. */
+static bool storage_interrupted(void *user) {
+    Storage *storage = (Storage *)user;
+    const PyObject *before = waiting;
+    if (bags_loader_is_stopping() || storage->ending)
+        return true;
+    waiting = (PyObject *)storage;
+    bool raised = signal_raised();
+    waiting = before;
+    return raised;
+}
 
 static void storage_dealloc(PyObject *self) {
     Storage *storage = (Storage *)self;
@@ -35,10 +58,17 @@ typedef struct PythonFile {
  * or (errno, what it raised). NULL, and *error, in the second case. With the GIL. */
 static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) {
     va_list list;
+    *error = EINTR;
+    if (PyErr_Occurred()) /* a handler of a signal has raised before */
+        return NULL;
     va_start(list, format);
     PyObject *args = Py_VaBuildValue(format, list), *out = NULL;
     va_end(list);
     PyObject *answer = args ? PyObject_CallObject(storage->fs, args) : NULL;
+    if (!answer && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        Py_XDECREF(args); /* such as KeyboardInterrupt, which the call of C raises */
+        return NULL;
+    }
     *error = EIO;
     if (answer && PyArg_ParseTuple(answer, "iO", error, &out) && *error) {
         const char *why = PyUnicode_AsUTF8AndSize(out, NULL);
@@ -151,8 +181,9 @@ static int fs_list(void *user, const char *path,
     for (Py_ssize_t i = 0; names && !error && i < PyList_Size(names); i++) {
         const char *name = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
         error = name ? each(each_user, name) : EILSEQ;
+        if (!name)
+            PyErr_Clear();
     }
-    PyErr_Clear();
     Py_XDECREF(names);
     PyGILState_Release(gil);
     return error;
@@ -191,18 +222,18 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     bags_error err;
     memset(&options, 0, sizeof options);
     memset(&keep, 0, sizeof keep);
-    if (!far || !far->http_open) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(
-                PyExc_ValueError, "this build has no http: libcurl was missing");
+    if (!far)
         return false;
-    }
+    if (!far->http_open)
+        return PyErr_SetString(PyExc_ValueError, "this build has no http"), false;
     if (!PyArg_Parse(texts, "(zzzzzzzzzK)", &options.query, &options.user, &options.key,
             &options.secret, &options.token, &options.region, &options.endpoint,
             &options.ca_file, &cache, &cache_size))
         return false;
     if (cache) {
         keep.size = cache_size;
+        keep.interrupted = storage_interrupted;
+        keep.interrupted_user = storage;
         storage->cache = bags_cache_open(cache, &keep, &err);
         if (!storage->cache)
             return raise_error(state, &err, NULL), false;
@@ -210,9 +241,11 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
         options.remember = bags_cache_remember;
         options.cache = storage->cache;
     }
+    options.interrupted = storage_interrupted;
+    options.interrupted_user = storage;
     storage->http = far->http_open(&options, &err);
     if (!storage->http)
-        return PyErr_SetString(PyExc_OSError, err.message), false;
+        return raise_error(state, &err, NULL), false;
     const bags_io *io = far->http_io(storage->http);
     if (cache)
         io = bags_cache_io(storage->cache, io, &err);
@@ -233,24 +266,25 @@ static bool open_archive(State *state, Storage *storage, PyObject *path) {
     with.env.io = &storage->below;
     const char *text = PyBytes_AsString(name);
     WITHOUT_GIL(storage->archive = bags_archive_open(text, &with, &err));
-    if (!storage->archive)
-        return raise_error(state, &err, path), false;
+    if (call_failed(state, storage->archive ? BAGS_OK : err.code, &err, path))
+        return false;
     storage->io = *bags_archive_io(storage->archive);
     return true;
 }
 
-/* _core.Storage(fs, texts, archive): a bags.storage.FileSystem, what open_http takes, the
- * path of an archive; None: none of it. */
+/* _core.Storage(fs, texts, archive, tool): a bags.storage.FileSystem, what open_http takes,
+ * the path of an archive; None: none of it. tool: see tool_io. */
 static int storage_init(PyObject *self, PyObject *args, PyObject *unused) {
     Storage *storage = (Storage *)self;
     State *state = state_of(Py_TYPE(self));
     PyObject *fs, *texts, *archive;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "OOO", &fs, &texts, &archive))
+    int tool;
+    if (!PyArg_ParseTuple(args, "OOOp", &fs, &texts, &archive, &tool))
         return -1;
     if (storage->io.open)
         return PyErr_SetString(PyExc_TypeError, "__init__ was called before"), -1;
-    storage->io = *map_io();
+    storage->io = tool ? *tool_io() : *map_io();
     return (fs == Py_None || open_fs(storage, fs)) &&
                    (texts == Py_None || open_http(state, storage, texts)) &&
                    (archive == Py_None || open_archive(state, storage, archive))
@@ -263,9 +297,9 @@ static PyType_Slot storage_slots[] = {
 PyType_Spec storage_spec = {
     "bags._core.Storage", sizeof(Storage), 0, Py_TPFLAGS_DEFAULT, storage_slots};
 
-const bags_io *storage_io(State *state, PyObject *storage) {
+const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local) {
     if (storage == Py_None)
-        return map_io();
+        return local;
     if (PyObject_TypeCheck(storage, state->storage) && ((Storage *)storage)->io.open)
         return &((Storage *)storage)->io;
     PyErr_SetString(PyExc_TypeError, "storage: a _core.Storage is required");

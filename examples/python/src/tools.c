@@ -8,6 +8,7 @@ typedef union Options {
     bags_verify_options verify;
     bags_checksum_options checksum;
     bags_index_options index;
+    bags_finalize_options finalize;
     bool whole; /* of a zip file */
 } Options;
 typedef union Report {
@@ -29,10 +30,11 @@ static bags_code call_tool(char tool, const char *path, const char *other,
     case 'c':
         return bags_checksum(path, &options->checksum, &report->checksum, err);
     case 'f':
-        return bags_finalize(path, NULL, &report->renamed, err);
+        return bags_finalize(path, &options->finalize, &report->renamed, err);
     case 'z':
         memset(&zip, 0, sizeof zip);
         zip.whole = options->whole;
+        zip.env.io = tool_io();
         return bags_zip(path, other, &zip, err);
     default:
         return bags_index_build(path, other, &options->index, err);
@@ -75,18 +77,27 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     memcpy(&options, packed,
         (size_t)size < sizeof options ? (size_t)size : sizeof options);
     char tool = *name;
-    if (tool == 'i')
+    if (tool == 'i') {
         options.index.registry = state->registry;
+        options.index.memory = (size_t)16 << 20; /* what is sorted without a pause */
+        options.index.env.io = tool_io();
+    }
+    if (tool == 'r')
+        options.recover.env.io = tool_io();
+    if (tool == 'c')
+        options.checksum.env.io = tool_io();
+    if (tool == 'f')
+        options.finalize.env.io = tool_io();
     if (tool == 'v') {
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
         options.verify.user = faults;
-        options.verify.env.io = storage_io(state, storage);
+        options.verify.env.io = storage_io(state, storage, tool_io());
         if (!options.verify.env.io)
             return NULL;
     }
     WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
-    if (code && PyList_Size(faults) == 0) {
+    if (code && !PyErr_Occurred() && PyList_Size(faults) == 0) {
         bool of_other = tool == 'z' && !strncmp(err.message, other, strlen(other));
         OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
         raise_error(state, &err, shown);
@@ -124,15 +135,16 @@ static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
         return -1;
     }
     self->source = (Source *)Py_NewRef(source);
-    options.env.io = storage_io(state, self->source->storage);
+    options.env.io = storage_io(state, self->source->storage, map_io());
     if (!options.env.io || !PyUnicode_FSConverter(self->source->path, &name))
         return -1;
     const char *path = PyBytes_AsString(name);
     WITHOUT_GIL(self->index = bags_index_open(
                     path, self->source->reader, (size_t)field, &options, &err));
-    if (!self->index)
-        raise_error(state, &err, self->source->path);
-    return self->index ? 0 : -1;
+    return call_failed(
+               state, self->index ? BAGS_OK : err.code, &err, self->source->path)
+               ? -1
+               : 0;
 }
 
 /* A key: an int, a float, a str or bytes. None: no bound. */
@@ -159,8 +171,9 @@ static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t st
         WITHOUT_GIL(code = bags_index_get(
                         self->index, i, &row->scratch, &row->row, &datapoint, &err));
         PyObject *number =
-            code ? raise_error(self->source->state, &err, self->source->path)
-                 : PyLong_FromUnsignedLongLong(datapoint);
+            call_failed(self->source->state, code, &err, self->source->path)
+                ? NULL
+                : PyLong_FromUnsignedLongLong(datapoint);
         if (!number || PyList_SetItem(out, (Py_ssize_t)(i - start), number))
             Py_CLEAR(out);
     }
@@ -198,9 +211,8 @@ static PyObject *index_find(PyObject *object, PyObject *args) {
                                           scratch, &start, &stop, &err)
                                     : bags_index_find(self->index, first, scratch,
                                           &start, &stop, &err));
-    if (!code)
+    if (!call_failed(state, code, &err, self->source->path))
         return index_points(self, row, start, stop);
-    raise_error(state, &err, self->source->path);
     if (code == BAGS_ERROR_VALUE)
         place_error(false, "%S", self->source->path);
     return NULL;

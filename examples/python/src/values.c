@@ -341,7 +341,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
                 PyErr_Clear();
                 OWNED PyObject *dtype = PyObject_GetAttrString(held->object, "dtype");
                 PyErr_Format(PyExc_TypeError,
-                    "an array of %S cannot be written (expected bool, int, uint, float "
+                    "an array of %S is not supported (expected bool, int, uint, float "
                     "or complex; view('i8') has the numbers of times)",
                     dtype);
             }
@@ -352,7 +352,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     bags_dtype dtype = buffer_dtype(buffer);
     if (dtype == BAGS_DTYPE_NONE || buffer->ndim > BAGS_MAX_DIMS) {
         PyErr_Format(PyExc_TypeError,
-            "an array with elements \"%s\" cannot be written (expected bool, int, "
+            "an array with elements \"%s\" is not supported (expected bool, int, "
             "uint, float or complex, of 1 to 8 bytes, in native byte order)",
             buffer->format ? buffer->format : "B");
         return -1;
@@ -608,8 +608,8 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
                                               blob, &row->scratch, &value, &err)
                                         : bags_row_value(&row->row, slot, item,
                                               &row->scratch, &value, &err));
-    if (code)
-        return raise_error(state, &err, NULL);
+    if (call_failed(state, code, &err, NULL))
+        return NULL;
     How how = field->how == HOW_COMPRESSED ? field->inside : field->how;
     uintptr_t at = (uintptr_t)value.data, start = (uintptr_t)blob.data;
     bool inside = at >= start && at - start <= blob.size;

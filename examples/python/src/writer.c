@@ -137,6 +137,8 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     if (arena && writer->base.count > 16)
         entries = (bags_entry *)PyMem_Calloc(writer->base.count, sizeof *entries);
     if (!arena || !entries) {
+        if (arena)
+            arena_free(arena);
         PyMem_Free(arena);
         return PyErr_NoMemory();
     }
@@ -186,8 +188,9 @@ static PyMethodDef writer_methods[] = {
         "append(datapoint, flush=True)\n--\n\n"
         "Append a dict with a value for every field, or nothing of it; returns\n"
         "its index.\n\n"
-        "A sequence may be any iterable. It is buffered: flush() passes it to\n"
-        "the system, whatever `flush` is here.\n"
+        "A sequence may be any iterable. It is buffered: flush(), and the first\n"
+        "datapoint flush_seconds after the last time, passes all to the system,\n"
+        "whatever `flush` is here.\n"
         "Errors: KeyError (other fields, no encoder), TypeError, ValueError (a\n"
         "value that its type cannot hold)."},
     {"sync", writer_sync, METH_NOARGS,

@@ -16,8 +16,8 @@ _Path = str | os.PathLike[str]
 _Bytes = bytes | bytearray | memoryview
 _Codecs = Mapping[str, Any] | None
 _NAMES = 'bytes utf8 msgpack int i64 u64 array tree jpg png mp4 webm'.split()
-encoders = {name: bags.encoders[name] for name in _NAMES}
-decoders = {name: bags.decoders[name] for name in _NAMES}
+encoders = {name: bags.encoders[name] for name in _NAMES if name in bags.encoders}
+decoders = {name: bags.decoders[name] for name in _NAMES if name in bags.decoders}
 
 
 def _is_path(object):

@@ -166,7 +166,8 @@ class Loader:
             self._rings = {name: SharedArray((slots, self.batch, *shape), dtype)
                            for name, (dtype, shape) in self.spec.items()}
             self._free, self._pending = collections.deque(range(slots)), collections.deque()
-            self._left, self._turn, self._pipes, processes = [0] * slots, 0, [], []
+            self._left, self._turn, self._pipes = [0] * slots, 0, []
+            self._processes = processes = []
             source, self._pid = cloudpickle.dumps(self.source), os.getpid()
             # Also at exit, and when the loader is no longer referred to.
             self._stop = weakref.finalize(self, _stop, self._pid, self._pipes, processes)
@@ -241,6 +242,16 @@ class Loader:
                 self.close()
                 raise
 
+    def _ended(self, number):
+        """Why a worker does not answer."""
+        process = self._processes[number]
+        process.join(10)
+        if process.exitcode is not None and process.exitcode < 0:
+            return f'a worker process was killed by signal {-process.exitcode}'
+        return (f'a worker process ended with exit code {process.exitcode}; if it did not start, as '
+                'its output says, begin the main program with if __name__ == "__main__":, and let '
+                'the source be importable')
+
     def _request(self, batches):
         for _ in range(batches):
             self._collect(0)  # so that no pipe fills in both directions
@@ -260,7 +271,7 @@ class Loader:
             try:
                 slot, what = pipe.recv()
             except (EOFError, ConnectionError):
-                raise RuntimeError('a worker process was killed') from None
+                raise RuntimeError(self._ended(self._pipes.index(pipe))) from None
             if slot is None:
                 raise RuntimeError(what)
             self._left[slot] -= what
