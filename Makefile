@@ -78,7 +78,7 @@ SUPPORT := $(call objects,$B,tests/lib/*.c)
 REPLAY := $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz/main.o)
 
 .PHONY: help all demo deps test check asan tsan soak fuzz coverage portability lint footprint bench
-.PHONY: benchformats instructions format clean programs print-formats install install-built uninstall FORCE
+.PHONY: benchformats instructions format clean programs print-formats FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -86,7 +86,7 @@ all: $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(filter build/release/bags,$(COMMAND))
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
 help: ## print this list
-	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile $(wildcard examples/*/part.mk) | expand -t 21
+	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile formats/install.mk $(wildcard examples/*/part.mk) | expand -t 21
 
 demo: ## run the demo; OUT=DIR and PHOTOS=DIR set where, and with which photographs
 	$(BUILD) all
@@ -192,15 +192,5 @@ $(PROGRAMS) $B/bags $(INSTALLED) $(SHARED):
 build/bags: build/release/bags
 	@ln -sf release/bags $@
 
-# What make has built stays as it is: with other flags, it is built in another directory.
-INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(COMPILE) $(WITH)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
-install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
-	$(BUILD) install-built B=$(INSTALL_B)
-install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
-	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
-
-uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
-	@formats/install.sh uninstall $(ALL_FORMATS)
-
--include $(wildcard examples/*/part.mk) $(shell find $B -name '*.d' 2>/dev/null)
+-include formats/install.mk $(wildcard examples/*/part.mk) $(shell find $B -name '*.d' 2>/dev/null)
 endif

@@ -1,0 +1,11 @@
+# `make install`: see install.sh.
+.PHONY: install install-built uninstall
+# What make has built stays as it is: with other flags, it is built in another directory.
+INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(COMPILE) $(WITH)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
+install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
+	$(BUILD) install-built B=$(INSTALL_B)
+install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
+	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
+
+uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
+	@formats/install.sh uninstall $(ALL_FORMATS)
