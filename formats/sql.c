@@ -200,13 +200,9 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
 static bags_code sql_invalid(const sql_cursor *cursor, size_t field, uint64_t item,
     const char *wrong, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
-    char of[40] = "";
-    if (item != UINT64_MAX)
-        (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    return bags_fail(err, BAGS_ERROR_VALUE,
-        "%s: field \"%.200s\": datapoint %" PRIu64 ": %s%s",
-        bags_reader_path(table->reader),
-        bags_reader_fields(table->reader, NULL)[field].name, cursor->at, of, wrong);
+    const char *name = bags_reader_fields(table->reader, NULL)[field].name;
+    bags_code code = bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
+    return format_fail_at(table->reader, name, cursor->at, item, code, err);
 }
 
 static int sql_fail(sqlite3_vtab *table, const bags_error *err) {
