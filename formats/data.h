@@ -180,10 +180,13 @@ bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool
  * A dataset as a table of SQLite.
  *
  *     rowid            the number of the datapoint
- *     int, u64, i64    INTEGER; a number above 2^63-1 is an error when it is read
- *     utf8             TEXT
+ *     int, u64, i64    INTEGER; a number above 2^63-1 is an error when it is read, in a
+ *                      sequence or an array, too
+ *     utf8             TEXT; invalid UTF-8 is an error when it is read
  *     array            of one element: INTEGER or REAL, and NULL for NaN
- *     sequences        TEXT: a JSON list of numbers, of texts, or of {"base64": TEXT}
+ *     sequences        TEXT: a JSON list of such numbers and texts, of nested lists for
+ *                      arrays of several elements, otherwise of {"base64": TEXT}.
+ *                      NaN is null, infinity 9e999, which SQLite reads as infinity
  *     zstd(TYPE)       what TYPE is, if it is one of these or bytes. The reader's registry
  *                      must have the codec; the extension has it if make found libzstd
  *     everything else  BLOB: the bytes; length(image) is their number
@@ -191,6 +194,9 @@ bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool
  * `FIELD = VALUE` of a field that has an index (bags_index_build) is looked up in it, if the
  * reader's path leads to local files; an index that is damaged, or older than the dataset,
  * is not used. EXPLAIN QUERY PLAN then shows INDEX 1.
+ *
+ * SQLite limits the columns of a table, by default to 2,000: a dataset of more fields is an
+ * error that states the limit.
  *
  * width(image) and height(image) are those of a JPEG or PNG, otherwise NULL. A column is
  * read when a query uses it. SQLite compares names without the case of letters: of two

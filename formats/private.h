@@ -558,13 +558,26 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
 static inline void format_digits(char out[40], double number, bool is_single) {
     double least = is_single ? 1.2e-38 : 2.3e-308;
     bool is_tiny = number > -least && number < least; /* it has fewer digits */
-    for (int digits = is_tiny ? 1 : is_single ? 6 : 15; digits < 18; digits++) {
+    int digits = is_tiny ? 1 : is_single ? 6 : 15;
+    for (bool differs = true; differs && digits < 18; digits++) {
         (void)snprintf(out, 40, "%.*g", digits, number);
         double back = strtod(out, NULL);
         back = is_single ? (double)(float)back : back;
-        if (!(back < number || back > number))
-            return;
+        differs = back < number || back > number;
     }
+    char *comma = strchr(out, ','); /* of the program's locale */
+    if (comma)
+        *comma = '.';
+}
+
+/* A number, which is not NaN, as JSON that reads back as the same double, and not as an
+ * integer. Infinity, which JSON has no word for, is a number too large for a double. */
+static inline void format_json_real(char out[40], double number) {
+    format_digits(out, number, false);
+    if (out[strspn(out, "-")] == 'i')
+        (void)snprintf(out, 40, number < 0 ? "-9e999" : "9e999");
+    else if (!out[strspn(out, "-0123456789")])
+        strcat(out, ".0");
 }
 
 /* Write a code point as UTF-8. Returns the end. */

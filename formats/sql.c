@@ -49,6 +49,7 @@ typedef struct sql_column {
     char code; /* of a number: f is a float, i signed, others are unsigned */
     bool big_endian;
     bool compressed; /* zstd(...): its codec makes the blob that this describes */
+    bool is_array;   /* of any number of elements */
     uint64_t size;   /* of a number: bytes, as the type states; 0: any */
     const char *type;
     bags_index *index; /* NULL: none, or none that is valid */
@@ -106,7 +107,7 @@ typedef struct sql_cursor {
 
 /* Arrays are numbers if they have one element. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
-    sql_column out = {SQL_BLOB, 'u', false, false, 0, text, NULL, false};
+    sql_column out = {SQL_BLOB, 'u', false, false, false, 0, text, NULL, false};
     uint64_t dim = 0;
     bags_type inside;
     if (format_type_inside(type, &inside)) {
@@ -133,7 +134,8 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         out.big_endian = bags_view_is(bags_type_argument(type, 1), "big");
         (void)bags_type_number(type, 0, &out.size);
     }
-    if (out.kind != SQL_BLOB || !bags_view_is(type->name, "array") || !type->count)
+    out.is_array = bags_view_is(type->name, "array");
+    if (out.kind != SQL_BLOB || !out.is_array || !type->count)
         return out;
     for (size_t i = 1; i < type->count; i++)
         if (!bags_type_number(type, i, &dim) || dim != 1)
@@ -151,6 +153,15 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
 
 static bool sql_is_number(const sql_column *column) {
     return column->kind == SQL_INT || column->kind == SQL_ARRAY;
+}
+
+/* NULL, or what is wrong with a text: `wrong`, which is written. */
+static const char *sql_text(bags_view text, char wrong[64]) {
+    size_t bad = 0;
+    if (bags_utf8_valid(text.data, text.size, &bad))
+        return NULL;
+    (void)snprintf(wrong, 64, "invalid UTF-8 (offset %" PRIu64 ")", (uint64_t)bad);
+    return wrong;
 }
 
 /* What a blob of a column of numbers is. NULL, or what is wrong. */
@@ -183,6 +194,15 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     }
     out->whole = (sqlite3_int64)bits;
     return NULL;
+}
+
+/* `item` is UINT64_MAX if the field is plain. */
+static bags_code sql_invalid(const sql_cursor *cursor, size_t field, uint64_t item,
+    const char *wrong, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    const char *name = bags_reader_fields(table->reader, NULL)[field].name;
+    bags_code code = bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
+    return format_fail_at(table->reader, name, cursor->at, item, code, err);
 }
 
 static int sql_fail(sqlite3_vtab *table, const bags_error *err) {
@@ -308,8 +328,90 @@ static void sql_json_base64(sqlite3_str *out, bags_view blob) {
     sqlite3_str_appendall(out, "\"}");
 }
 
+/* NULL, or what is wrong. */
+static const char *sql_json_number(
+    sqlite3_str *out, const sql_column *column, bags_view blob) {
+    char shown[40];
+    sql_test number;
+    const char *wrong = sql_number(column, blob, &number);
+    if (wrong)
+        return wrong;
+    if (!number.is_real)
+        sqlite3_str_appendf(out, "%lld", number.whole);
+    else if (isnan(number.real))
+        sqlite3_str_appendall(out, "null");
+    else {
+        format_json_real(shown, number.real);
+        sqlite3_str_appendall(out, shown);
+    }
+    return NULL;
+}
+
+/* The elements from *at, which is moved past them, as nested lists. */
+static const char *sql_json_elements(sqlite3_str *out, const sql_column *element,
+    const bags_value *array, size_t dim, const unsigned char **at) {
+    const char *wrong = NULL;
+    if (dim == array->dims) {
+        bags_view blob = {*at, (size_t)element->size};
+        *at += element->size;
+        return sql_json_number(out, element, blob);
+    }
+    sqlite3_str_appendchar(out, 1, '[');
+    for (uint64_t i = 0; array->size && i < array->shape[dim] && !wrong; i++) {
+        if (i)
+            sqlite3_str_appendall(out, ", ");
+        wrong = sql_json_elements(out, element, array, dim + 1, at);
+    }
+    sqlite3_str_appendchar(out, 1, ']');
+    return wrong;
+}
+
+/* An array without elements is []: its shape may have any number of empty lists. */
+static const char *sql_json_array(sqlite3_str *out, const bags_value *array) {
+    sql_column element = {SQL_ARRAY, *bags_dtype_code(array->dtype), false, false,
+        false, 0, NULL, NULL, false};
+    const unsigned char *at = (const unsigned char *)array->data;
+    element.big_endian = !bags_little_endian();
+    element.size = bags_dtype_size(array->dtype);
+    return sql_json_elements(out, &element, array, 0, &at);
+}
+
+/* An item of a row's only slot. */
+static bags_code sql_json_item(sql_cursor *cursor, size_t field, const sql_column *of,
+    size_t item, sqlite3_str *out, bags_error *err) {
+    bags_view blob = {NULL, 0};
+    bags_value value;
+    char invalid[64];
+    const char *wrong = NULL;
+    bool is_array = of->is_array && !sql_is_number(of);
+    bags_code code =
+        is_array ? bags_row_value(&cursor->row, 0, item, &cursor->scratch, &value, err)
+                 : sql_item(cursor, of, &cursor->row, item, &blob, err);
+    if (!code)
+        code = sql_check_frame(cursor, field, blob, err);
+    if (code)
+        return code;
+    if (is_array) {
+        blob.data = (const unsigned char *)value.data;
+        blob.size = value.size;
+    }
+    if (is_array && value.kind == BAGS_KIND_ARRAY &&
+        *bags_dtype_code(value.dtype) != 'c') {
+        wrong = sql_json_array(out, &value);
+    } else if (sql_is_number(of)) {
+        wrong = sql_json_number(out, of, blob);
+    } else if (of->kind == SQL_TEXT) {
+        wrong = sql_text(blob, invalid);
+        if (!wrong)
+            sql_json_text(out, blob);
+    } else {
+        sql_json_base64(out, blob);
+    }
+    return wrong ? sql_invalid(cursor, field, item, wrong, err) : BAGS_OK;
+}
+
 static bags_code sql_sequence(
-    sql_cursor *cursor, size_t field, char **json, sqlite3 *db, bags_error *err) {
+    sql_cursor *cursor, size_t field, char **json, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     bags_select select = bags_whole(field);
     bags_type type = *bags_reader_type(table->reader, field);
@@ -319,26 +421,12 @@ static bags_code sql_sequence(
         bags_reader_get(table->reader, cursor->at, &select, 1, &cursor->row, err);
     if (code)
         return code;
-    sqlite3_str *out = sqlite3_str_new(db);
+    sqlite3_str *out = sqlite3_str_new(NULL);
     sqlite3_str_appendchar(out, 1, '[');
     for (size_t i = 0; i < bags_row_length(&cursor->row, 0) && !code; i++) {
-        bags_view blob = {NULL, 0};
-        sql_test number;
-        code = sql_item(cursor, &item, &cursor->row, i, &blob, err);
-        if (!code)
-            code = sql_check_frame(cursor, field, blob, err);
         if (i)
             sqlite3_str_appendall(out, ", ");
-        if (item.kind == SQL_TEXT)
-            sql_json_text(out, blob);
-        else if (!sql_is_number(&item) || sql_number(&item, blob, &number))
-            sql_json_base64(out, blob);
-        else if (number.is_real && !isfinite(number.real))
-            sqlite3_str_appendall(out, "null");
-        else if (number.is_real)
-            sqlite3_str_appendf(out, "%!.17g", number.real);
-        else
-            sqlite3_str_appendf(out, "%lld", number.whole);
+        code = sql_json_item(cursor, field, &item, i, out, err);
     }
     sqlite3_str_appendchar(out, 1, ']');
     *json = sqlite3_str_finish(out);
@@ -368,6 +456,13 @@ static bool sql_is_taken(const bags_field *fields, size_t count, char *const *na
 static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(table->reader, &count);
+    int most = sqlite3_limit(db, SQLITE_LIMIT_COLUMN, -1);
+    if (count > (size_t)most) {
+        *message = sqlite3_mprintf("%s: too many fields for a table of SQL (%llu, "
+                                   "maximum %d); `bags derive --fields` selects some",
+            bags_reader_path(table->reader), (unsigned long long)count, most);
+        return SQLITE_ERROR;
+    }
     char **names = (char **)sqlite3_malloc64((count + 1) * sizeof *names);
     sqlite3_str *sql = sqlite3_str_new(db);
     sqlite3_str_appendall(sql, "CREATE TABLE x(");
@@ -392,7 +487,7 @@ static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
     sqlite3_str_appendall(sql, count ? ")" : "\"no fields\" HIDDEN)");
     char *text = sqlite3_str_finish(sql);
     int code = text && names ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
-    if (code && message)
+    if (code)
         *message = sqlite3_mprintf("%s", sqlite3_errmsg(db));
     sqlite3_free(text);
     return code;
@@ -744,52 +839,42 @@ static int sql_rowid(sqlite3_vtab_cursor *base, sqlite3_int64 *out) {
 static int sql_column_value(sqlite3_vtab_cursor *base, sqlite3_context *out, int i) {
     sql_cursor *cursor = (sql_cursor *)base;
     const sql_table *table = (const sql_table *)(const void *)base->pVtab;
-    size_t field = (size_t)i, bad = 0;
+    size_t field = (size_t)i;
     bags_error err;
     bags_view blob = {NULL, 0};
     bags_code code = BAGS_OK;
-    char *json = NULL;
+    char *json = NULL, invalid[64];
+    const char *wrong = NULL;
+    sql_test number;
     if (field >= table->count)
         return SQLITE_OK;
     const sql_column *column = &table->columns[field];
-    const char *name = bags_reader_fields(table->reader, &bad)[field].name;
     if (column->kind == SQL_SEQUENCE)
-        code = sql_sequence(cursor, field, &json, NULL, &err);
+        code = sql_sequence(cursor, field, &json, &err);
     else
         code = sql_blob(cursor, field, &blob, &err);
     if (!code && column->kind == SQL_BLOB)
         code = sql_check_frame(cursor, field, blob, &err);
+    if (!code && sql_is_number(column))
+        wrong = sql_number(column, blob, &number);
+    else if (!code && column->kind == SQL_TEXT)
+        wrong = sql_text(blob, invalid);
+    if (wrong)
+        code = sql_invalid(cursor, field, UINT64_MAX, wrong, &err);
     if (code)
         return sql_fail(base->pVtab, &err);
-    if (column->kind == SQL_SEQUENCE) {
+    if (column->kind == SQL_SEQUENCE)
         sqlite3_result_text64(out, json, strlen(json), sqlite3_free, SQLITE_UTF8);
-    } else if (column->kind == SQL_TEXT &&
-               bags_utf8_valid(blob.data, blob.size, &bad)) {
+    else if (column->kind == SQL_TEXT)
         sqlite3_result_text64(out, blob.size ? (const char *)blob.data : "", blob.size,
             SQLITE_TRANSIENT, SQLITE_UTF8);
-    } else if (sql_is_number(column)) {
-        sql_test number;
-        const char *wrong = sql_number(column, blob, &number);
-        if (wrong) {
-            bags_fail(&err, BAGS_ERROR_VALUE,
-                "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-                bags_reader_path(table->reader), name, cursor->at, wrong);
-            return sql_fail(base->pVtab, &err);
-        }
-        if (number.is_real)
-            sqlite3_result_double(out, number.real);
-        else
-            sqlite3_result_int64(out, number.whole);
-    } else if (column->kind == SQL_TEXT) {
-        bags_fail(&err, BAGS_ERROR_CORRUPT,
-            "%s: field \"%.200s\": datapoint %" PRIu64
-            ": invalid UTF-8 (offset %" PRIu64 ")",
-            bags_reader_path(table->reader), name, cursor->at, (uint64_t)bad);
-        return sql_fail(base->pVtab, &err);
-    } else {
+    else if (!sql_is_number(column))
         sqlite3_result_blob64(
             out, blob.size ? (const void *)blob.data : "", blob.size, SQLITE_TRANSIENT);
-    }
+    else if (number.is_real)
+        sqlite3_result_double(out, number.real);
+    else
+        sqlite3_result_int64(out, number.whole);
     return SQLITE_OK;
 }
 
@@ -931,33 +1016,45 @@ static const char *sql_rowid_name(const bags_reader *reader) {
     return NULL;
 }
 
-/* Prepare a query that contains the expression once, between other words. */
-static sqlite3_stmt *sql_prepare(sqlite3 *db, const char *before, const char *where,
-    const char *after, bags_error *err) {
-    sqlite3_stmt *statement = NULL;
-    const char *rest = NULL;
-    char *text = sqlite3_mprintf("%s(\n%s\n)%s", before, where, after);
-    int code =
-        text ? sqlite3_prepare_v2(db, text, -1, &statement, &rest) : SQLITE_NOMEM;
-    if (!code && *rest) {
-        sqlite3_finalize(statement);
-        statement = NULL;
-        bags_fail(err, BAGS_ERROR_VALUE, "SQL: not one expression: %.500s", where);
-    } else if (code) {
-        sql_error(db, err);
+/* True if the parentheses of a text, which may contain comments and quoted words, enclose
+ * nothing outside of it: "1) OR (1" does. */
+static bool sql_is_enclosed(const char *text) {
+    size_t open = 0;
+    for (const char *at = text; *at; at++) {
+        const char *end =
+            at; /* of a quoted word or a comment; NULL: SQLite refuses it */
+        if (*at == '(')
+            open++;
+        else if (*at == ')' && !open--)
+            return false;
+        else if (strchr("'\"`", *at))
+            end = strchr(at + 1, *at);
+        else if (*at == '[')
+            end = strchr(at, ']');
+        else if (!strncmp(at, "--", 2))
+            end = at + strcspn(at, "\n") - 1;
+        else if (!strncmp(at, "/*", 2))
+            end = strstr(at + 2, "*/") ? strstr(at + 2, "*/") + 1 : NULL;
+        if (!end)
+            break;
+        at = end;
     }
-    sqlite3_free(text);
-    return statement;
+    return !open;
+}
+
+static bags_code sql_not_one(const char *where, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_VALUE, "SQL: not one expression: %.500s", where);
 }
 
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
     size_t found = 0;
-    char before[64];
     err = err ? err : &ignored;
     if (!reader || !where || !numbers || !count)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    if (!sql_is_enclosed(where))
+        return sql_not_one(where, err);
     const char *rowid = sql_rowid_name(reader);
     if (!rowid)
         return bags_fail(err, BAGS_ERROR_FIELD,
@@ -966,14 +1063,15 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     sqlite3 *db = sql_database(reader, start, err);
     if (!db)
         return err->code;
-    /* What is valid in both places is one expression, and not part of the query. */
-    (void)snprintf(before, sizeof before, "SELECT %s FROM data WHERE ", rowid);
-    sqlite3_stmt *statement =
-        sql_prepare(db, "SELECT CASE WHEN ", where, " THEN 1 END FROM data", err);
-    bags_code code = statement ? BAGS_OK : err->code;
-    sqlite3_finalize(statement);
-    statement = code ? NULL : sql_prepare(db, before, where, " ORDER BY 1", err);
-    code = statement ? BAGS_OK : err->code;
+    sqlite3_stmt *statement = NULL;
+    /* An argument of a function is an expression, and no query. */
+    char *query = sqlite3_mprintf(
+        "SELECT %s FROM data WHERE likely(\n%s\n) ORDER BY 1", rowid, where);
+    bags_code code = BAGS_OK;
+    if (!query || sqlite3_prepare_v2(db, query, -1, &statement, NULL))
+        code = strstr(sqlite3_errmsg(db), "likely()") ? sql_not_one(where, err)
+                                                      : sql_error(db, err);
+    sqlite3_free(query);
     for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
         step = sqlite3_step(statement);
         if (step == SQLITE_ROW)

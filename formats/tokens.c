@@ -7,10 +7,8 @@
  * bytes, and the document of a token is found by a search in the table. Nothing else is
  * needed, nor kept in memory, as long as the shard is *direct*:
  *
- *     direct    mapped, a blob for each datapoint, in their order. The table is checked
- *               when the tokens are opened. Refs, which take 20 ns for each document, are
- *               checked then for the first TOKENS_CHECKED documents; of the others a
- *               sample, and all when a shard is first used
+ *     direct    mapped, a blob for each datapoint, in their order. The table and refs are
+ *               checked when the tokens are opened
  *     indirect  all others, such as derived datasets: a table of the documents' ends is
  *               made when the tokens are opened, and each is read by the reader
  *
@@ -25,8 +23,6 @@
 #include <string.h>
 
 #define TOKENS_MAX_LENGTH (UINT64_C(1) << 28)
-#define TOKENS_CHECKED 100000 /* documents whose refs are checked when it is opened */
-#define TOKENS_SAMPLES 16     /* of the others, documents of each shard */
 
 /* A field in one shard. */
 typedef struct tokens_stream {
@@ -59,7 +55,6 @@ struct bags_tokens {
     size_t dataset_count, field_count;
     const char **names; /* of fields */
     bags_dtype *dtypes; /* of fields */
-    uint64_t checked;   /* documents whose refs were checked */
     uint64_t extra;     /* BOS and EOS: tokens that are added to each document */
 };
 
@@ -94,12 +89,6 @@ static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
         return BAGS_OK;
     bags_code code =
         bags_reader_blobs(d->reader, shard, d->fields[field], true, row, &range, err);
-    if (code == BAGS_ERROR_RANGE) /* neither damage, nor found by the sample */
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "its documents are in another order than its Bag has them, in a few "
-            "places; "
-            "write the dataset again",
-            err);
     out->data = range.data;
     out->ends = range.ends;
     return code;
@@ -521,22 +510,6 @@ static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
     return BAGS_OK;
 }
 
-/* False if some of its datapoints have another blob than that of their number. */
-static bags_code tokens_sample(const tokens_dataset *d, const tokens_shard *s,
-    size_t field, const bags_range *range, bags_row *row, bool *same, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (uint64_t k = 0; k < TOKENS_SAMPLES && *same && !code; k++) {
-        bags_view blob, expected;
-        uint64_t i = k * (s->documents - 1) / (TOKENS_SAMPLES - 1);
-        expected = bags_range_get(range, (size_t)i);
-        code = bags_reader_get_blob(
-            d->reader, s->start + i, d->fields[field], 0, row, &blob, err);
-        *same = !code && blob.size == expected.size &&
-                (blob.size == 0 || blob.data == expected.data);
-    }
-    return code;
-}
-
 /* Make the table of the ends of documents, as the reader returns them. */
 static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *s,
     size_t field, bags_row *row, bags_buffer *ends, bags_error *err) {
@@ -564,25 +537,20 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
     bags_range range;
     if (s->documents == 0)
         return BAGS_OK;
-    bool check = t->checked + s->documents <= TOKENS_CHECKED;
-    t->checked += check ? s->documents : 0;
     bags_code code =
-        bags_reader_blobs(d->reader, shard, d->fields[field], check, row, &range, err);
+        bags_reader_blobs(d->reader, shard, d->fields[field], false, row, &range, err);
+    if (!code && range.ends) /* mapped: refs are read only once */
+        code = bags_reader_blobs(
+            d->reader, shard, d->fields[field], true, row, &range, err);
     if (code && code != BAGS_ERROR_RANGE)
         return code;
-    stream->direct = !code && range.ends && range.length == s->documents;
-    code = BAGS_OK;
+    stream->direct = !code && range.ends;
     stream->data = stream->direct ? range.data : NULL;
-    if (stream->direct)
-        code = tokens_check_table(t, d, s, field, range.ends, err);
-    if (!code && stream->direct)
-        code = tokens_sample(d, s, field, &range, row, &stream->direct, err);
+    code = BAGS_OK;
     if (!stream->direct)
-        stream->data = NULL;
-    if (!code && !stream->direct)
         code = tokens_make_table(d, s, field, row, &stream->ends, err);
     const unsigned char *ends = stream->direct ? range.ends : stream->ends.data;
-    if (!code && !stream->direct)
+    if (!code)
         code = tokens_check_table(t, d, s, field, ends, err);
     if (!code && field == 0)
         s->tokens = bags_load(ends + 8 * (s->documents - 1), 8, false) /

@@ -61,12 +61,14 @@ uint64_t *rows_where(
 static sqlite3_stmt *statement;
 static text line;
 
+/* Infinity as pack reads it. */
 static void put_real(text *out, double number) {
     char shown[40];
-    format_digits(shown, number, false);
-    bool whole = !shown[strspn(shown, "-0123456789")];
-    text_format(out, isinf(number) ? number < 0 ? "-Infinity" : "Infinity" : "%s%s",
-        shown, whole ? ".0" : "");
+    format_json_real(shown, number);
+    if (isinf(number))
+        text_puts(out, number < 0 ? "-Infinity" : "Infinity");
+    else
+        text_puts(out, shown);
 }
 
 /* A value, in JSON or as plain text. */

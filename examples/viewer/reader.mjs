@@ -499,7 +499,7 @@ export class Local extends Source {
 // ---- the library ----
 
 let library, memory, ready, source; // the source of the call that runs
-const decoder = new TextDecoder(), encoder = new TextEncoder();
+const decoder = new TextDecoder('utf-8', {ignoreBOM: true}), encoder = new TextEncoder();
 const bytes = () => new Uint8Array(memory.buffer);
 const string = (at, size) => decoder.decode(bytes().subarray(at, at + size));
 

@@ -8,6 +8,7 @@ const TEXT_MOST = 200000;
 const NODES_MOST = 20000; // of a msgpack tree
 const FEW = 8; // elements of an array that are shown as numbers
 const CHILDREN_MOST = 200; // of one node, at first
+export const SEARCH_MOST = 2000; // characters of a value that the filter searches
 
 export const element = (tag, className = '', ...children) => {
   const out = document.createElement(tag);
@@ -126,18 +127,41 @@ const half = bits => {
     : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 };
 
-// The elements as numbers; NULL: of complex numbers there is no plot.
+// The nearest number of 16 bits; of two, the even one.
+function to_half(number) {
+  const step = 2 ** (Math.max(Math.floor(Math.log2(Math.abs(number))), -14) - 10), steps = number / step;
+  const out = (Math.abs(steps % 1) === 0.5 ? 2 * Math.round(steps / 2) : Math.round(steps)) * step;
+  return Math.abs(out) > 65504 ? Math.sign(out) * Infinity : out;
+}
+
+// The elements as numbers; of complex numbers two each. NULL: of another dtype.
 function numbers({dtype, data}) {
   const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
-    int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array};
+    int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array,
+    complex64: Float32Array, complex128: Float64Array};
   const type = types[dtype];
   if (!type) return null;
   const all = new type(data.buffer, data.byteOffset, Math.floor(data.length / type.BYTES_PER_ELEMENT));
   return dtype === 'float16' ? Float32Array.from(all, half) : all;
 }
 
-const short = (number, dtype) => dtype === 'bool' ? number ? 'true' : 'false'
-  : typeof number === 'bigint' || Number.isInteger(number) ? String(number) : String(Number(number.toPrecision(7)));
+// The fewest digits that read back as the same number of a dtype.
+const nearest = {float16: to_half, float32: Math.fround, complex64: Math.fround};
+function exact(number, dtype) {
+  if (dtype === 'bool') return number ? 'true' : 'false';
+  if (Object.is(number, -0)) return '-0';
+  for (let digits = 1; nearest[dtype] && Number.isFinite(number) && digits <= 9; digits++) {
+    const few = Number(number.toPrecision(digits));
+    if (nearest[dtype](few) === number) return String(few);
+  }
+  return String(number);
+}
+
+// A number that was typed, as `exact` shows it in a field.
+export function typed(field, text) {
+  const [, dtype] = /^array\((float\d+)/.exec(field.inside) ?? [], number = Number(text);
+  return dtype && text.trim() && !Number.isNaN(number) ? exact((nearest[dtype] ?? Number)(number), dtype) : text;
+}
 
 // Dark blue to yellow, through green.
 function colour(at) {
@@ -146,21 +170,27 @@ function colour(at) {
   return [0, 1, 2].map(i => stops[low][i] + (stops[low + 1][i] - stops[low][i]) * part);
 }
 
+// The least and the greatest of the finite elements, and how many are not finite.
 function range_of(all) {
-  let low = Infinity, high = -Infinity;
-  for (let i = 0; i < all.length; i++) {
-    const number = Number(all[i]);
-    if (number < low && number !== -Infinity) low = number;
-    if (number > high && number !== Infinity) high = number;
+  let low = Infinity, high = -Infinity, others = 0;
+  for (const number of all) {
+    if (typeof number === 'number' && !Number.isFinite(number)) { others++; continue; }
+    if (number < low) low = number;
+    if (number > high) high = number;
   }
-  return low <= high ? [low, high] : [0, 0];
+  return low <= high ? [low, high, others] : [0, 0, others];
+}
+
+function range_text(all, dtype) {
+  const [low, high, others] = range_of(all);
+  return (others === all.length ? '' : `${exact(low, dtype)} to ${exact(high, dtype)}${others ? ', ' : ''}`) + (others ? `${grouped(others)} not finite` : '');
 }
 
 function picture(all, dtype, height, width, channels) {
   const step = Math.max(1, Math.ceil(Math.max(height, width) / CANVAS_MOST));
   const canvas = element('canvas'), w = canvas.width = Math.ceil(width / step), h = canvas.height = Math.ceil(height / step);
   const context = canvas.getContext('2d'), out = context.createImageData(w, h);
-  const [low, high] = dtype === 'uint8' ? [0, 255] : range_of(all), scale = high > low ? 1 / (high - low) : 0;
+  const [low, high] = dtype === 'uint8' ? [0, 255] : range_of(all).map(Number), scale = high > low ? 1 / (high - low) : 0;
   for (let y = 0; y < h; y++)
     for (let x = 0; x < w; x++) {
       const from = (y * step * width + x * step) * channels, to = (y * w + x) * 4;
@@ -171,7 +201,6 @@ function picture(all, dtype, height, width, channels) {
     }
   context.putImageData(out, 0, 0);
   canvas.className = 'pixels';
-  canvas.title = `${short(low)} to ${short(high)}`;
   return canvas;
 }
 
@@ -179,7 +208,7 @@ export function plot(all, bars = false, width = 480, height = 120) {
   const canvas = element('canvas'), context = canvas.getContext('2d');
   canvas.width = width;
   canvas.height = height;
-  const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all);
+  const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all).map(Number);
   const y = number => high > low ? height - 4 - (Number(number) - low) / (high - low) * (height - 8) : height / 2;
   context.strokeStyle = context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
   context.lineWidth = 2;
@@ -192,33 +221,36 @@ export function plot(all, bars = false, width = 480, height = 120) {
   context.beginPath();
   for (let i = 0; i < all.length; i += step) context.lineTo(i / Math.max(all.length - 1, 1) * (width - 4) + 2, y(all[i]));
   context.stroke();
-  canvas.title = `${short(low)} to ${short(high)}`;
   return canvas;
 }
 
 function array(value, full) {
   const {dtype, shape} = value, all = numbers(value), count = shape.reduce((a, b) => a * b, 1);
-  const title = `${dtype} ${shape.join(' \u00D7 ')}`;
+  const title = `${dtype} ${shape.join(' \u00D7 ')}`, is_complex = dtype.startsWith('complex');
   if (!all) return element('span', 'soft', title);
-  if (count === 1) return element('span', 'number', short(all[0], dtype));
-  const values = most => [...all.slice(0, most)].map(number => short(number, dtype)).join(', ') + (count > most ? ', ...' : '');
+  const part = (i, sign) => { const text = exact(all[i], dtype); return sign && text[0] !== '-' ? `+${text}` : text; };
+  const text = i => is_complex ? `${part(2 * i, false)}${part(2 * i + 1, true)}j` : exact(all[i], dtype);
+  const values = most => Array.from({length: Math.min(count, most)}, (_, i) => text(i)).join(', ') + (count > most ? ', ...' : '');
   if (count === 0) return element('span', 'soft', `${title}: no elements`);
-  if (count <= FEW) return element('span', 'array', values(FEW));
+  if (count <= FEW) return element('span', count === 1 ? 'number' : 'array', values(FEW));
+  if (is_complex) return element('span', 'array', full ? element('div', 'soft', title) : title, ...full ? [element('pre', '', values(256))] : []);
   const rank = shape.length, is_image = rank === 3 && [1, 3, 4].includes(shape[2]);
   const [height, width, channels] = is_image ? shape : [...shape.slice(-2), 1];
-  const out = element('span', 'array', rank === 1 ? plot(all, false, full ? 960 : 160, full ? 240 : 40) : picture(all, dtype, height, width, channels));
+  const canvas = rank === 1 ? plot(all, false, full ? 960 : 160, full ? 240 : 40) : picture(all, dtype, height, width, channels);
+  const out = element('span', 'array', canvas), drawn = rank === 1 ? count : height * width * channels;
+  canvas.title = range_text(all, dtype);
   if (!full) return out;
-  const [low, high] = range_of(all), drawn = rank === 1 ? count : height * width * channels;
-  out.append(element('div', 'soft', `${title}, ${short(low)} to ${short(high)}${drawn < count ? '; the first slice is drawn' : ''}`),
+  out.append(element('div', 'soft', `${title}, ${canvas.title}${drawn < count ? '; the first slice is drawn' : ''}`),
     element('pre', '', values(256)));
   return out;
 }
 
 // ---- msgpack ----
 
-// Arrays as Array, maps as Map, bytes as Uint8Array, extensions as {extension, data}.
+// Arrays as Array, maps as {pairs}, bytes as Uint8Array, extensions as {extension, data},
+// text that is not UTF-8 as {invalid, data}.
 export function msgpack(data) {
-  const view = new DataView(data.buffer, data.byteOffset, data.length), utf8 = new TextDecoder('utf-8');
+  const view = new DataView(data.buffer, data.byteOffset, data.length), utf8 = new TextDecoder('utf-8', {fatal: true, ignoreBOM: true});
   let at = 0, nodes = 0;
   const need = size => { if (size > data.length - at) throw Error('not msgpack: it ends too early'); };
   const number = (size, get) => { need(size); const out = get(at); at += size; return out; };
@@ -234,11 +266,12 @@ export function msgpack(data) {
     };
     const map = count => {
       need(count);
-      const out = [];
-      for (let i = 0; i < count; i++) out.push([read(depth + 1), read(depth + 1)]);
-      return new Map(out.map(([key, value]) => [key, value]));
+      return {pairs: Array.from({length: count}, () => [read(depth + 1), read(depth + 1)])};
     };
-    const text = count => utf8.decode(take(count));
+    const text = count => {
+      const found = take(count);
+      try { return utf8.decode(found); } catch { return {invalid: true, data: found}; }
+    };
     const extension = count => ({extension: number(1, from => view.getInt8(from)), data: take(count)});
     const byte = unsigned(1);
     if (byte < 0x80) return byte;
@@ -248,7 +281,7 @@ export function msgpack(data) {
     if (byte >= 0xE0) return byte - 256;
     const kinds = {0xC0: () => null, 0xC2: () => false, 0xC3: () => true, 0xC4: () => take(unsigned(1)), 0xC5: () => take(unsigned(2)),
       0xC6: () => take(unsigned(4)), 0xC7: () => extension(unsigned(1)), 0xC8: () => extension(unsigned(2)), 0xC9: () => extension(unsigned(4)),
-      0xCA: () => number(4, from => view.getFloat32(from)), 0xCB: () => number(8, from => view.getFloat64(from)),
+      0xCA: () => Number(exact(number(4, from => view.getFloat32(from)), 'float32')), 0xCB: () => number(8, from => view.getFloat64(from)),
       0xCC: () => unsigned(1), 0xCD: () => unsigned(2), 0xCE: () => unsigned(4), 0xCF: () => number(8, from => view.getBigUint64(from)),
       0xD0: () => number(1, from => view.getInt8(from)), 0xD1: () => number(2, from => view.getInt16(from)),
       0xD2: () => number(4, from => view.getInt32(from)), 0xD3: () => number(8, from => view.getBigInt64(from)),
@@ -265,21 +298,25 @@ export function msgpack(data) {
 
 function leaf_text(value) {
   if (typeof value === 'string') return `"${value.slice(0, 2000)}"`;
+  if (value?.invalid) return `not UTF-8, ${leaf_text(value.data)}`;
   if (value instanceof Uint8Array) return `${bytes_text(value.length)}: ${[...value.subarray(0, 32)].map(b => b.toString(16).padStart(2, '0')).join(' ')}${value.length > 32 ? ' ...' : ''}`;
   if (value && value.data) return `extension ${value.extension}, ${bytes_text(value.data.length)}`;
-  return String(value);
+  return typeof value === 'number' ? exact(value) : String(value);
 }
 
-export function brief(value, depth = 0) {
-  if (depth > 2) return '...';
-  if (Array.isArray(value)) return `[${value.slice(0, 6).map(item => brief(item, depth + 1)).join(', ')}${value.length > 6 ? ', ...' : ''}]`;
-  if (value instanceof Map) return `{${[...value].slice(0, 6).map(([key, item]) => `${typeof key === 'string' ? key : brief(key, 3)}: ${brief(item, depth + 1)}`).join(', ')}${value.size > 6 ? ', ...' : ''}}`;
-  return leaf_text(value);
+// A value as text: up to `most` entries of each node, of `depth` nodes inside each other.
+export function brief(value, most = 6, depth = 3) {
+  const entries = Array.isArray(value) ? value : value?.pairs;
+  if (!entries) return leaf_text(value);
+  if (!depth) return '...';
+  const inside = item => brief(item, most, depth - 1), name = key => typeof key === 'string' ? key : inside(key);
+  const text = entries.slice(0, most).map(entry => value.pairs ? `${name(entry[0])}: ${inside(entry[1])}` : inside(entry)).join(', ') + (entries.length > most ? ', ...' : '');
+  return value.pairs ? `{${text}}` : `[${text}]`;
 }
 
 function tree(value, key, open) {
-  const label = key === undefined ? [] : [element('span', 'k', typeof key === 'string' ? key : leaf_text(key))];
-  const entries = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : value instanceof Map ? [...value] : null;
+  const label = key === undefined ? [] : [element('span', 'k', typeof key === 'string' ? key : brief(key))];
+  const entries = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : value?.pairs;
   if (!entries) return element('div', 'leaf', ...label, element('span', '', leaf_text(value)));
   const out = element('details', '', element('summary', '', ...label, ` ${Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`}`));
   let filled = 0;
@@ -299,10 +336,11 @@ function tree(value, key, open) {
 
 // ---- any value ----
 
-// {node, text, number}: text and number are what filters and histograms use. A value must
-// have at most `most` bytes.
+// {node, text, cut, number}: the filter searches the text, which was cut at SEARCH_MOST,
+// and histograms use the number. A value must have at most `most` bytes.
 export function show(field, data, full, most = Infinity) {
   const kind = kind_of(field);
+  const searched = text => ({text: text.slice(0, SEARCH_MOST), cut: text.length > SEARCH_MOST});
   const media = kind === 'image' || kind === 'video' || kind === 'bytes' ? media_of(data) : null;
   if (media && media.mime.startsWith('image')) return {node: image(data, media)};
   if (media) return {node: video(data, media, full)};
@@ -318,16 +356,16 @@ export function show(field, data, full, most = Infinity) {
     return {node};
   }
   if (kind === 'msgpack') {
-    const value = msgpack(data), text = brief(value).slice(0, 400);
-    return {node: full ? tree(value, undefined, true) : element('span', '', text), text};
+    const value = msgpack(data);
+    return {node: full ? tree(value, undefined, true) : element('span', '', brief(value).slice(0, 400)), ...searched(brief(value, Infinity, Infinity))};
   }
   const value = decode(field.inside, data, most);
   if (kind === 'text') {
     const most = full ? TEXT_MOST : 200;
-    return {node: element('span', 'text', value.slice(0, most) + (value.length > most ? '...' : '')), text: value.slice(0, 2000)};
+    return {node: element('span', 'text', value.slice(0, most) + (value.length > most ? '...' : '')), ...searched(value)};
   }
-  if (typeof value === 'bigint') return {node: element('span', 'number', String(value)), text: String(value), number: Number(value)};
+  if (typeof value === 'bigint') return {node: element('span', 'number', String(value)), text: String(value), number: value};
   if (!value || !value.shape) return {node: hex(data)};
-  const node = array(value, full), text = kind === 'number' ? node.textContent : undefined;
-  return {node, text, number: text === undefined ? undefined : Number(text)};
+  const node = array(value, full);
+  return kind === 'number' ? {node, text: node.textContent, number: value.dtype.startsWith('complex') ? undefined : numbers(value)?.[0]} : {node};
 }

@@ -1,6 +1,6 @@
 // view.mjs - the page: the address, the grid, one datapoint, the filter, the histogram.
 import {start, Dataset, Http, Local} from './reader.mjs';
-import {element, grouped, bytes_text, kind_of, show, plot} from './values.mjs';
+import {element, grouped, bytes_text, kind_of, show, plot, typed, SEARCH_MOST} from './values.mjs';
 
 const CARD_BYTES = 4 << 20; // a larger blob is not loaded for the grid
 const DETAIL_BYTES = 64 << 20; // nor for one datapoint, unless a click asks for it
@@ -14,7 +14,8 @@ const SAMPLE_RUNS = 32, SAMPLE_RUN = 16; // datapoints of a histogram
 const at = id => document.getElementById(id);
 let dataset = null, selected = null, generation = 0;
 let opened = ''; // the address of the dataset, as it is in the fragment
-const loaded = new Map(); // by index: {name: text}
+const loaded = new Map(); // by index: {number of a field: text, or null if it cannot be searched}
+const searches = new Map(); // by number of a field: how many of these were loaded, cut, and are null
 
 // ---- the address ----
 
@@ -112,6 +113,7 @@ function close_dataset() {
   dataset?.close();
   dataset = null;
   loaded.clear();
+  searches.clear();
   at('filter').value = at('jump').value = at('key').value = '';
   at('keys').hidden = true;
   at('fields').replaceChildren();
@@ -220,10 +222,19 @@ async function load(index, field, item, most) {
   }
 }
 
-function remember(index, field, shown) {
-  if (shown.text === undefined || loaded.size > LOADED_MOST && !loaded.has(index)) return;
+const is_searched = field => !field.sequence && ['text', 'number', 'msgpack'].includes(kind_of(field));
+
+// Without text: a value that could not be read, or is too large to be loaded.
+function remember(index, field, {text = null, cut = false}) {
+  if (!is_searched(field) || loaded.size >= LOADED_MOST && !loaded.has(index)) return;
   if (!loaded.has(index)) loaded.set(index, {});
-  loaded.get(index)[field.name] = shown.text;
+  if (!searches.has(field.number)) searches.set(field.number, {loaded: 0, cut: 0, none: 0});
+  const values = loaded.get(index), counts = searches.get(field.number), before = values[field.number];
+  if (typeof before === 'string') return;
+  counts.loaded += before === undefined;
+  counts.none += (text === null) - (before === null);
+  counts.cut += cut;
+  values[field.number] = text;
 }
 
 // A fault of a value, next to the number and the field that its message begins with: these,
@@ -243,6 +254,7 @@ async function fill(index, field, out, full, is_stale) {
       const {data, size} = await load(index, field, item, most);
       if (is_stale()) return;
       if (!data) {
+        remember(index, field, {});
         const text = `${kind}, ${bytes_text(size)}`;
         const button = element(full ? 'button' : 'span', full ? '' : 'soft', full ? `Load ${text}` : text);
         if (full)
@@ -257,13 +269,16 @@ async function fill(index, field, out, full, is_stale) {
       }
       try {
         const shown = show(field, data, full, most);
-        if (!field.sequence) remember(index, field, shown);
+        remember(index, field, shown);
         into.replaceChildren(shown.node);
       } catch (error) {
+        remember(index, field, {});
         into.replaceChildren(element('span', 'fault', `${error.message} (${bytes_text(data.length)})`));
       }
     } catch (error) {
-      if (!is_stale()) into.replaceChildren(told(error));
+      if (is_stale()) return;
+      remember(index, field, {});
+      into.replaceChildren(told(error));
     }
   };
   if (!field.sequence) return one(0, out);
@@ -512,22 +527,41 @@ function step(by) {
 
 // ---- the filter, of what was loaded ----
 
+// [{word, field, value}]: of FIELD=VALUE both, of other words only the word.
+const filter_words = () => at('filter').value.trim().toLowerCase().split(/\s*,\s*/).filter(Boolean).map(word => {
+  const cut = word.indexOf('='), name = word.slice(0, cut);
+  const field = cut > 0 ? dataset.fields.find(of => of.name.toLowerCase() === name) : undefined;
+  return {word, field, value: field && typed(field, word.slice(cut + 1)).toLowerCase()};
+});
+
+// The fields that "load more" loads: the first ones, and all that the filter names.
+const filter_fields = () => [...new Set([...dataset.fields.filter(is_searched).slice(0, 20),
+  ...filter_words().map(({field}) => field).filter(field => field && is_searched(field))])];
+
+// What the filter does not know of the datapoints that were loaded.
+function unsearched() {
+  const parts = dataset.fields.flatMap(field => {
+    if (!is_searched(field)) return [field.name];
+    const {loaded: known, cut, none} = searches.get(field.number) ?? {loaded: 0, cut: 0, none: 0}, of = count => `of ${grouped(count)} datapoint${count === 1 ? '' : 's'}`;
+    return [[loaded.size - known, count => `${field.name} ${of(count)} (not loaded)`], [none, count => `${field.name} ${of(count)} (damaged or too large)`],
+      [cut, count => `${field.name} ${of(count)} after ${grouped(SEARCH_MOST)} characters`]].filter(([count]) => count).map(([count, text]) => text(count));
+  });
+  return parts.length ? ` Not searched: ${parts.slice(0, 12).join(', ')}${parts.length > 12 ? ` and ${grouped(parts.length - 12)} more` : ''}.` : '';
+}
+
 function filter() {
   if (!dataset?.fields.length) return;
-  const words = at('filter').value.trim().toLowerCase().split(/\s*,\s*/).filter(Boolean);
-  const matches = values => words.every(word => {
-    const cut = word.indexOf('='), name = word.slice(0, cut);
-    const field = cut > 0 && dataset.fields.find(of => of.name.toLowerCase() === name);
-    return field ? (values[field.name] ?? '').toLowerCase() === word.slice(cut + 1)
-      : Object.values(values).some(text => text.toLowerCase().includes(word));
-  });
+  const words = filter_words();
+  const matches = values => words.every(({word, field, value}) => field ? values[field.number]?.toLowerCase() === value
+    : Object.values(values).some(text => text?.toLowerCase().includes(word)));
   at('key').value = '';
   if (!words.length) return show_only(null);
   const order = [...loaded.keys()].filter(index => matches(loaded.get(index))).sort((a, b) => a - b);
   const more = element('button', '', 'Load 500 more');
   more.onclick = () => { more.disabled = true; load_more(500).then(filter); };
-  show_only(order, `${grouped(order.length)} of the ${grouped(loaded.size)} datapoints that were loaded match (of ${grouped(dataset.length)})`,
-    ...loaded.size < Math.min(dataset.length, LOADED_MOST) ? [more] : []);
+  const lacks = filter_fields().some(({number}) => (searches.get(number)?.loaded ?? 0) < Math.min(dataset.length, LOADED_MOST));
+  show_only(order, `${grouped(order.length)} of the ${grouped(loaded.size)} datapoints that were loaded match (of ${grouped(dataset.length)}).${unsearched()}`,
+    ...lacks ? [more] : []);
 }
 
 // Show these datapoints alone, and a note; NULL: all.
@@ -570,14 +604,12 @@ async function find_key() {
 
 // Load the text and numbers of datapoints that were not loaded.
 async function load_more(count) {
-  const fields = dataset.fields.filter(field => !field.sequence && ['text', 'number', 'msgpack'].includes(kind_of(field))).slice(0, 20);
-  const indices = [];
-  for (let index = 0; index < dataset.length && indices.length < count; index++) if (!loaded.has(index)) indices.push(index);
+  const fields = filter_fields(), indices = [];
+  const lacking = index => fields.filter(field => loaded.get(index)?.[field.number] === undefined);
+  for (let index = 0; index < dataset.length && indices.length < count; index++)
+    if ((loaded.has(index) || loaded.size + indices.length < LOADED_MOST) && lacking(index).length) indices.push(index);
   for (let from = 0; from < indices.length; from += 100)
-    await Promise.all(indices.slice(from, from + 100).flatMap(index => {
-      if (!loaded.has(index)) loaded.set(index, {});
-      return fields.map(field => fill(index, field, element('span'), false, () => false));
-    }));
+    await Promise.all(indices.slice(from, from + 100).flatMap(index => lacking(index).map(field => fill(index, field, element('span'), false, () => false))));
 }
 
 // ---- the histogram, of a sample ----
@@ -601,21 +633,23 @@ async function histogram() {
     for (let i = 0; i < runs; i++)
       for (let k = 0; k < run; k++) indices.push(Math.floor(i * (of.length - run) / Math.max(runs - 1, 1)) + k);
     let faults = 0;
-    const numbers = (await Promise.all(indices.map(async index => {
+    const shown = (await Promise.all(indices.map(async index => {
       try {
-        if (chosen[0] === 's') return field.sequence ? await of.items(index, field.number) : await of.size(index, field.number);
-        return show(field, await of.get(index, field.number), false).number;
+        if (chosen[0] === 's') return {number: field.sequence ? await of.items(index, field.number) : await of.size(index, field.number)};
+        return show(field, await of.get(index, field.number), false);
       } catch { faults++; }
-    }))).filter(Number.isFinite);
+    }))).filter(one => typeof one?.number === 'bigint' || Number.isFinite(one?.number));
+    const numbers = shown.map(({number}) => number);
     if (of !== dataset || choice.value !== chosen) return;
     if (!numbers.length) return out.replaceChildren(element('div', 'soft', 'no numbers in the sample'));
-    const low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
-    const whole = numbers.every(Number.isInteger), bins = new Array(whole ? Math.min(high - low + 1, 40) : 40).fill(0);
-    for (const number of numbers)
-      bins[Math.min(Math.floor((number - low) / ((high - low + (whole ? 1 : 0)) || 1) * bins.length), bins.length - 1)]++;
-    const mean = numbers.reduce((a, b) => a + b, 0) / numbers.length, words = number => String(Number(number.toPrecision(6)));
+    const low = numbers.reduce((a, b) => a < b ? a : b), high = numbers.reduce((a, b) => a > b ? a : b);
+    const above = numbers.map(number => Number(number - low)), width = Number(high - low); // exact, of large integers too
+    const whole = numbers.every(number => typeof number === 'bigint' || Number.isInteger(number)), bins = new Array(whole ? Math.min(width + 1, 40) : 40).fill(0);
+    for (const number of above) bins[Math.min(Math.floor(number / ((width + (whole ? 1 : 0)) || 1) * bins.length), bins.length - 1)]++;
+    const mean = Number(low) + above.reduce((a, b) => a + b, 0) / above.length;
+    const words = number => shown.find(one => one.number === number).text ?? String(number);
     out.replaceChildren(plot(bins, true, 1200, 440), element('div', 'axis soft', element('span', '', words(low)), element('span', '', words(high))), element('div', '',
-      `${words(low)} to ${words(high)}, mean ${words(mean)}; ${numbers.length === of.length ? `all ${grouped(of.length)} datapoints`
+      `${words(low)} to ${words(high)}, mean ${mean}; ${numbers.length === of.length ? `all ${grouped(of.length)} datapoints`
         : `a sample: ${grouped(numbers.length)} of ${grouped(of.length)} datapoints, in ${runs} runs`}${faults ? `; ${faults} could not be read` : ''}`));
   };
   choice.onchange = draw;

@@ -1,4 +1,5 @@
 """bags sql, SQLite's extension, and --where."""
+import base64
 import json
 import os
 import pathlib
@@ -71,9 +72,17 @@ def where_is_one_expression():
     ids = [r['id'] for r in run('get', 'out', ':').lines]
     assert ids == [f'x{i}' for i in range(60) if i % 7 == 3 and i / 4 > 5]
     for bad in ['1) LIMIT (3', '1 LIMIT 2', '1, 2', '1; SELECT 1', 'count(*)', '"no" = 1',
-                '', '1) UNION SELECT (1']:
+                '', '1) UNION SELECT (1', '1) OR (1', '0) OR likely(1', '(1', "')') OR ('('",
+                '"id") OR ("id"', '[id]) OR ([id]', '1 /* ( */ ) OR (1', '1 -- (\n ) OR (1',
+                'SELECT 1', 'SELECT rowid FROM data WHERE label = 3', 'VALUES(1)', '-- 1', "'"]:
         refuse('derive', 'src', 'bad', '--where', bad, says='SQL')
         assert not os.path.exists('bad')
+    for good, count in [("id <> ')' AND (label = 3)", 9), ('label = 3 /* ) */', 9), ('1 -- )', 60),
+                        ("[label] = 3 OR id = ')'')('", 9), ('label = (SELECT 1 + (2))', 9)]:
+        run('derive', 'src', 'good', '--where', good)
+        assert len(run('get', 'good', ':').lines) == count, good
+        shutil.rmtree('good')
+    refuse('derive', 'src', 'bad', '--where', '1) OR (1', says='SQL: not one expression: 1) OR (1; ')
     refuse('derive', 'src', 'bad', '--where', 'lable = 3', says='did you mean "label"?')
     refuse('load', 'src', '--where', 'label ==', says='; --where takes one expression, such as')
     pack([{'rowid': 5 + i, 'A': i, 'a': 9 - i} for i in range(4)],
@@ -195,7 +204,7 @@ def numbers_are_exact_or_an_error():
     out = run('sql', 'x', 'SELECT u, i, f, h FROM data WHERE rowid < 3', '--csv').out
     assert out == (b'u,i,f,h\r\n0,0,0.5,0.5\r\n9223372036854775807,-9223372036854775807,,\r\n'
                    b'9007199254740993,-9007199254740993,Infinity,Infinity\r\n'), out
-    for query in ['SELECT u FROM data', 'SELECT sum(u > 5) FROM data', 'SELECT * FROM data',
+    for query in ['SELECT u FROM data', 'SELECT sum(u > 5) FROM data', 'SELECT u, * FROM data',
                   'SELECT rowid FROM data WHERE u > 5']:
         refuse('sql', 'x', query, says=('x: field "u": datapoint 3: ', '2^63-1'))
     refuse('derive', 'x', 'no', '--where', 'u > 5', says='x: field "u": datapoint 3: ')
@@ -206,6 +215,64 @@ def numbers_are_exact_or_an_error():
         assert out.decode().split() == [str(r) for r in rows], (where, out)
     assert run('sql', 'x', 'SELECT s FROM data WHERE rowid = 1', '--csv').out == \
         b's\r\n[9223372036854775807]\r\n'
+
+
+def items_of_sequences_are_values_or_an_error():
+    if not _has_sql():
+        return
+    chance = random.Random(5)
+    reals = [1.7976931348623157e308, 5e-324, 0.1, -0.0, 1e22, 123456789012345680.0, 2.0,
+             *(chance.uniform(1, 10) * 10.0 ** e for e in range(-300, 308, 3))]
+    spec = {'d': 'array(float64)[]', 'f': 'array(float32)[]', 'p': 'array(float32,2)[]',
+            'm': 'array(int16,-1,2)[]', 'a': 'array[]', 'b': 'array(bool,2)[]',
+            'c': 'array(complex64,1)[]', 'u': 'array(uint64,2)[]', 'raw': 'bytes[]'}
+    row = {'d': reals + [float('inf'), float('-inf'), float('nan')], 'f': [0.5, float('-inf'), 0.1],
+           'p': [[1, float('inf')], [float('nan'), 2.5]], 'm': [[[1, -2], [3, 4]], []],
+           'a': [{'dtype': 'float64', 'list': [[1, 2.5]]}, {'dtype': 'uint8', 'list': [7]}],
+           'b': [[True, False]], 'c': [['1+2j']], 'u': [[1, 2 ** 63 - 1]],
+           'raw': [{'base64': 'AQ=='}]}
+    pathlib.Path('spec').write_text(json.dumps(spec))
+    pack([row], 'spec', 'x')
+    got = run('sql', 'x', 'SELECT * FROM data', '--json').lines[0]
+    values = json.loads(got['d'])
+    assert [repr(v) for v in values] == [repr(v) for v in row['d'][:-1]] + ['None'], values
+    assert '9e999, -9e999, null]' in got['d'] and ', -0.0, ' in got['d'], got['d']
+    assert got['f'] == '[0.5, -9e999, 0.10000000149011612]', got['f']
+    assert got['p'] == '[[1.0, 9e999], [null, 2.5]]', got['p']
+    assert got['m'] == '[[[1, -2], [3, 4]], []]', got['m']
+    assert got['a'] == '[[[1.0, 2.5]], [7]]', got['a']
+    assert got['b'] == '[[1, 0]]' and got['u'] == '[[1, 9223372036854775807]]', got
+    assert got['c'] == '[{"base64": "AACAPwAAAEA="}]', got['c']
+    assert got['raw'] == '[{"base64": "AQ=="}]', got['raw']
+    out = run('sql', 'x', "SELECT max(value) a, min(value) b, json_extract(p, '$[1][1]') c, "
+              "json_extract(m, '$[0][1][0]') d FROM data, json_each(d)", '--csv').out
+    assert out == b'a,b,c,d\r\nInfinity,-Infinity,2.5,3\r\n', out
+    if 'zstd' in run('--version').out.decode().split():
+        del row['raw'], got['raw'], spec['raw'] # base64 would be the frame
+        pathlib.Path('spec').write_text(json.dumps(
+            {k: 'zstd(%s)[]' % v[:-2].replace('(', ',').replace(')', '') for k, v in spec.items()}))
+        pack([row], 'spec', 'small')
+        assert run('sql', 'small', 'SELECT * FROM data', '--json').lines == [got]
+    for type, item, says in [('u64', 'f' * 16, '2^63-1'), ('int', 'f' * 16, '2^63-1'),
+                             ('array(uint64,2)', '00' * 8 + 'ff' * 8, '2^63-1'),
+                             ('utf8', '61ff', 'invalid UTF-8 (offset 1)'),
+                             ('int(2)', '01', 'size'), ('array(float32,2)', '01' * 7, 'size'),
+                             ('array(float32)', '01' * 3, 'size')]:
+        pack([{'s': [{'base64': base64.b64encode(bytes.fromhex(item)).decode()}]}], 's=bytes[]', 'bad')
+        pathlib.Path('bad/spec.json').write_text(json.dumps({'s': type + '[]'}))
+        refuse('sql', 'bad', 'SELECT s FROM data', says=('bad: field "s": datapoint 0: item 0: ', says))
+        refuse('derive', 'bad', 'no', '--where', "s = '[]'", says='datapoint 0: item 0: ')
+        shutil.rmtree('bad')
+
+
+def too_many_fields_are_an_error_that_states_the_limit():
+    if QUICK or not _has_sql():
+        return
+    names = [f'f{i}' for i in range(2001)]
+    pack([dict.fromkeys(names, 1)], _spec(names), 'many')
+    says = 'many: too many fields for a table of SQL (2001, maximum 2000)'
+    refuse('sql', 'many', 'SELECT f0 FROM data', says=says)
+    refuse('derive', 'many', 'no', '--where', 'f0 = 1', says=says)
 
 
 def empty_datasets_are_empty_tables():

@@ -1,4 +1,5 @@
 """bags load --tokens and --pack: equal to a model in Python, over random datasets."""
+import array
 import collections
 import json
 import math
@@ -151,6 +152,32 @@ def windows_are_those_of_a_model():
             ['--threads', '1'], ['--threads', '4'])]
         assert same[0] == same[1]
         shutil.rmtree(model.path)
+
+
+def changed_places_are_found_among_many_documents():
+    count = 120000
+    documents = [[i % 60000 + 2, i // 60000 + 2] + [2] * (i % 3) + [1] for i in range(count)]
+
+    def make(path, documents):
+        raw = array.array('H', [x for document in documents for x in document])
+        pathlib.Path('raw.bin').write_bytes(raw.tobytes())
+        run('import', 'raw.bin', path, '--dtype', 'uint16', '--separator', '1', '--no-checksum')
+
+    def load(path, *how):
+        return run('load', path, *how, '--batch', 4096, '--digest', '--in-order').lines
+
+    make('raw', documents)
+    before = load('raw', '--tokens', 'tokens=7')
+    for change in [{100001: 100002, 100002: 100001}, {110000: 110001}, {0: count - 1}]:
+        rows = [change.get(i, i) for i in range(count)]
+        pathlib.Path('rows').write_text('\n'.join(map(str, rows)))
+        run('derive', 'raw', 'derived', '--rows', 'rows')
+        make('same', [documents[i] for i in rows])
+        expected = load('same', '--tokens', 'tokens=7')
+        assert load('derived', '--tokens', 'tokens=7') == expected != before, change
+        assert load('derived', '--pack', 'tokens=64') == load('same', '--pack', 'tokens=64')
+        shutil.rmtree('derived')
+        shutil.rmtree('same')
 
 
 def each_document_is_packed_once():

@@ -1,6 +1,7 @@
 """Columns: the buffer protocol, NumPy, DLPack and Arrow."""
 import ctypes
 import gc
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -215,6 +216,27 @@ def a_column_is_an_array_of_arrow():
     for name in SPEC:
         got = _arrow_values(reader.column(name))
         assert got == [_expected(i)[name] for i in range(20)], name
+
+
+def text_that_is_not_utf8_is_an_error():
+    good, bad = {'t': 'é'.encode(), 's': [b'ok', b'']}, {'t': b'x\xff', 's': [b'ok', b'', b'\xc3']}
+    for options in ({}, {'shard_length': 3}):
+        shutil.rmtree('x', ignore_errors=True)
+        make = bags.ShardedDatasetWriter if options else bags.DatasetWriter
+        with make('x', {'t': 'utf8', 's': 'utf8[]'}, {'utf8': None}, **options) as writer:
+            for row in [good] * 4 + [bad, good]:
+                writer.append(row)
+        for no_mmap in (False, True):
+            reader = bags.DatasetReader('x', no_mmap=no_mmap)
+            raises(bags.DataError, reader.column, 't', says='x: field "t": datapoint 4: invalid UTF-8 (byte 0xff at offset 1)')
+            raises(bags.DataError, reader.column, 's', says='x: field "s": datapoint 4: item 2: invalid UTF-8 (byte 0xc3 at offset 0)')
+            stream, array = _pointer(capsule := reader.__arrow_c_stream__(), b'arrow_array_stream', _Stream), _Array()
+            for failed in [False, True] if options else [True]:
+                assert (stream.contents.get_next(stream, array) != 0) == failed
+                if not failed:
+                    array.release(array)
+            assert b'datapoint 4: ' in stream.contents.get_last_error(stream)
+            del capsule
 
 
 def a_stream_of_a_damaged_dataset_says_why():

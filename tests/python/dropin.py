@@ -257,7 +257,7 @@ def foreign_codecs_get_bytes_and_the_arguments_of_the_type():
 
 def values_may_be_any_iterable_of_the_right_type():
     with bags.DatasetWriter('x', {'n': 'int[]', 'm': 'int'}) as writer:
-        for value in ([1, 2], (1, 2), iter([1, 2]), (i for i in (1, 2)), {1: 0, 2: 0},
+        for value in ([1, 2], (1, 2), iter([1, 2]), (i for i in (1, 2)), {1: 0, 2: 0}.keys(),
                       np.array([1, 2]), range(1, 3)):
             writer.append({'n': value, 'm': np.int64(3)})
         for bad in ({'n': [1], 'm': (i for i in (1, 2))}, {'n': 5, 'm': 1},

@@ -1,5 +1,6 @@
 """Every misuse is an exception that says what is wrong: never a crash, SystemError or
 a wrong value."""
+import collections
 import copy
 import gc
 import os
@@ -8,6 +9,7 @@ import pickle
 import shutil
 import signal
 import subprocess
+import types
 import weakref
 
 import numpy as np
@@ -158,10 +160,20 @@ def messages_name_the_path_the_field_and_the_value():
         error = raises(KeyError, writer.append, {**point, 'more': np.ones(3)}, says="y: the spec has no field 'more'")
         assert 'array' not in str(error)
 
+        # Iteration would store keys, or an order by chance.
+        texts = {'b': 1, 'a': 2}
+        for value in (texts, collections.OrderedDict(texts), collections.UserDict(texts), types.MappingProxyType(texts),
+                      collections.ChainMap(texts), collections.Counter('ab'), {'a', 'b'}, frozenset('ab')):
+            raises(TypeError, writer.append, {**point, 'w': value},
+                   says=f'y: field "w": a sequence of values is required, not {type(value)}')
+        for value in (texts.keys(), list(texts), tuple(texts), iter(texts), collections.deque(texts), np.array(list(texts))):
+            writer.append({**point, 'w': value})
+
         def items():
             raise TypeError('mine')
             yield
         assert str(raises(TypeError, writer.append, {**point, 'w': items()})) == 'mine'
+    assert [row['w'] for row in bags.DatasetReader('y')] == [['b', 'a']] * 6
     reader.close()
     raises(ValueError, lambda: reader[0], says='x: this DatasetReader is closed')
     raises(ValueError, writer.append, point, says='y: this DatasetWriter is closed')

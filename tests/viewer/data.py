@@ -74,6 +74,9 @@ for i in range(2):
     rows = inner[30 * i:30 * i + 30]
     own = {name: zstdref.train([row[name] + bytes([i, k]) for k, row in enumerate(rows)] * 9, 4000) for name in ('image', 'caption', 'meta', 'wave')}
     zstdref.write_shard(f'{out}/dictionaries/{i:06}', {name: f'zstd({kind})' for name, kind in kinds.items()}, rows, own, 3)
+more = [f'y{i}' for i in range(9)]  # so that a card does not have z
+pack('numbers', 't=array(float64),h=array(float32),text=utf8,list=utf8[],wave=array(float32,32),z=int(4),' + ','.join(f'{name}=int(1)' for name in more),
+     [{'t': 1700000123.5 + i / 4, 'h': 0.1 * i, 'text': 'b' * 2100 * (i == 3) + f'needle{i}', 'list': ['x'], 'wave': [i] * 32, 'z': i, **dict.fromkeys(more, 0)} for i in range(40)])
 pack('shards', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i % 10} for i in range(30000)], '--shard-length', '30')
 pack('gap', spec, pets, '--shard-length', '10')
 shutil.rmtree(f'{out}/gap/000003')

@@ -225,6 +225,29 @@ await test('filter, and histogram', async () => {
   await page.run(`document.querySelector('#chart').click()`);
   await page.wait(`document.querySelector('#dialog').textContent.includes('0 to 2, mean 1; all 60 datapoints')`);
 });
+await test('the filter compares exact numbers, and says what it did not search', async () => {
+  const note = words => page.wait(`${JSON.stringify(words)}.every(w => document.querySelector('#note').textContent.includes(w))`);
+  const type = text => page.run(`{ const f = document.querySelector('#filter'); f.value = ${JSON.stringify(text)}; f.oninput(); }`);
+  const load = () => page.run(`[...document.querySelectorAll('#note button')].find(b => b.textContent.startsWith('Load')).click()`);
+  await show('numbers');
+  await titled('numbers: 40 datapoints');
+  await page.wait(`${field(4, 'text')}.textContent.includes('needle4')`);
+  assert((await page.run(`${field(1, 't')}.textContent`)).includes('1700000123.75'), 't');
+  await type('z=7'); // more fields than a card has
+  await note(['0 of the ', 'Not searched: ', 'list, ', 'z of ', '(not loaded)', 'text of 1 datapoint after 2,000 characters', 'wave']);
+  await load();
+  await note(['1 of the 40 datapoints that were loaded match (of 40). Not searched: list, text of 1 datapoint after 2,000 characters, wave.']);
+  assert(!(await page.run(`document.querySelector('#note').textContent.includes('Load')`)), 'nothing more can be loaded');
+  for (const [words, count] of [['t=1700000123.5', 1], ['t=1.7000001235e9', 1], ['t=1700000124', 1], ['t=1700000123.6', 0], ['h=0.10', 1], ['h=0.3', 1], ['needle3', 10], ['needle39, z=39', 1], ['wave=1', 0]]) {
+    await type(words);
+    await note([`${count} of the 40 datapoints`]);
+  }
+  await page.run(`document.querySelector('#chart').click()`);
+  for (const [name, text] of [['t', '1700000123.5 to 1700000133.25, mean 1700000128.375; all 40 datapoints'], ['h', '0 to 3.9, mean 1.95']]) {
+    await page.run(`{ const s = document.querySelector('#dialog select'); s.selectedIndex = [...s.options].findIndex(o => o.textContent === '${name}'); s.onchange(); }`);
+    await page.wait(`document.querySelector('#dialog').textContent.includes(${JSON.stringify(text)})`);
+  }
+});
 await test('a key', async () => {
   const find = text => page.run(`document.querySelector('#key').value = ${JSON.stringify(text)}; document.querySelector('#key').onchange()`);
   const choose = name => page.run(`{ const f = document.querySelector('#key_field'); f.selectedIndex = [...f.options].findIndex(o => o.textContent === '${name}'); f.onchange(); }`);

@@ -22,6 +22,7 @@ part() {
 }
 part node tests/viewer/golden.mjs build/viewer.wasm
 part node tests/viewer/corpus.mjs build/viewer.wasm
+part node tests/viewer/values.mjs build/viewer.wasm
 if command -v chromium >/dev/null; then
     if /usr/bin/python3 tests/viewer/data.py "$1" "$dir"; then
         part node tests/viewer/page.mjs build/viewer.html "$dir" "$1"

@@ -6,6 +6,8 @@
  */
 #include "core.h"
 
+#include "../../../formats/private.h"
+
 /* ---- what the values of a field are ---- */
 
 typedef struct Element {
@@ -97,14 +99,27 @@ static bags_code put_bytes(
     return code;
 }
 
+/* Elements have the size of the others, and text is UTF-8, as Arrow requires. `item` is
+ * UINT64_MAX if the field is plain. */
+static bags_code check_value(const bags_reader *reader, const Element *element,
+    uint64_t datapoint, uint64_t item, bags_view blob, bags_error *err) {
+    size_t bad;
+    if (!element->text && blob.size != element->size)
+        bags_fail(err, BAGS_ERROR_CORRUPT, "size mismatch (%zu bytes, expected %zu)",
+            blob.size, element->size);
+    else if (element->text == 'U' && !bags_utf8_valid(blob.data, blob.size, &bad))
+        bags_fail(err, BAGS_ERROR_CORRUPT, "invalid UTF-8 (byte 0x%02x at offset %zu)",
+            blob.data[bad], bad);
+    else
+        return BAGS_OK;
+    return format_fail_at(
+        reader, element->name, datapoint, item, BAGS_ERROR_CORRUPT, err);
+}
+
 static bags_code put_value(
     const Element *element, Chunk *chunk, bags_view blob, bags_error *err) {
     if (chunk->items % 256 == 0 && signal_raised_sometimes())
         return bags_fail(err, BAGS_ERROR_IO, "interrupted");
-    if (!element->text && blob.size != element->size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "field \"%s\": value %" PRIu64 " has %zu bytes, not %zu", element->name,
-            chunk->items, blob.size, element->size);
     bags_code code = put_bytes(chunk, blob.data, blob.size, err);
     chunk->items++;
     if (!code && element->text)
@@ -158,6 +173,10 @@ static bags_code gather(const Source *source, const Element *element,
             bags_view blob;
             code = item_bytes(element, row, k, number, &blob, err);
             if (!code)
+                code =
+                    check_value(source->reader, element, element->sequence ? i : i + k,
+                        element->sequence ? k : UINT64_MAX, blob, err);
+            if (!code)
                 code = put_value(element, chunk, blob, err);
         }
         chunk->length += step;
@@ -171,6 +190,7 @@ static bags_code gather(const Source *source, const Element *element,
 static bags_code view_shard(const bags_reader *reader, const Element *element,
     size_t shard, Row *row, Chunk *chunk, bags_error *err) {
     bags_range blobs;
+    uint64_t first = bags_reader_shards(reader, NULL)[shard].start;
     bags_code code =
         bags_reader_blobs(reader, shard, element->number, true, &row->row, &blobs, err);
     if (code)
@@ -182,7 +202,7 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
             return bags_fail(err, BAGS_ERROR_IO, "interrupted");
     }
     if (!equal)
-        return BAGS_ERROR_RANGE; /* put_value says which */
+        return BAGS_ERROR_RANGE; /* check_value says which */
     chunk->length = chunk->items = blobs.length;
     size_t unit = bags_dtype_size(element->dtype);
     if (unit && (uintptr_t)blobs.data % unit != 0) {
@@ -191,9 +211,15 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
         chunk->data = blobs.data;
         chunk->size = blobs.size;
     }
-    for (size_t i = 0; element->text && !code && i < blobs.length; i++)
-        code = put_offset(
-            &chunk->ends, i + 1, bags_load(blobs.ends + 8 * i, 8, false), err);
+    for (size_t i = 0; element->text && !code && i < blobs.length; i++) {
+        code = check_value(
+            reader, element, first + i, UINT64_MAX, bags_range_get(&blobs, i), err);
+        if (!code)
+            code = put_offset(
+                &chunk->ends, i + 1, bags_load(blobs.ends + 8 * i, 8, false), err);
+        if (!code && i % 4096 == 0 && signal_raised_sometimes())
+            code = bags_fail(err, BAGS_ERROR_IO, "interrupted");
+    }
     return code;
 }
 

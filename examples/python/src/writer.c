@@ -62,9 +62,14 @@ static int add_field(
     Written *writer, Arena *arena, const Field *field, PyObject *object) {
     if (!field->sequence)
         return add_value(writer, arena, field, object);
-    OWNED PyObject *iterator = PyUnicode_Check(object) || PyBytes_Check(object)
-                                   ? NULL
-                                   : PyObject_GetIter(object);
+    /* Iteration would find keys, or an order by chance. The limited API has the flag of
+     * collections.abc.Mapping, but not its name, Py_TPFLAGS_MAPPING. */
+    bool unordered =
+        PyAnySet_Check(object) || PyType_HasFeature(Py_TYPE(object), 1UL << 6);
+    OWNED PyObject *iterator =
+        unordered || PyUnicode_Check(object) || PyBytes_Check(object)
+            ? NULL
+            : PyObject_GetIter(object);
     /* Others, such as lists and arrays of NumPy, run nothing of the user. */
     bool runs = iterator && !PyList_CheckExact(object) && !PyTuple_CheckExact(object) &&
                 (!PyObject_CheckBuffer(object) ||
