@@ -655,9 +655,8 @@ const command command_import = {"import", "a dataset from another format", "SRC 
     "a star. Encoded values are stored as they are. "
     "formats/import/README.md lists the formats, and their fields, in whose "
     "names characters that file names cannot have become _.\n"
-    "--type makes numbers and msgpack (from JSON) of text, and arrays of lists of "
-    "numbers; other bytes must be a blob of the type. Of CSV it applies to the text "
-    "in the file.\n"
+    "--type converts text to numbers and msgpack (from JSON), lists of numbers to "
+    "arrays, and the text of CSV; other bytes must be a blob of the type.\n"
     "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",

@@ -1431,8 +1431,7 @@ def every_request_of_a_signed_url_has_its_query():
             url = f'{server.url}/box/ds'
             for words in (['get', ':'], ['verify'], ['info', '--json']):
                 out = run(words[0], url + '?' + query, *words[1:], env=_environment()).out
-                assert out.decode().replace(url, path) == \
-                    run(words[0], path, *words[1:]).out.decode()
+                assert _shown(out, url) == _shown(run(words[0], path, *words[1:]).out, path)
             run('copy', url + '?' + query, f'copy{index}', env=_environment())
             result = refuse('info', url + '?sig=secret', env=_environment(),
                             says='HTTP 403 AuthenticationFailed')

@@ -550,7 +550,7 @@ static void sweep_pieces(const fault *how) {
         }
     }
     print_message("%s: %d points\n", how->name, points);
-    assert_true(points > 50);
+    assert_true(points > 16);
 }
 
 static void a_kill_at_any_call_keeps_what_was_flushed_inside_a_datapoint(void **state) {

@@ -395,10 +395,11 @@ static void step_refused(program *p, worker *w) {
     refused(p, w, how & 4, before);
 }
 
+/* Not inside of a datapoint: test_recover and test_faults do that. */
 static void step_flush(program *p, worker *w, bool sync) {
     bags_error err;
     uint64_t before = faults(p, w);
-    if (!w->writer)
+    if (!w->writer || w->streams)
         return;
     bags_code code =
         sync ? bags_writer_sync(w->writer, &err) : bags_writer_flush(w->writer, &err);

@@ -86,7 +86,7 @@ def main():
                     print(f'skipped {name}.{test}: {reason}')
                     skipped += 1
                 except BaseException:
-                    print(f'FAILED {name}.{test}')
+                    print(f'FAILED {name}.{test}', flush=True)
                     traceback.print_exc(file=sys.stdout)
                     failed += 1
                 os.chdir(start)

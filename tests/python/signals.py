@@ -88,7 +88,7 @@ def a_handler_may_use_and_close_the_loader_that_it_interrupts():
     for use in 'state', 'next', 'close', 'threads':
         go, seen = threading.Event(), []
 
-        def wait(blob):
+        def wait(blob, go=go):  # that of its loader
             assert go.wait(600)
             return _number(blob)
         loader = bags.Loader('x', 2, fields={'n': {'decode': wait}}, shuffle=False, threads=1)
