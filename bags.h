@@ -8768,10 +8768,12 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     }
     if (!missing)
         return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_GAP,
+    bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64 "): %s",
         bagi_shown(list->env, list->path), numbers, missing > listed ? ", ..." : "",
         found, found + missing, why);
+    err->remedy = bagi_remedy(why, err->message);
+    return BAGS_ERROR_GAP;
 }
 
 /* Why a reader is refused that finds gaps. */
