@@ -366,6 +366,8 @@ typedef struct bags_error {
     int system;                    /* errno if a system call failed, else 0 */
     char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, NUL-terminated: file,
                                       field, index, actual vs. allowed value */
+    size_t remedy; /* where in it the words start that say what to do, after
+                                      a semicolon; 0: there are none */
 } bags_error;
 
 /* A code in words, such as "out of memory". Never NULL; static. */
@@ -1955,6 +1957,7 @@ typedef struct bags_fault {
     uint64_t offset;
     bags_code code;
     const char *message; /* all of this in words, like bags_error.message */
+    size_t remedy;       /* like bags_error.remedy */
 } bags_fault;
 
 typedef struct bags_verify_options {
@@ -3499,6 +3502,16 @@ BAGS_API const char *bags_code_name(bags_code code) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
+/* Where the remedy is in a message: what its format has after a semicolon and after the
+ * last argument, since arguments may be names with semicolons. */
+BAGI_COLD static size_t bagi_remedy(const char *format, const char *message) {
+    const char *last = strrchr(format, '%');
+    const char *found = strstr(last ? last : format, "; ");
+    size_t size = strlen(message), tail = found ? strlen(found + 2) : 0;
+    bool complete = tail < size && memcmp(message + size - tail, found + 2, tail) == 0;
+    return found && complete ? size - tail : 0;
+}
+
 BAGS_API BAGI_COLD bags_code bags_fail(
     bags_error *err, bags_code code, const char *format, ...) {
     if (!err)
@@ -3525,6 +3538,7 @@ BAGS_API BAGI_COLD bags_code bags_fail(
         text += step;
         size -= step;
     }
+    err->remedy = bagi_remedy(format, err->message);
     return code;
 }
 
@@ -3544,6 +3558,7 @@ BAGI_COLD BAGI_PRINTF(3, 4) static bags_code
     va_end(arguments);
     bags_fail(err, code, "%s%s", text, old.message);
     err->system = old.system;
+    err->remedy = old.remedy ? strlen(text) + old.remedy : 0;
     return code;
 }
 
@@ -8753,10 +8768,12 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     }
     if (!missing)
         return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_GAP,
+    bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64 "): %s",
         bagi_shown(list->env, list->path), numbers, missing > listed ? ", ..." : "",
         found, found + missing, why);
+    err->remedy = bagi_remedy(why, err->message);
+    return BAGS_ERROR_GAP;
 }
 
 /* Why a reader is refused that finds gaps. */
@@ -8890,17 +8907,21 @@ BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error 
     int left = most;
     if (io->list)
         (void)io->list(io->user, dir->path, bagi_find_shard_file, &left);
-    const char *why =
-        "unfinished (no spec.json); if its writer crashed, run bags_recover";
     int lock = bagi_test_lock(dir);
-    if (lock == EWOULDBLOCK)
-        why = "unfinished (no spec.json): its writer is running";
-    else if (lock == 0)
-        why =
-            "unfinished (no spec.json), and no writer has locked it; run bags_recover";
     if (left > 0 && left < most)
-        why = "not a shard (it has no file of one)";
-    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown, why);
+        return bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: not a shard (it has no file of one)", dir->shown);
+    if (lock == EWOULDBLOCK)
+        return bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: unfinished (no spec.json): its writer is running", dir->shown);
+    if (lock == 0)
+        return bags_fail(err, BAGS_ERROR_UNFINISHED,
+            "%s: unfinished (no spec.json), and no writer has locked it; run "
+            "bags_recover",
+            dir->shown);
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
+        "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
+        dir->shown);
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -9497,19 +9518,30 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, bags_error *err) {
     const bags_writer_options *options = &writer->options;
-    bags_error ignored = {BAGS_OK, 0, ""};
-    const char *remedy = "; remove it, or write to a new path";
+    bags_error ignored = {BAGS_OK, 0, "", 0};
+    const char *path = writer->dir.shown;
     if (!options->append &&
         bagi_dir_has(&writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
-        remedy = options->resume ? ", unfinished; another writer has just started it"
-                                 : ", unfinished; set resume to continue it";
-    else if (writer->sharded)
-        remedy = "; another writer has the same shard_start, or the dataset was "
-                 "written before: set resume to continue it, set append to add to it";
-    else if (options->resume)
-        remedy = "; it is finished, so that it cannot be resumed";
-    return bags_fail(
-        err, BAGS_ERROR_EXISTS, "%s: already exists%s", writer->dir.shown, remedy);
+        return options->resume
+                   ? bags_fail(err, BAGS_ERROR_EXISTS,
+                         "%s: already exists, unfinished; another writer has "
+                         "just started it",
+                         path)
+                   : bags_fail(err, BAGS_ERROR_EXISTS,
+                         "%s: already exists, unfinished; set resume to "
+                         "continue it",
+                         path);
+    if (writer->sharded)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists; another writer has the same shard_start, or the "
+            "dataset was written before: set resume to continue it, set append to add "
+            "to it",
+            path);
+    if (options->resume)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists; it is finished, so that it cannot be resumed", path);
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: already exists; remove it, or write to a new path", path);
 }
 
 /* Start with a shard: of a sharded dataset, that of this name. */
@@ -12963,8 +12995,8 @@ BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code
     if (!run->code)
         run->code = code;
     if (run->report.faults++ < run->options.max_faults && run->options.each) {
-        bags_fault fault = {
-            run->path, run->name, kind, index, offset, code, run->why.message};
+        bags_fault fault = {run->path, run->name, kind, index, offset, code,
+            run->why.message, run->why.remedy};
         run->options.each(run->options.user, &fault);
     }
     return BAGS_OK;

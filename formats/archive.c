@@ -1061,7 +1061,7 @@ static bags_code archive_start(bags_archive *a, bags_error *err) {
 
 bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err) {
-    bags_error ignored = {BAGS_OK, 0, ""};
+    bags_error ignored = {BAGS_OK, 0, "", 0};
     const bags_allocator *allocator = options ? options->env.allocator : NULL;
     err = err ? err : &ignored;
     if (!path || !*path) {

@@ -428,7 +428,7 @@ static bags_code zip_create_and_write(zip_writer *z) {
 
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err) {
-    bags_error ignored = {BAGS_OK, 0, ""};
+    bags_error ignored = {BAGS_OK, 0, "", 0};
     err = err ? err : &ignored;
     if (!dataset || !*dataset || !path || !*path)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");

@@ -101,9 +101,10 @@ void must_open(const void *opened); /* not be NULL, otherwise die */
 /* Add words before or after the message in `failure`. */
 void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
-/* A message of the library, whose remedies name functions and options of C, with those
- * of the command: "run `bags recover`". `die` does it; valid until the next call. */
-const char *message_of_command(const char *message);
+/* A message of the library, whose remedy names functions and options of C, with those
+ * of the command: "run `bags recover`". remedy: where it starts, as in a bags_error.
+ * `die` does it; valid until the next call. */
+const char *message_of_command(const char *message, size_t remedy);
 
 /* From now on a file that is truncated while it is mapped ends the program with a
  * message. */

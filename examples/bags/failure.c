@@ -58,24 +58,21 @@ static const struct remedy {
     {"shard_start", "--shard-start"},
 };
 
-/* Words are replaced after the first semicolon only: before it are the path and the
- * fault, which are not the library's words. */
-const char *message_of_command(const char *message) {
+const char *message_of_command(const char *message, size_t remedy) {
     static char made[2 * BAGS_ERROR_SIZE];
     size_t used = 0;
-    bool in_remedy = false;
-    while (*message && used + 32 < sizeof made) {
+    for (size_t at = 0; message[at] && used + 32 < sizeof made;) {
         const struct remedy *found = NULL;
-        in_remedy = in_remedy || *message == ';';
-        for (size_t i = 0; i < sizeof remedies / sizeof *remedies && in_remedy; i++)
-            if (!strncmp(message, remedies[i].words, strlen(remedies[i].words)))
+        for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
+            if (remedy && at >= remedy &&
+                !strncmp(message + at, remedies[i].words, strlen(remedies[i].words)))
                 found = &remedies[i];
         if (found)
             strcpy(made + used, found->command);
         else
-            made[used] = *message;
+            made[used] = message[at];
         used += found ? strlen(found->command) : 1;
-        message += found ? strlen(found->words) : 1;
+        at += found ? strlen(found->words) : 1;
     }
     made[used] = 0;
     return made;
@@ -85,7 +82,7 @@ void die(void) {
     void (*prepare)(void) = on_failure;
     on_failure = NULL;
     snprintf(failure.message, sizeof failure.message, "%s",
-        message_of_command(failure.message));
+        message_of_command(failure.message, failure.remedy));
     if (prepare)
         prepare();
     bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
@@ -106,6 +103,7 @@ void fail(bags_code code, const char *format, ...) {
     vsnprintf(made.message, sizeof made.message, format, arguments);
     va_end(arguments);
     made.code = code;
+    made.remedy = 0;
     failure = made;
     die();
 }
@@ -167,6 +165,7 @@ void failure_prefix(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(failure.message, sizeof failure.message, format, arguments);
     va_end(arguments);
+    failure.remedy = old.remedy ? strlen(failure.message) + old.remedy : 0;
     failure_suffix("%s", old.message);
 }
 

@@ -4,7 +4,8 @@
  *
  *     {"file": PATH}    a file that contains the encoded value
  *     {"base64": TEXT}  the encoded value
- *     {"from": PATH}    a file to be decoded, then encoded as the field's type
+ *     {"from": PATH}    a file to be decoded, then encoded as the field's type; of
+ *                       bytes and zstd(bytes) any file, whose content is the value
  *
  * Encoded values are decoded once to check them, images and videos excepted:
  * only their first bytes are checked.
@@ -65,8 +66,9 @@ bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
-    /* Any file can be the bytes that are compressed. */
-    if (!strncmp(to, "zstd(bytes)", 11))
+    size_t size = strcspn(to, "["); /* without that of a sequence */
+    if ((size == 5 && !strncmp(to, "bytes", size)) ||
+        (size == 11 && !strncmp(to, "zstd(bytes)", size)))
         return bags_bytes(file.data, file.size);
     if (!type && has_ending(path, ".txt"))
         return bags_utf8_sized((const char *)file.data, file.size);

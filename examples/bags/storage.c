@@ -339,7 +339,7 @@ static const char *find_archive(const char *path, bags_error *err) {
 
 const bags_io *io_find(const char *path, bags_error *err) {
     bags_archive_options options = {0};
-    bags_error why = {BAGS_OK, 0, ""};
+    bags_error why = {BAGS_OK, 0, "", 0};
     const char *front = find_archive(path, &why);
     if (why.code)
         *err = why;

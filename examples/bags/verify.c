@@ -62,13 +62,14 @@ static void json_fault(text *line, const bags_fault *fault) {
         text_member_number(line, "datapoint", fault->index);
     text_member_number(line, "offset", fault->offset);
     text_member_string(line, "error", bags_code_name(fault->code));
-    text_member_string(line, "message", message_of_command(fault->message));
+    text_member_string(
+        line, "message", message_of_command(fault->message, fault->remedy));
     text_puts(line, "}\n");
 }
 
 /* The message names the file, the field and the index; the offset is added. */
 static void text_fault(text *line, const bags_fault *fault) {
-    text_clean(line, message_of_command(fault->message));
+    text_clean(line, message_of_command(fault->message, fault->remedy));
     if (fault->kind != BAGS_FAULT_FILE || (fault->field && fault->offset))
         text_format(line, " (at byte %ju)", (uintmax_t)fault->offset);
     text_puts(line, "\n");

@@ -68,6 +68,23 @@ def every_kind_of_file_is_compressed():
     assert pathlib.Path('ds/b.bag').read_bytes() == pathlib.Path('again/b.bag').read_bytes()
 
 
+def bytes_are_of_any_file():
+    files = {'x.bin': bytes(range(256)), 'x.npy': b'no array', 'x.jpg': b'\xff\xd8\xff\xe0 no image',
+             'x.txt': b'\xff no text', 'empty': b'', 'x.zst': b'\x28\xb5\x2f\xfd no frame'}
+    types = ['bytes', 'zstd(bytes)'] if _has('zstd') else ['bytes']
+    for name, content in files.items():
+        pathlib.Path(name).write_bytes(content)
+    for i, type in enumerate(types):
+        _pack([{'b': {'from': name}, 's': [{'from': name}] * 2} for name in files],
+              f'b={type},s={type}[]', f'ds{i}')
+    for k, content in enumerate(files.values()):
+        assert run('get', 'ds0', str(k), 'b', '--raw').out == content
+        assert all(run('get', path, str(k), 'b', '--raw').out[:4] == b'\x28\xb5\x2f\xfd'
+                   for path in ['ds1'][:len(types) - 1])
+    loaded = [run('load', f'ds{i}', '--in-order', '--digest').out for i in range(len(types))]
+    assert len(set(loaded)) == 1, loaded
+
+
 def what_is_not_a_frame_is_refused():
     if not _has('zstd'):
         return

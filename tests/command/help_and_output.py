@@ -252,6 +252,20 @@ def text_of_data_cannot_steer_the_terminal():
     assert harness.files('again') == harness.files('out')
 
 
+def a_name_with_a_semicolon_is_shown_as_it_is():
+    name = 'x; set append; bags_recover'
+    pathlib.Path('m.jsonl').write_text('{"n": 1}\n')
+    words = 'pack', 'm.jsonl', name, '--spec', 'n=int', '--shard-length', 1
+    run(*words)
+    refuse(*words, says=[f'{name}/000000: already exists; ', 'pass --append to add'])
+    os.unlink(f'{name}/000000/spec.json')
+    refuse('get', name, 0, says=f'{name}/000000: unfinished (no spec.json); if its writer '
+                                'crashed, run `bags recover`')
+    faults = run('verify', name, '--json', code=1).out.decode()
+    assert f'{name}/000000: unfinished' in faults and 'run `bags recover`' in faults
+    refuse('info', 'y; bags_finalize', says='y; bags_finalize')
+
+
 def names_of_files_and_fields_cannot_steer_the_terminal():
     bad = ''.join(c for c in CONTROLS if c not in '\0/')
     field = 'é\x9b\u202e\u2066x'

@@ -295,7 +295,7 @@ def a_manifest_comes_from_standard_input():
 
 
 @each(['{"blob": "x"}', '{"blob": 1}', '{"blob": null}', '{"blob": []}',
-       '{"blob": {"from": "m.jsonl"}}', '{}', '{"x": {"base64": ""}}',
+       '{"blob": {"from": "no-such"}}', '{}', '{"x": {"base64": ""}}',
        '{"blob": {"base64": ""}, "x": 1}',
        '{"blob": {"base64": ""}, "blob": {"base64": ""}}',
        '{"blob": {"file": "no-such"}}'])

@@ -343,6 +343,40 @@ static void every_code_has_a_distinct_name(void **state) {
     assert_string_equal(bags_version(), BAGS_VERSION);
 }
 
+static const char *remedy(void) {
+    return said.remedy ? said.message + said.remedy : "";
+}
+
+static void a_remedy_is_the_formats_and_none_of_a_name(void **state) {
+    (void)state;
+    bags_fail(&said, BAGS_ERROR_IO, "%s: lost; call %s", "a; b", "c");
+    assert_string_equal(remedy(), ""); /* its last words are a name */
+    bags_fail(&said, BAGS_ERROR_IO, "%s: lost (%d); call it", "a; b", 3);
+    assert_string_equal(remedy(), "call it");
+    bags_fail(&said, BAGS_ERROR_IO, "lost; call it; or not");
+    assert_string_equal(remedy(), "call it; or not");
+    bags_fail(&said, BAGS_ERROR_IO, "%s: lost", "a; bags_recover");
+    assert_string_equal(remedy(), "");
+    bags_fail(&said, BAGS_ERROR_IO, "lost");
+    assert_string_equal(remedy(), "");
+    /* What is cut off is none. */
+    char text[BAGS_ERROR_SIZE + 1];
+    for (size_t size = BAGS_ERROR_SIZE - 20; size < BAGS_ERROR_SIZE; size++) {
+        memset(text, 'x', size);
+        text[size] = 0;
+        bags_fail(&said, BAGS_ERROR_IO, "%s: lost; call it", text);
+        assert_string_equal(remedy(), size + 15 < BAGS_ERROR_SIZE ? "call it" : "");
+    }
+    /* A path in front of a message moves it. */
+    bags_field field = {"n", "i64"};
+    bags_writer *writer;
+    const char *path = at("a; set append");
+    assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bags_writer_open(path, &field, 1, NULL, &said));
+    assert_string_equal(remedy(), "remove it, or write to a new path");
+}
+
 static void bags_fail_writes_and_truncates_its_message(void **state) {
     char text[3 * BAGS_ERROR_SIZE];
     (void)state;
@@ -1502,6 +1536,7 @@ int main(void) {
         TEST(a_view_is_a_text_only_if_all_bytes_are_equal),
         TEST(every_code_has_a_distinct_name),
         TEST(bags_fail_writes_and_truncates_its_message),
+        TEST(a_remedy_is_the_formats_and_none_of_a_name),
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
         TEST(bytes_are_stored_as_given),
         TEST(utf8_accepts_only_valid_text),

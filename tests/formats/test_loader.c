@@ -8,6 +8,7 @@
 #include <math.h>
 #include <time.h>
 #ifndef _WIN32
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -2309,6 +2310,44 @@ static void the_steady_state_allocates_nothing(void **state) {
     bags_reader_close(reader);
 }
 
+static uint64_t page_faults(void) {
+    struct rusage usage;
+    assert_true(getrusage(RUSAGE_SELF, &usage) == 0);
+    return (uint64_t)usage.ru_minflt;
+}
+
+/* malloc maps blocks of this size when they are allocated, and returns them when they are
+ * freed. */
+static void large_batches_are_in_the_same_pages_again(void **state) {
+    (void)state;
+    enum { SIDE = 512, BATCH = 40 };
+    static float pixels[SIDE * SIDE];
+    static const bags_field field = {"image", "array(float32,512,512)"};
+    uint64_t shape[] = {SIDE, SIDE}, indices[BATCH] = {0};
+    bags_selection selection = {BAGS_SELECTION_INDICES, indices, BATCH, false};
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open(at("x"), &field, 1, NULL, &said));
+    bags_value image = bags_array(BAGS_DTYPE_FLOAT32, 2, shape, pixels);
+    bags_entry entry = {"image", &image, 1};
+    assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options = usual(BATCH);
+    options.order.selections = &selection;
+    options.epochs = 0;
+    options.threads = options.ahead = 1;
+    options.allocator = NULL;
+    bags_loader *loader = open_loader(reader, &options);
+    for (int i = 0; i < 6; i++)
+        next(loader);
+    uint64_t before = page_faults();
+    for (int i = 0; i < 6; i++)
+        assert_true(next(loader)->tensors[0].size == (size_t)BATCH << 20);
+    assert_true(page_faults() - before < 6 * 1000); /* of 10,240 pages each */
+    bags_loader_close(loader);
+    bags_reader_close(reader);
+}
+
 static void memory_does_not_depend_on_the_length(void **state) {
     (void)state;
     uint64_t used = 0;
@@ -2529,6 +2568,7 @@ int main(void) {
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),
         TEST(the_steady_state_allocates_nothing),
+        TEST(large_batches_are_in_the_same_pages_again),
         TEST(memory_does_not_depend_on_the_length),
         TEST(closing_in_mid_epoch_never_hangs),
         TEST(every_failure_of_memory_and_files_is_reported),

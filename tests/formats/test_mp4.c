@@ -220,7 +220,7 @@ static bool can_encode(const char *type) {
 static bags_view encode(const char *type, size_t frames, size_t height, size_t width,
     const void *data, bags_buffer *buffer) {
     opened codec;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_view blob = {NULL, 0};
     uint64_t shape[4] = {frames, height, width, 3};
     bags_value value = bags_array(BAGS_DTYPE_UINT8, 4, shape, data);
@@ -233,7 +233,7 @@ static bags_view encode(const char *type, size_t frames, size_t height, size_t w
 
 static bags_value decode(bags_view blob, bags_buffer *scratch) {
     opened codec;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_value value;
     assert_int_equal(open_codec(&codec, "mp4", NULL, &err), BAGS_OK);
     if (codec.codec->decode(codec.state, blob, scratch, &value, &err))
@@ -338,7 +338,7 @@ static void a_probe_reports_frames_size_and_rate(void **state) {
         const clip *want = &clips[i];
         bags_view blob = read_clip(want);
         bags_mp4_info info;
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         if (bags_mp4_probe(blob, NULL, &info, &err))
             fail_msg("%s: %s", want->name, err.message);
         if (info.frames != want->frames || info.height != want->height ||
@@ -459,7 +459,7 @@ static void golden_clips_decode_as_ffmpeg_decodes_them(void **state) {
     bags_buffer scratch = {0}, bytes = {0};
     for (size_t i = 0; i < sizeof bags / sizeof *bags; i++) {
         char path[256];
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         snprintf(path, sizeof path, GOLDEN "%s.bag", bags[i].path);
         bag_reader *reader = bag_reader_open(path, NULL, &err);
         if (!reader)
@@ -491,7 +491,7 @@ static void golden_clips_decode_as_ffmpeg_decodes_them(void **state) {
 
 static void assert_range(bags_mp4_reader *reader, bags_value whole, uint64_t start,
     uint64_t stop, uint64_t step, bags_buffer *scratch) {
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_value value;
     size_t size = (size_t)(whole.shape[1] * whole.shape[2] * 3);
     const unsigned char *all = (const unsigned char *)whole.data;
@@ -514,7 +514,7 @@ static void every_range_has_the_frames_of_the_entire_video(void **state) {
     (void)state;
     bags_buffer all = {0}, scratch = {0};
     for (size_t i = 0; i < CLIPS; i++) {
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         if (!can_decode(&clips[i]))
             continue;
         bags_view blob = read_clip(&clips[i]);
@@ -553,7 +553,7 @@ static void a_seek_decodes_from_its_keyframe(void **state) {
     bags_buffer scratch = {0};
     for (size_t i = 0; i < sizeof videos / sizeof *videos; i++) {
         char path[256];
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         bags_value value;
         snprintf(path, sizeof path, VIDEO "%s", videos[i].name);
         bags_view blob = read_file(path);
@@ -586,7 +586,7 @@ static void a_seek_decodes_from_its_keyframe(void **state) {
 
 static void frames_go_into_the_callers_memory(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer all = {0};
     bags_view blob = read_file(VIDEO "mpeg4_odd.mp4");
     bags_value whole = decode(blob, &all);
@@ -668,7 +668,7 @@ static void what_is_encoded_comes_back(void **state) {
                 continue; /* two sizes of each type */
             size_t height = sizes[j][0], width = sizes[j][1], frames = 13;
             bags_mp4_info info;
-            bags_error err = {BAGS_OK, 0, ""};
+            bags_error err = {BAGS_OK, 0, "", 0};
             if (height < types[i].least || width < types[i].least)
                 continue;
             unsigned char *data = make_frames(frames, height, width);
@@ -709,7 +709,7 @@ static void what_is_encoded_comes_back(void **state) {
 /* The order of the boxes, the brand and the settings in the headers. */
 static void default_files_have_the_layout_of_pythons(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer ours_buffer = {0}, theirs_buffer = {0};
     bags_view theirs;
     unsigned char *data = make_frames(4, 32, 48);
@@ -742,7 +742,7 @@ static void no_frames_are_no_bytes(void **state) {
     (void)state;
     bags_buffer buffer = {0}, scratch = {0};
     bags_mp4_info info;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_view blob = encode("mp4", 0, 48, 64, NULL, &buffer);
     assert_int_equal(blob.size, 0);
     bags_value value = decode(blob, &scratch);
@@ -769,7 +769,7 @@ static void *resize_counted(void *user, void *data, size_t old_size, size_t new_
 
 static void a_stream_needs_the_memory_of_the_encoded_video(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer buffer = {0}, whole_buffer = {0};
     bags_view blob, whole;
     size_t frames = 120, size = 240 * 320 * 3;
@@ -796,7 +796,7 @@ static void *resize_to_4096(void *user, void *data, size_t old_size, size_t new_
 
 static void a_buffer_that_cannot_grow_is_out_of_memory(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer buffer = {0};
     bags_view blob = {NULL, 77};
     unsigned char *data = make_frames(60, 64, 64);
@@ -816,7 +816,7 @@ static void a_buffer_that_cannot_grow_is_out_of_memory(void **state) {
 
 static void options_choose_rate_keyframes_and_container(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer small = {0}, large = {0};
     bags_view a, b;
     bags_mp4_options options = {0};
@@ -852,7 +852,7 @@ static void invalid_types_are_rejected(void **state) {
         "mp4(1.23456)", "mp4(15,a-very-long-codec-name)"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         opened codec;
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         assert_int_equal(open_codec(&codec, types[i], NULL, &err), BAGS_ERROR_TYPE);
         assert_int_equal(err.code, BAGS_ERROR_TYPE);
         close_codec(&codec);
@@ -868,7 +868,7 @@ static void an_unknown_encoder_is_an_error_that_names_the_others(void **state) {
     bags_value value = bags_array(BAGS_DTYPE_UINT8, 4, shape, data);
     for (size_t i = 0; i < 2; i++) {
         opened codec;
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         bags_buffer scratch = {0};
         bags_view blob;
         assert_int_equal(open_codec(&codec, types[i], NULL, &err), BAGS_OK);
@@ -897,7 +897,7 @@ static void values_that_are_not_videos_are_rejected(void **state) {
     values[sizeof values / sizeof *values - 1].size = 10;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         opened codec;
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         bags_buffer scratch = {0};
         bags_view blob = {NULL, 77};
         assert_int_equal(open_codec(&codec, "mp4", NULL, &err), BAGS_OK);
@@ -914,7 +914,7 @@ static void values_that_are_not_videos_are_rejected(void **state) {
 static void videos_live_in_a_dataset(void **state) {
     (void)state;
     char path[512];
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_field fields[] = {{"clip", "mp4(29.97)"}, {"takes", "webm[]"}};
     bags_writer_options writer_options = {0};
     bags_reader_options reader_options = {0};
@@ -976,7 +976,7 @@ static void a_damaged_frame_is_named(void **state) {
     bags_buffer written = {0}, scratch = {0};
     unsigned char *data = make_frames(12, 64, 64);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         bags_value value;
         size_t at, size;
         if (!can_encode(types[i]))
@@ -1019,7 +1019,7 @@ static void a_file_truncated_anywhere_is_an_error(void **state) {
             /* A block of its own, so that a read after it shows. */
             unsigned char *part = (unsigned char *)malloc(size);
             bags_view cut = {part, size};
-            bags_error err = {BAGS_OK, 0, ""};
+            bags_error err = {BAGS_OK, 0, "", 0};
             bags_value value;
             memcpy(part, blob.data, size);
             bags_code code = read_all(cut, &scratch, &value, &err);
@@ -1042,7 +1042,7 @@ static void changed_bytes_do_no_harm(void **state) {
         for (int n = 0; n < 60; n++) {
             unsigned char *copy = (unsigned char *)malloc(blob.size);
             bags_view changed = {copy, blob.size};
-            bags_error err = {BAGS_OK, 0, ""};
+            bags_error err = {BAGS_OK, 0, "", 0};
             bags_value value;
             memcpy(copy, blob.data, blob.size);
             for (int k = 0; k < 1 + n % 4; k++) {
@@ -1065,7 +1065,7 @@ static long resident(void) {
 }
 
 static void assert_refused(bags_view blob, bags_code code, const char *text) {
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer scratch = {0};
     bags_value value;
     long before = resident();
@@ -1118,7 +1118,7 @@ static void a_bomb_is_rejected_without_allocating_memory(void **state) {
 
 static void limits_are_options(void **state) {
     (void)state;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_mp4_info info;
     bags_buffer scratch = {0};
     bags_value value;
@@ -1147,7 +1147,7 @@ static void what_is_not_a_video_is_rejected(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         bags_mp4_info info;
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         assert_int_equal(bags_mp4_probe(blob, NULL, &info, &err), BAGS_ERROR_CORRUPT);
     }
 }
@@ -1184,7 +1184,7 @@ static void threads_share_a_codec(void **state) {
     pthread_t threads[4];
     job jobs[4];
     opened codec;
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     bags_buffer scratch = {0};
     bags_view blob = read_file(VIDEO "h264_open_gop.mp4");
     bags_value want = decode(blob, &scratch);
@@ -1207,7 +1207,7 @@ static void more_decoder_threads_give_the_same_frames(void **state) {
     (void)state;
     bags_mp4_options options = {0};
     bags_buffer one = {0}, two = {0};
-    bags_error err = {BAGS_OK, 0, ""};
+    bags_error err = {BAGS_OK, 0, "", 0};
     options.threads = 3;
     for (size_t i = 0; i < CLIPS; i++) {
         if (!can_decode(&clips[i]))

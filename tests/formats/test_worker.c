@@ -83,7 +83,7 @@ static void the_number_of_a_worker_is_found_in_the_environment(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const worker_case *one = &cases[i];
         char text[512];
-        bags_error err = {BAGS_OK, 0, ""};
+        bags_error err = {BAGS_OK, 0, "", 0};
         bags_worker found = {77, 77, "", ""};
         clearenv();
         (void)snprintf(text, sizeof text, "%s", one->variables);

@@ -58,6 +58,65 @@ def an_iteration_is_an_epoch():
     raises(ValueError, lambda: next(loader))
 
 
+def large_batches_are_in_the_same_pages_again():
+    import resource
+
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    image = np.zeros((512, 512), 'f4')
+    with bags.DatasetWriter('x', {'a': 'array(float32,512,512)', 's': 'array(float32,512)[]'}) as writer:
+        for i in range(4):
+            writer.append({'a': image + i, 's': list(image[:20 + 10 * i])})
+    # 40 MiB, which malloc maps anew each time, and about 3 MiB. As many blocks as the loader
+    # has slots and the program holds are needed, whatever the number of batches.
+    rows, pages = [i % 4 for i in range(400)], 43 * 256
+    with bags.Loader('x', 40, rows=rows, threads=1, ahead=1) as loader:
+        for held, count in (1, 30), (3, 10):
+            before = faults()
+            for _ in range(count):
+                batches = [next(loader, None) or next(loader) for _ in range(held)]
+                assert all(len(batch['a']) == 40 for batch in batches)
+            assert faults() - before < 20 * pages, (held, (faults() - before) / pages)
+        del batches
+        before = faults()
+        for _ in range(10):
+            batch = next(loader, None) or next(loader)
+            del batch
+        assert faults() - before < 5 * pages, (faults() - before) / pages
+
+
+def arrays_of_batches_are_the_callers():
+    with bags.DatasetWriter('x', {'n': 'i64', 'a': 'array(float32,64,64)', 's': 'i64[]'}) as writer:
+        for i in range(50):
+            writer.append({'n': i, 'a': np.full((64, 64), i, 'f4'), 's': range(i)})
+    loader = bags.Loader('x', 7, threads=2)
+    batches = [next(loader) for _ in range(5)] + list(loader)
+    del loader
+    gc.collect()
+    for batch in batches:
+        for n, a, s in zip(batch['n'], batch['a'], batch['s']):
+            assert (a == n).all() and s.tolist() == list(range(n))
+        batch['a'] += 1  # they are writable, and no two share memory
+        batch['n'][:] = -1
+    seen = sorted(float(a[0, 0]) for batch in batches for a in batch['a'])
+    assert set(seen) == set(map(float, range(1, 51))), seen
+
+
+def a_child_frees_the_arrays_of_its_parent():
+    with bags.DatasetWriter('x', {'a': 'array(float32,64,64)'}) as writer:
+        for i in range(50):
+            writer.append({'a': np.full((64, 64), i, 'f4')})
+    loader = bags.Loader('x', 3, threads=3)
+    for _ in range(20):
+        batch = next(loader, None)
+        child = os.fork()
+        if child == 0:
+            del batch
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 def an_iterator_continues_until_its_epoch_ends():
     _write('x')
     with bags.Loader('x', 10, fields='n', shuffle=False) as loader:

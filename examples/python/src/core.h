@@ -11,6 +11,7 @@
  *     column.c   Column: a field as one buffer
  *     arrow.c    buffers as structs of Arrow
  *     loader.c   Loader
+ *     pool.c     the memory of its batches
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python
  *     tools.c    functions on datasets, Index
@@ -115,8 +116,7 @@ void free_object(PyObject *self);
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
 /* True with an exception: that of a call of C that returned this, or that of a handler of a
  * signal which ran meanwhile. */
-bool call_failed(
-    State *state, bags_code code, const bags_error *err, PyObject *path);
+bool call_failed(State *state, bags_code code, const bags_error *err, PyObject *path);
 /* A message of C in the words of Python. */
 void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]);
 /* Say where an exception is from: in a note, if a function of the user raised it; otherwise
@@ -207,7 +207,8 @@ typedef struct Written {
     uint64_t length, size;   /* kept when it is closed */
     uint64_t shards, resumed;
     bool running; /* the last shard is not full */
-    double flush_seconds, flushed; /* of a Bag: as in bags_writer_options; the last time */
+    double flush_seconds,
+        flushed;  /* of a Bag: as in bags_writer_options; the last time */
     Arena *spare; /* of one call at a time */
 } Written;
 
@@ -292,6 +293,15 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
     Row *row, size_t slot, size_t item);
 
 /* ---- from other files ---- */
+
+/* The memory of batches. A block is taken, and given back when it is no longer needed, also
+ * after the pool was closed. Free blocks of up to the largest limit are kept. */
+typedef struct Pool Pool;
+Pool *pool_open(void);                    /* NULL if out of memory */
+void *pool_take(Pool *pool, size_t size); /* the same */
+void pool_give(void *data);
+void pool_limit(Pool *pool, size_t size);
+void pool_close(Pool *pool); /* NULL is accepted */
 
 /* msgpack, or a tree: bytes of an object, and the object of a msgpack_object. */
 PyObject *pack(State *state, PyObject *object, bool tree);

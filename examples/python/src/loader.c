@@ -16,6 +16,7 @@ struct Loader {
     PyObject_HEAD State *state;
     PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
+    Pool *pool;          /* of arrays */
     /* One thread at a time. It is `pausing` while it waits for others to close the loader,
      * and handlers of signals may use it. */
     PyThread_type_lock lock;
@@ -319,11 +320,12 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     loader->sampler = Py_NewRef(sampler);
     loader->raised = PyList_New(0);
     loader->lock = PyThread_allocate_lock();
+    loader->pool = pool_open();
     size_t count = (size_t)PyTuple_Size(fields) + 1;
     loader->callbacks = (Callback *)PyMem_Calloc(count, sizeof *loader->callbacks);
     if (!loader->path || !loader->raised)
         return -1;
-    if (!loader->lock || !loader->callbacks)
+    if (!loader->lock || !loader->pool || !loader->callbacks)
         return PyErr_NoMemory(), -1;
     if (options.batch == 0)
         PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
@@ -396,18 +398,31 @@ static PyObject *tensor_items(
     return out;
 }
 
-/* A copy: the memory of the batch is used again. */
+static void give_tensor(PyObject *capsule) {
+    pool_give(PyCapsule_GetPointer(capsule, NULL));
+}
+
+/* A copy: C uses its memory again. */
+static PyObject *tensor_array(Loader *loader, const bags_tensor *tensor) {
+    void *data = tensor->size ? pool_take(loader->pool, tensor->size) : NULL;
+    bags_value value = bags_array(tensor->dtype, tensor->dims, tensor->shape, data);
+    if (!data && tensor->size)
+        return PyErr_NoMemory();
+    if (!data)
+        return new_array(loader->state, NULL, &value, false, true);
+    memcpy(data, tensor->data, tensor->size);
+    OWNED PyObject *owner = PyCapsule_New(data, NULL, give_tensor);
+    if (owner)
+        return new_array(loader->state, owner, &value, true, true);
+    pool_give(data);
+    return NULL;
+}
+
 static PyObject *tensor_object(
-    State *state, const bags_batch *batch, const bags_tensor *tensor, bool text) {
-    PyObject *all;
+    Loader *loader, const bags_batch *batch, const bags_tensor *tensor, bool text) {
     bool listed = tensor->values || tensor->ends;
-    if (listed) {
-        all = tensor_values(state, tensor, text);
-    } else {
-        bags_value value =
-            bags_array(tensor->dtype, tensor->dims, tensor->shape, tensor->data);
-        all = new_array(state, NULL, &value, false, true);
-    }
+    PyObject *all = listed ? tensor_values(loader->state, tensor, text)
+                           : tensor_array(loader, tensor);
     bool windowed = listed && tensor->dims > 1; /* [n, window] */
     if (!all || !(tensor->offsets || windowed))
         return all;
@@ -416,13 +431,19 @@ static PyObject *tensor_object(
     return out;
 }
 
+#define KEPT 6 /* batches, whose memory is kept for later ones */
+
 static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     PyObject *out = PyDict_New();
+    size_t size = 0;
+    for (size_t i = 0; i < batch->count; i++)
+        size += batch->tensors[i].size;
+    pool_limit(loader->pool, KEPT * size);
     const char *texts = PyBytes_AsString(loader->text);
     size_t fields = (size_t)PyBytes_Size(loader->text);
     for (size_t i = 0; out && i < batch->count; i++) {
-        OWNED PyObject *value = tensor_object(
-            loader->state, batch, &batch->tensors[i], i < fields && texts[i]);
+        OWNED PyObject *value =
+            tensor_object(loader, batch, &batch->tensors[i], i < fields && texts[i]);
         if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
             Py_CLEAR(out);
     }
@@ -701,6 +722,8 @@ static bool loader_shut(Loader *loader, bool signals) {
     loader->tokens = NULL;
     loader->turn++;
     WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens));
+    pool_close(loader->pool);
+    loader->pool = NULL;
     loader_unlock(loader);
     return true;
 }
@@ -762,6 +785,7 @@ static void loader_dealloc(PyObject *self) {
     loader_clear(self);
     if (loader->loader)
         return;
+    pool_close(loader->pool);
     if (loader->lock)
         PyThread_free_lock(loader->lock);
     Py_XDECREF(loader->path);

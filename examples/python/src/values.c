@@ -9,12 +9,13 @@ typedef struct Blob {
     PyObject_HEAD PyObject *owner;
     const void *data;
     size_t size;
+    bool writable;
 } Blob;
 
 static int blob_buffer(PyObject *self, Py_buffer *view, int flags) {
     Blob *blob = (Blob *)self;
-    return PyBuffer_FillInfo(
-        view, self, (void *)(uintptr_t)blob->data, (Py_ssize_t)blob->size, 1, flags);
+    return PyBuffer_FillInfo(view, self, (void *)(uintptr_t)blob->data,
+        (Py_ssize_t)blob->size, !blob->writable, flags);
 }
 
 static void blob_dealloc(PyObject *self) {
@@ -80,7 +81,8 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     }
     if (!shape)
         return NULL;
-    if (borrowed && value->size > SMALL)
+    bool shared = borrowed && value->size > SMALL;
+    if (shared)
         data = new_blob(state, owner, value->data, value->size);
     else if (writable)
         data = PyByteArray_FromStringAndSize(
@@ -90,6 +92,8 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
             (const char *)value->data, (Py_ssize_t)value->size);
     if (!data)
         return NULL;
+    if (shared)
+        ((Blob *)data)->writable = writable;
     return PyObject_CallFunctionObjArgs(state->ndarray, shape,
         state->dtypes[value->dtype],
         value->size ? data : NULL, /* numpy demands a byte of every buffer */

@@ -1,0 +1,102 @@
+/*
+ * pool.c - the memory of batches.
+ *
+ * Arrays of a batch own blocks of it, and when an array has gone its block serves a later
+ * batch. malloc would return a large block to the system, and all pages of the next one
+ * would be mapped and cleared anew. Free blocks are kept up to a limit. The pool lives
+ * until the loader and the last block have gone. All calls have the GIL.
+ */
+#include "core.h"
+
+typedef struct Block {
+    struct Block *next; /* of the free ones, which begin with the last one freed */
+    Pool *pool;
+    size_t size; /* of its data, which follows */
+} Block;
+
+#define BLOCK_HEAD 64 /* bytes before the data, which is aligned as for vectors */
+
+struct Pool {
+    Block *free;
+    size_t limit; /* bytes of free blocks, at most */
+    size_t users; /* the loader, and blocks that are not free */
+};
+
+static void leave(Pool *pool) {
+    if (--pool->users == 0)
+        free(pool);
+}
+
+/* Drop the blocks that were freed first, until the others have at most `limit` bytes. */
+static void trim(Pool *pool) {
+    Block **at = &pool->free;
+    for (size_t sum = 0; *at; at = &(*at)->next) {
+        sum += (*at)->size;
+        if (sum > pool->limit)
+            break;
+    }
+    Block *block = *at;
+    *at = NULL;
+    while (block) {
+        Block *next = block->next;
+        free(block);
+        block = next;
+    }
+}
+
+/* Few sizes, so that one block serves tensors of about the same size: 3, 4, 6, 8, 12 ...
+ * times 64. Pages after the data are never written, and need no memory. */
+static size_t block_size(size_t size) {
+    size_t step = BLOCK_HEAD;
+    while (step < size / 4)
+        step *= 2;
+    return (size + step - 1) / step * step;
+}
+
+void *pool_take(Pool *pool, size_t size) {
+    void *made = NULL;
+    size = block_size(size);
+    Block **at = &pool->free;
+    while (*at && (*at)->size != size)
+        at = &(*at)->next;
+    Block *block = *at;
+    if (block) {
+        *at = block->next;
+    } else if (!posix_memalign(&made, BLOCK_HEAD, BLOCK_HEAD + size)) {
+        block = (Block *)made;
+        block->pool = pool;
+        block->size = size;
+    }
+    if (!block)
+        return NULL;
+    pool->users++;
+    return (unsigned char *)(void *)block + BLOCK_HEAD;
+}
+
+void pool_give(void *data) {
+    Block *block = (Block *)(void *)((unsigned char *)data - BLOCK_HEAD);
+    Pool *pool = block->pool;
+    block->next = pool->free;
+    pool->free = block;
+    trim(pool);
+    leave(pool);
+}
+
+void pool_limit(Pool *pool, size_t size) {
+    pool->limit = size > pool->limit ? size : pool->limit;
+}
+
+Pool *pool_open(void) {
+    Pool *pool = (Pool *)calloc(1, sizeof *pool);
+    if (pool)
+        pool->users = 1;
+    return pool;
+}
+
+void pool_close(Pool *pool) {
+    if (!pool)
+        return;
+    pool->limit = 0;
+    trim(pool);
+    leave(pool);
+}
