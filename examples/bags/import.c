@@ -653,8 +653,7 @@ const command command_import = {"import", "a dataset from another format", "SRC 
     "SRC is a file, a directory of files that belong together, or a "
     "pattern such as 'train-*.tar', of which only the last part contains "
     "a star. Encoded values are stored as they are. "
-    "formats/import/README.md lists the formats, and their fields, in whose "
-    "names characters that file names cannot have become _.\n"
+    "formats/import/README.md lists the formats and their fields.\n"
     "--type converts text to numbers and msgpack (from JSON), lists of numbers to "
     "arrays, and the text of CSV; other bytes must be a blob of the type.\n"
     "What was imported before a failure is kept: continue with --resume.\n",
