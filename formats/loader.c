@@ -1867,9 +1867,9 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const format_rule rules[] = {
         {o->order.in_order, "sampler and in_order are mutually exclusive"},
         {o->order.chunk > 0, "sampler and chunk are mutually exclusive"},
-        {o->order.weights, "sampler and weights are mutually exclusive"},
+        {o->order.weights != NULL, "sampler and weights are mutually exclusive"},
         {o->order.take > 0, "sampler and take are mutually exclusive"},
-        {o->order.selections, "sampler and selections are mutually exclusive"},
+        {o->order.selections != NULL, "sampler and selections are mutually exclusive"},
         {o->order.replacement, "sampler and replacement are mutually exclusive"},
         {l->tokens && l->tokens->packed,
             "sampler and packed rows are mutually exclusive"},
