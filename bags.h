@@ -13762,7 +13762,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_USER
 #undef BAGI_VALUE_ALIGN
 #undef BAGI_WINDOWS_PATHS
-#undef BAGI_WRITER_ERR
+#undef BAGI_WORKERS_TRIED
 #undef BAGI_ZERO
 #ifdef BAGS_NO_WRITER
 #undef bagi_bytes_encode
