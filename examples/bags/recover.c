@@ -95,8 +95,13 @@ static const char *parsed_set;
 
 static void explain_set(void) { failure_prefix("--set %s: ", parsed_set); }
 
-/* The values of --set, as the types of their fields, which any shard has. */
+/* The values of --set, as the types of their fields, which any shard has. They refer to
+ * the JSON and to what it was read with, which live until the end of the program. */
 static void read_sets(const char *path) {
+    static bags_entry *entries;
+    static bags_value *values;
+    static value_reader *readings;
+    static json_object **parsed;
     bags_reader_options how = {0};
     how.unfinished = BAGS_UNFINISHED_READ;
     how.allow_gaps = true;
@@ -104,8 +109,10 @@ static void read_sets(const char *path) {
     must_open(reader);
     size_t count;
     const bags_field *fields = bags_reader_fields(reader, &count);
-    bags_entry *entries = (bags_entry *)allocate(sets.count, sizeof *entries);
-    bags_value *values = (bags_value *)allocate(sets.count, sizeof *values);
+    entries = (bags_entry *)allocate(sets.count, sizeof *entries);
+    values = (bags_value *)allocate(sets.count, sizeof *values);
+    readings = (value_reader *)allocate(sets.count, sizeof *readings);
+    parsed = (json_object **)allocate(sets.count, sizeof *parsed);
     for (size_t i = 0; i < sets.count; i++) {
         const char *word = sets.words[i], *json = strchr(word, '=');
         if (!json)
@@ -121,12 +128,11 @@ static void read_sets(const char *path) {
         for (size_t k = 0; k < i; k++)
             if (!strcmp(entries[k].field, name))
                 usage("--set: two values for field \"%s\"", name);
-        value_reader *reading = (value_reader *)allocate(1, sizeof *reading);
-        reading->directory = ".";
+        readings[i].directory = ".";
         parsed_set = word;
         on_failure = explain_set;
-        values[i] = value_parse(
-            reading, fields[at].type, json_read(json + 1, strlen(json + 1)));
+        parsed[i] = json_read(json + 1, strlen(json + 1));
+        values[i] = value_parse(&readings[i], fields[at].type, parsed[i]);
         on_failure = NULL;
         entries[i] = (bags_entry){name, &values[i], 1};
     }

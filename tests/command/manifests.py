@@ -126,7 +126,6 @@ BAD = [
     ('base64 for URLs', _with(r={'base64': '-_-_'}), '"r"'),
     ('base64 with bits left', _with(r={'base64': 'AB=='}), '"r"'),
     ('base64 with U+0000', _with(r={'base64': 'AA\0A'}), '"r"'),
-    ('from an unknown kind', _with(r={'from': 'm.jsonl'}), '"r"'),
     ('from nothing', _with(r={'from': 'no/such.npy'}), '"r"'),
     ('too deep', _text('"x"', '[' * 600 + ']' * 600), 'deep'),
     ('much too deep', _text('"x"', '[' * 200000), 'deep'),
