@@ -13662,18 +13662,14 @@ BAGI_COLD static bags_code bagi_checksum_standalone(
     return code;
 }
 
-BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_OPTIONS(bags_checksum_options, options);
-    bags_checksum_report done = {0, 0, 0, 0};
+BAGI_COLD static bags_code bagi_checksum(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *done, bags_error *err) {
     bags_reader_options reading = BAGI_ZERO;
     bags_reader *reader = NULL;
     bagi_checksumming work = BAGI_ZERO;
     bagi_env env = bagi_env_of(&options->env);
     work.options = options;
-    work.report = &done;
+    work.report = done;
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
     reading.allow_gaps = true;
@@ -13696,6 +13692,16 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         bagi_dir_free(&dir);
     }
     bags_reader_close(reader);
+    return code;
+}
+
+BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_checksum_options, options);
+    bags_checksum_report done = {0, 0, 0, 0};
+    bags_code code = bagi_checksum(path, options, &done, err);
     if (report)
         *report = done;
     return code;

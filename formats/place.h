@@ -25,33 +25,35 @@ static inline int format_see_entry(void *user, const char *name) {
     return seen->record && seen->bag ? EEXIST : 0;
 }
 
-/* True if a directory has the files of a dataset: spec.json by itself may be anything. It
- * is listed only if it has one. */
-static inline bool format_has_dataset(const bags_io *io, const char *directory) {
+/* True if a directory, or its shard with the first number, has the files of a dataset:
+ * spec.json by itself may be anything. It is listed only if it has one. */
+static inline bool format_has_dataset(
+    const bags_io *io, const char *directory, bool in_shard) {
     static const char *const records[] = {"", ".partial", ".derived"};
     format_entries seen = {false, false};
     bags_path_kind kind = BAGS_PATH_NONE;
     char path[FORMAT_PATH];
+    const char *record = in_shard ? "000000/spec.json" : "spec.json";
     for (size_t i = 0; i < 3 && kind != BAGS_PATH_FILE; i++)
-        if (format_path(path, directory, "spec.json", records[i], NULL) ||
+        if (format_path(path, directory, record, records[i], NULL) ||
             io->kind(io->user, path, &kind))
             return false;
-    return kind == BAGS_PATH_FILE && io->list &&
-           io->list(io->user, directory, format_see_entry, &seen) == EEXIST;
+    if (kind != BAGS_PATH_FILE || !io->list ||
+        (in_shard && format_path(path, directory, "000000", "", NULL)))
+        return false;
+    return io->list(io->user, in_shard ? path : directory, format_see_entry, &seen) ==
+           EEXIST;
 }
 
-/* The same, or a shard with the first number. */
 static inline bool format_is_dataset(const bags_io *io, const char *directory) {
-    char shard[FORMAT_PATH];
-    return format_has_dataset(io, directory) ||
-           (!format_path(shard, directory, "000000", "", NULL) &&
-               format_has_dataset(io, shard));
+    return format_has_dataset(io, directory, false) ||
+           format_has_dataset(io, directory, true);
 }
 
 /* Replace a path by that of the directory that contains it, which is shorter if no link is on
  * the way. False at the top. */
 static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
-    char up[FORMAT_PATH], front[FORMAT_PATH];
+    char up[FORMAT_PATH];
     bags_identity here, there, shorter;
     size_t size = strlen(path);
     if (format_path(up, path, "..", "", NULL) || !io->identify ||
@@ -59,16 +61,17 @@ static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
         io->identify(io->user, NULL, up, &there) ||
         (here.device == there.device && here.inode == there.inode))
         return false;
-    memcpy(front, path, size + 1);
-    while (size > 0 && front[size - 1] != '/')
+    memcpy(up, path, size + 1);
+    while (size > 0 && up[size - 1] != '/')
         size--;
-    front[size > 1 ? size - 1 : size] = 0;
+    up[size > 1 ? size - 1 : size] = 0;
     if (size == 0)
-        memcpy(front, ".", 2);
-    bool same = strcmp(path, ".") != 0 &&
-                !io->identify(io->user, NULL, front, &shorter) &&
+        memcpy(up, ".", 2);
+    bool same = strcmp(path, ".") != 0 && !io->identify(io->user, NULL, up, &shorter) &&
                 shorter.device == there.device && shorter.inode == there.inode;
-    memcpy(path, same ? front : up, FORMAT_PATH);
+    if (!same && format_path(up, path, "..", "", NULL))
+        return false;
+    memcpy(path, up, strlen(up) + 1);
     return true;
 }
 

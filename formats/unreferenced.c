@@ -10,7 +10,7 @@
 #include "private.h"
 
 #define UNREF_WORDS ((size_t)1 << 21) /* of bits: 16 MiB for all fields */
-#define UNREF_AHEAD 4096              /* datapoints whose refs are requested at once */
+#define UNREF_AHEAD 1024              /* datapoints whose refs are requested at once */
 
 typedef struct unref_field {
     /* In one shard: */
