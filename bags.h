@@ -5568,9 +5568,9 @@ static const struct bagi_known {
 /* Make a name the one that was probably meant, if it is closer than the one before. */
 static void bagi_closer(bags_view word, bags_view name, const char *also,
     bags_view *closest, size_t *distance) {
-    size_t far = bags_word_distance(word, name, also);
-    if (far < *distance) {
-        *distance = far;
+    size_t edits = bags_word_distance(word, name, also);
+    if (edits < *distance) {
+        *distance = edits;
         *closest = name;
     }
 }

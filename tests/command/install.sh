@@ -110,7 +110,8 @@ all_formats() {
 needed() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
 
 # libbags needs libc and its libm alone, a format's library libbags and its own libraries.
-needs_libc() { ! needed "$1" | grep -q -v -x -e libc.so.6 -e libm.so.6; }
+# The loader of libc finds variables of threads.
+needs_libc() { ! needed "$1" | grep -q -v -x -e libc.so.6 -e libm.so.6 -e 'ld-linux.*'; }
 needs_libbags() {
     local name
     for name in $(formats); do

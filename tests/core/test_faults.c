@@ -513,10 +513,10 @@ static bool finish_pieces(piece_world *w, bool resume, uint64_t again) {
         if (tries == 0)
             w->device.files.fail_at = 0;
     }
-    /* Nothing remained; or the first try was killed when it had finished. */
+    /* Nothing remained; or what failed had finished. */
     if (code == BAGS_ERROR_MISSING && !p->certain_length && !p->certain_items)
         code = BAGS_OK;
-    if (code == BAGS_ERROR_EXISTS && again && resume)
+    if (code == BAGS_ERROR_EXISTS && resume)
         code = BAGS_OK;
     if (code)
         fail_msg("%s: %s", resume ? "resume" : "recover", said.message);
