@@ -10,7 +10,7 @@
 #include "private.h"
 
 #define UNREF_WORDS ((size_t)1 << 21) /* of bits: 16 MiB for all fields */
-#define UNREF_AHEAD 1024              /* datapoints whose refs are requested at once */
+#define UNREF_AHEAD 4096              /* datapoints whose refs are requested at once */
 
 typedef struct unref_field {
     /* In one shard: */
@@ -32,7 +32,7 @@ typedef struct unref {
     uint64_t start, window; /* first blob of the window, and how many it has */
     uint64_t requested;     /* the refs before this datapoint were requested */
     bags_row row;
-    bags_buffer memory[2], bits, blob;
+    bags_buffer memory[2], bits, blob, ahead;
     bags_error *err;
 } unref;
 
@@ -64,8 +64,11 @@ static void unref_mark(unref *u, unref_field *field, const bags_ref *ref) {
 static bags_code unref_scan(unref *u, const bags_shard *shard,
     void (*each)(unref *u, unref_field *field, const bags_ref *ref)) {
     static const bags_select none = {0, false, 0, 0, 0};
-    uint64_t length = bags_reader_length(u->reader), ahead[UNREF_AHEAD];
+    uint64_t length = bags_reader_length(u->reader);
     bool far = u->env->io && u->env->io->read_many;
+    if (far && bags_buffer_reserve(&u->ahead, UNREF_AHEAD * sizeof(uint64_t), u->err))
+        return BAGS_ERROR_MEMORY;
+    uint64_t *ahead = (uint64_t *)(void *)u->ahead.data;
     for (uint64_t i = shard->start; i < shard->start + shard->length; i++) {
         bags_code code = BAGS_OK;
         if (far && i >= u->requested) {
@@ -203,7 +206,8 @@ bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool
     u.reader = reader;
     u.env = env ? env : &local;
     u.err = err ? err : &ignored;
-    u.bits = u.blob = u.memory[0] = u.memory[1] = bags_buffer_of(u.env->allocator);
+    u.bits = u.blob = u.ahead = u.memory[0] = u.memory[1] =
+        bags_buffer_of(u.env->allocator);
     bags_code code = bags_reader_info(reader, &info, fields, u.err);
     if (code)
         return code;
@@ -232,6 +236,7 @@ bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool
         code = bags_reader_check(reader, u.err);
     bags_buffer_free(&u.bits);
     bags_buffer_free(&u.blob);
+    bags_buffer_free(&u.ahead);
     bags_buffer_free(&u.memory[0]);
     bags_buffer_free(&u.memory[1]);
     bags_row_free(&u.row);
