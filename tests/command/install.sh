@@ -290,7 +290,7 @@ no_formats() {
     # shellcheck disable=SC2046
     (cd / && gcc "$dir/main.c" $(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs bags) \
         -o "$dir/plain") && works "$dir/plain" "$lib" && needs_libc "$lib/libbags.so" &&
-        { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^libc\.' -e '^libm\.' -e '^libjson-c\.' -e '^libz\.'; }
+        { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^ld-linux' -e '^libc\.' -e '^libm\.' -e '^libjson-c\.' -e '^libz\.'; }
 }
 
 # The command opens libraries of formats in ../lib and in LIBDIR.
