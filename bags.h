@@ -1181,8 +1181,8 @@ BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
 
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer with any_type does, for fields in any order, to `out`, which is grown
- * as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
+/* Write spec.json as a writer with any_type does, for fields in any order, to `out`,
+ * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
  * returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
@@ -1218,7 +1218,8 @@ typedef struct bags_writer_options {
 
 /*
  * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
- * they are sorted by name, with complete types: see bags_type_complete. Parent directories are created as needed.
+ * they are sorted by name, with complete types: see bags_type_complete. Parent
+ * directories are created as needed.
  *
  * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of the
  * four shard numbers nonzero): path/000000, ... are created when their first datapoint
@@ -1373,9 +1374,9 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  * (a resumed one: from the first blob of the shard that it continues); those of a
  * refused datapoint are used again. A number of another shard than the one being
  * written is BAGS_ERROR_RANGE: then append the value itself, and call
- * bags_writer_clear. The items of a sequence
- * must have successive numbers: bags_again(first), bags_again(first + 1), ..., and new
- * items can only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ * bags_writer_clear. The items of a sequence must have successive numbers:
+ * bags_again(first), bags_again(first + 1), ..., and new items can only follow the last
+ * blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
@@ -2741,7 +2742,8 @@ BAGI_COLD static int bagi_local_advise(BAGI_USER, void *file, const void *map,
         (result) = (call);                                                             \
     } while ((result) < 0 && errno == EINTR)
 
-/* An uncontended lock needs no system call. False if the system lacks memory or another resource. */
+/* An uncontended lock needs no system call. False if the system lacks memory or another
+ * resource. */
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     return pthread_mutex_init(mutex, NULL) == 0;
 }
