@@ -52,14 +52,14 @@ pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
 with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
 WITH := $(call with,BAGS_WITH,$(BUILT)) $(if $(MODULES),-DBAGS_MODULES=1) $(call with,COMMAND_WITH,$(OPTIONAL))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
-INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
+INCLUDES := -I. -Iformats -Iformats/load -Iformats/storage -Iformats/data -Iformats/import $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
 TEST_INCLUDES := -Itests/lib $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
 LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(OPTIONAL) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
 
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
-of_format = $(call objects,$1,$(patsubst %,formats/%.c,$2 $(PARTS_$2)))
+of_format = $(call objects,$1,$(filter $(call in_folders,$2 $(PARTS_$2)),$(FORMAT_FILES)))
 # What the importers share.
 IMPORT := formats/import/import.o
 programs = $(patsubst %.c,$B/%,$(filter-out $(patsubst %,$1%.c,$(subst /,_,$(MISSING))),$(wildcard $1*.c)))
@@ -69,7 +69,7 @@ INSTALLED := $(COMMAND:$B/%=$B/installed/%)
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of two tests replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache),$(call programs,tests/core/test_) $(call programs,tests/formats/test_)))
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache),$(foreach d,core formats formats/load formats/storage formats/data formats/import,$(call programs,tests/$d/test_))))
 FUZZERS := $(call programs,tests/fuzz/fuzz_)
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
@@ -180,7 +180,7 @@ $(INSTALLED): private OWN = $(call EXPORTED,$(LIBDIR:%=:$(abspath $(LIBDIR))))
 $(foreach f,$(MODULES),$(eval $(call shared,$f): $(call of_format,$B,$f)))
 $(SHARED): private OWN = -shared
 # These replace calls of libc, in these tests alone and, preloaded, in another program.
-$B/tests/core/test_system $B/tests/formats/test_cache: $B/tests/lib/system/shim.o $B/tests/lib/system/full_sync.o $B/tests/lib/system/shim.so
+$B/tests/core/test_system $B/tests/formats/storage/test_cache: $B/tests/lib/system/shim.o $B/tests/lib/system/full_sync.o $B/tests/lib/system/shim.so
 $B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 

@@ -3,12 +3,12 @@
  * are encoded as PNG, and both are decoded when they are read, the photographs
  * at a quarter of their size.
  *
- *     cc 06_images.c ../formats/jpeg.c ../formats/png.c -ljpeg -lpng \
+ *     cc -I.. 06_images.c ../formats/jpeg.c ../formats/png.c -ljpeg -lpng \
  *         -o 06_images && ./06_images album photo1.jpg photo2.jpg
  */
 #define BAGS_IMPLEMENTATION
 #include "../bags.h"
-#include "../formats/formats.h"
+#include "../formats/codecs.h"
 #include <stdio.h>
 
 enum { PHOTO_MAX = 1 << 24, SMALL_MAX = 1 << 20 };

@@ -6,13 +6,14 @@
  * again, it continues there, and its losses are the same to the last bit. The dataset is
  * what `make demo` writes.
  *
- *     cc 08_train.c ../formats/loader.c ../formats/order.c ../formats/warp.c \
- *         ../formats/resample.c ../formats/jpeg.c -ljpeg -lm -pthread -o 08_train
+ *     cc -I.. -I../formats 08_train.c ../formats/load/loader.c ../formats/load/order.c \
+ *         ../formats/load/warp.c ../formats/load/resample.c ../formats/jpeg.c -ljpeg -lm \
+ *         -pthread -o 08_train
  *     ./08_train balls balls.state
  */
 #define BAGS_IMPLEMENTATION
 #include "../bags.h"
-#include "../formats/formats.h"
+#include "../formats/load/load.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

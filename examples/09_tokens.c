@@ -4,12 +4,13 @@
  * The second training stops half way, as if it were killed, and continues from the weights
  * and the 64 bytes of the loader's state: its losses are the same to the last bit.
  *
- *     cc 09_tokens.c ../formats/tokens.c ../formats/loader.c ../formats/order.c \
- *         ../formats/warp.c -lm -pthread -o 09_tokens && ./09_tokens ../LICENSE paragraphs
+ *     cc -I.. -I../formats 09_tokens.c ../formats/load/tokens.c ../formats/load/loader.c \
+ *         ../formats/load/order.c ../formats/load/warp.c -lm -pthread -o 09_tokens
+ *     ./09_tokens ../LICENSE paragraphs
  */
 #define BAGS_IMPLEMENTATION
 #include "../bags.h"
-#include "../formats/loader.h"
+#include "../formats/load/load.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

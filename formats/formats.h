@@ -1,14 +1,14 @@
 /*
  * formats.h - codecs, a data loader, and other storage for bags.h.
  *
- *     codecs.h   JPEG, PNG, NumPy, MessagePack, video
- *     loader.h   indexes of keys, shuffled orders, batches of tensors, resized images
- *     storage.h  zip and tar files, web servers, S3
- *     data.h     versions of datasets that copy no data
+ *     codecs.h            JPEG, PNG, NumPy, MessagePack, video
+ *     load/load.h         shuffled orders, batches of tensors, resized images
+ *     storage/storage.h   zip and tar files, web servers, S3
+ *     data/datasets.h     versions of datasets that copy no data, indexes of keys, SQL
  *
  * Include this header, or those that you need. Each subject is one file, on one library
  * at most, which the headers list: compile the files that you need with your program.
- * They need bags.h and these headers in the include path, but not each other.
+ * Includes name no folder: these folders are in the include path, or all files in one.
  *
  * What bags.h states about errors, ownership, threads and untrusted files holds
  * here, too. No function prints, ends the program or keeps anything between
@@ -19,8 +19,8 @@
 #define BAGS_FORMATS_H
 
 #include "codecs.h"
-#include "data.h"
-#include "loader.h"
+#include "datasets.h"
+#include "load.h"
 #include "storage.h"
 
 #endif /* BAGS_FORMATS_H */

@@ -5,9 +5,11 @@
 #define BAGS_FORMATS_IMAGES_H
 
 #include "codecs.h"
-#include "private.h"
+#include "values.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
+#include <string.h>
 
 /* ---- errors of libjpeg and libpng ---- */
 

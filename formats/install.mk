@@ -5,7 +5,7 @@ INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(COMPILE) $(WITH)' | cmp -s -
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
 	$(BUILD) install-built B=$(INSTALL_B)
 install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
-	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
+	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$f:$(call of_format,$B,$f):$(strip $(PKG_$f))')
 
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
 	@formats/install.sh uninstall $(ALL_FORMATS)

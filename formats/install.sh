@@ -2,7 +2,7 @@
 # What `make install` and `make uninstall` run. The environment variables PREFIX, LIBDIR
 # and DESTDIR set where.
 #
-#     formats/install.sh install BUILD COMPILER LIBS COMMAND 'FORMAT PACKAGE...'...
+#     formats/install.sh install BUILD COMPILER LIBS COMMAND 'FORMAT:OBJECT...:PACKAGE...'...
 #     formats/install.sh uninstall FORMAT...
 #
 # libbags contains bags.h and the formats that need no library, and needs libc and its
@@ -16,7 +16,7 @@ absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
 what=$1
 shift
-headers='formats.h codecs.h loader.h storage.h data.h import/import.h'
+headers='formats.h codecs.h load/load.h storage/storage.h data/datasets.h import/import.h'
 prefix=$(absolute "${PREFIX:-/usr/local}") libdir=$(absolute "${LIBDIR:-${PREFIX:-/usr/local}/lib}")
 to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
 version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
@@ -59,15 +59,15 @@ install_all() {
     done
     core="$build/pic/bags.o $build/formats/import/import.o"
     for format; do
-        case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
+        case $format in *:) format=${format%:} core="$core ${format#*:}" ;; esac
     done
     # shellcheck disable=SC2086
     library bags '' $core
     for format; do
-        # shellcheck disable=SC2046
-        case $format in *' '*)
-            library "$(library_name "${format%% *}")" "${format#* }" $(objects "${format%% *}") ;;
-        esac
+        case $format in *:) continue ;; esac
+        packages=${format##*:} format=${format%:*}
+        # shellcheck disable=SC2086
+        library "$(library_name "${format%%:*}")" "$packages" ${format#*:}
     done
     [ -n "$command" ] || return 0
     install -d "$to/bin" "$to/share/man/man1"
@@ -85,12 +85,6 @@ install_all() {
     "$command" help zsh >"$build/completion"
     install -m 644 "$build/completion" "$to/share/zsh/site-functions/_bags"
     echo 'installed bags, the command'
-}
-
-# Of a format; http has a second file.
-objects() {
-    echo "$build/formats/$1.o"
-    [ "$1" != http ] || echo "$build/formats/s3.o"
 }
 
 # libbags-import-zarr from import/zarr.

@@ -17,6 +17,7 @@
  *
  * libjpeg reports an error by a jump: see images.h.
  */
+#include "blocks.h"
 #include "images.h"
 
 #include <limits.h>

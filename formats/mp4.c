@@ -32,11 +32,14 @@
  * FFmpeg prints through a logger that belongs to the program, which is not
  * changed here: our own contexts lower the level of their messages instead.
  */
+#include "blocks.h"
 #include "codecs.h"
-#include "private.h"
+#include "values.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -15,7 +15,8 @@
  * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
  */
 #include "codecs.h"
-#include "private.h"
+#include "text.h"
+#include "values.h"
 
 #include <msgpack.h>
 

@@ -22,7 +22,8 @@
  * objects, headers above 1 MiB, and a size that contradicts the header.
  */
 #include "codecs.h"
-#include "private.h"
+#include "text.h"
+#include "values.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-# PKG_x are the pkg-config names of the libraries that formats/x.c needs. A format
-# without one is part of libbags.
+# PKG_x are the pkg-config names of the libraries that x.c needs, in formats/ or a folder of
+# it. A format without one is part of libbags.
 
 PKG_jpeg := libjpeg
 PKG_png := libpng
@@ -20,7 +20,10 @@ PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 
-ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c $(PARTS_http:%=formats/%.c),$(wildcard formats/*.c formats/import/*.c)))
+FORMAT_FILES := $(filter-out %/import.c,$(wildcard formats/*.c formats/*/*.c))
+# The folders are not in the names of formats, but import/ is.
+in_folders = $(foreach f,$1,formats/$f.c formats/load/$f.c formats/storage/$f.c formats/data/$f.c)
+ALL_FORMATS := $(filter-out $(PARTS_http),$(foreach f,$(FORMAT_FILES:formats/%.c=%),$(if $(filter import/%,$f),$f,$(notdir $f))))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))

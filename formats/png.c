@@ -15,6 +15,7 @@
  *
  * libpng reports an error by a jump: see images.h.
  */
+#include "blocks.h"
 #include "images.h"
 
 #include <stdlib.h>

@@ -5,8 +5,9 @@
 #ifndef BAGS_FORMATS_UNZIP_H
 #define BAGS_FORMATS_UNZIP_H
 
-#include "private.h"
+#include "bags.h"
 
+#include <inttypes.h>
 #include <zip.h>
 
 /* Deflate makes at most this number of bytes of one. */

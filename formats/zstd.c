@@ -23,9 +23,13 @@
  * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
  * another dictionary; a dictionary without a number; zstd in zstd.
  */
+#include "blocks.h"
 #include "codecs.h"
-#include "private.h"
+#include "values.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 #include <zdict.h>
 #include <zstd.h>
 

@@ -16,7 +16,7 @@ flags="-O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic"
 flags="$flags -fkeep-inline-functions -fkeep-static-functions"
 make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=coverage CC_coverage=gcc \
     FLAGS_coverage="$flags" \
-    all programs NAMES="$(basename -a -s .c tests/*/test_*.c tests/fuzz/fuzz_*.c | xargs)" || exit
+    all programs NAMES="$(basename -a -s .c tests/*/test_*.c tests/*/*/test_*.c tests/fuzz/fuzz_*.c | xargs)" || exit
 find "$build" -name '*.gcda' -delete
 
 # part NAME COMMAND...
@@ -45,7 +45,7 @@ chmod +x "$build/command"
 # What takes longest comes first; an eighth of the images of disks has all lines.
 part test_power "$build/tests/core/test_power" 8
 [ ! -x "$build/bags" ] || part command tests/command/command.sh "$build/command"
-for source in tests/*/test_*.c; do
+for source in tests/*/test_*.c tests/*/*/test_*.c; do
     name=$(basename "$source" .c)
     program=$build/${source%.c}
     [ ! -x "$program" ] || [ "$name" = test_power ] || part "$name" "$program"

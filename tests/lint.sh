@@ -102,8 +102,7 @@ windows() { # windows LINE...: a file of these lines
 
 # What is there of the formats, and how to compile them.
 read -r -d '' -a flags < <(make -s print-formats | sed -n '1s/ -I\. / /p')
-formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p' |
-    sed 's|formats/import_|formats/import/|; s|formats/http.c|& formats/s3.c|'; echo formats/import/import.c)
+formats=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed 's/\.o$/.c/')
 examples=$(ls examples/*.c examples/bags/*.c examples/demo/*.c | grep -v _mpi.c)
 pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json-c)
 
@@ -128,7 +127,7 @@ everything_formats() {
     local file except failed=0
     for file in $formats; do
         except=
-        [ "$file" != formats/http.c ] || except=-Wno-disabled-macro-expansion
+        [ "$file" != formats/storage/http.c ] || except=-Wno-disabled-macro-expansion
         everything "$1" c c99 $everything_formats $except \
             "${flags[@]/#-I\/usr/-isystem/usr}" -I. "$file" || failed=1
     done
@@ -141,9 +140,8 @@ everything_formats() {
 told='-Dbags_fail(err,code,...)=((bags_fail)(err,code,__VA_ARGS__),(code))'
 print='-Dbagi_print(memory,err,...)=((void)snprintf(NULL,0,__VA_ARGS__),bagi_copy_text(memory,"",0,err))'
 tell() {
-    mkdir -p "$dir/told/formats/import"
-    cp formats/*.[ch] "$dir/told/formats"
-    cp formats/import/*.[ch] "$dir/told/formats/import"
+    mkdir -p "$dir/told"
+    cp -r formats "$dir/told"
     sed -E 's/^(BAGS_API .*)\bbags_fail\(/\1(bags_fail)(/
         s/^(static char \*)bagi_print\(/\1(bagi_print)(/
         s/^(static .*)\b(bagi_(alloc|alloc_raw|free|copy_text|free_text))\(/\1(\2)(/' bags.h >"$dir/told/bags.h"
@@ -321,10 +319,10 @@ analysers() {
             case $file in
             */msgpack.c)
                 cell "gcc-12 -fanalyzer $file, in parts, one of them not to its end" \
-                    fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/formats" ;;
+                    fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/${file%/*}" ;;
             */archive.c | */numpy.c)
                 cell "gcc-12 -fanalyzer $file, in parts" \
-                    fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/formats" ;;
+                    fanalyzer_parts gcc-12 "$dir/told/$file" "-I$dir/told/${file%/*}" ;;
             *) cell "gcc-12 -fanalyzer $file" fanalyzer gcc-12 "$dir/told/$file" -O1 ;;
             esac
         done

@@ -201,7 +201,7 @@ test_program() {
 # program_of FLAVOUR NAME: the path of a test program.
 program_of() {
     local source
-    source=$(echo tests/*/"$2".c)
+    source=$(ls tests/*/"$2".c tests/*/*/"$2".c 2>/dev/null)
     echo "build/$1/${source%.c}"
 }
 
@@ -224,7 +224,7 @@ part_of() {
 # is a subset, of that alone.
 test_names() {
     local source name
-    for source in tests/core/test_*.c tests/formats/test_{archive,image,index,loader,numpy,resample,warp}.c; do
+    for source in tests/core/test_*.c tests/formats/test_{image,numpy}.c tests/formats/*/test_{archive,index,loader,resample,warp}.c; do
         name=${source##*/test_}
         name=${name%.c}
         case " ${subset:-$name} " in *" $name "*) ;; *) continue ;; esac

@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE=1
 unset MAKEFLAGS MAKELEVEL
 
 # What a part needs is built first: FLAVOUR:all is what `make all` builds, FLAVOUR:x
-# is build/FLAVOUR/tests/*/x. A part that needs a program that cannot be built is skipped.
+# is build/FLAVOUR/tests/**/x. A part that needs a program that cannot be built is skipped.
 # The longest come first.
 parts() {
     cat <<'END'
@@ -43,9 +43,9 @@ check | asan/test_power | asan:test_power         | build/asan/tests/core/test_p
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh
-check | http           | release:all release:bench_http | tests/formats/http.sh build/release
+check | http           | release:all release:bench_http | tests/formats/storage/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
-check | pillow         |                           | tests/formats/pillow.py
+check | pillow         |                           | tests/formats/load/pillow.py
 check | footprint      |                           | tests/bench/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:speed             | build/release/tests/bench/speed --small --folder build/bench-small
 check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=5 build/asan/tests/core/test_pairs
@@ -61,12 +61,12 @@ soak  | kills          | release:all               | /usr/bin/python3 tests/comm
 END
 }
 
-# Every tests/*/test_*.c and tests/fuzz/fuzz_*.c states in its first lines in which
+# Every test_*.c of tests/ and tests/fuzz/fuzz_*.c states in its first lines in which
 # flavours a tier runs it. Usually `test` runs it under the sanitizers and `check` without
 # them; if it takes long under the sanitizers, the other way round.
 programs() {
     local source name words lines flavours tier
-    for source in tests/core/test_{pairs,faults,hooks,live,system,threads}.c tests/*/test_*.c tests/fuzz/fuzz_*.c; do
+    for source in tests/core/test_{pairs,faults,hooks,live,system,threads}.c tests/*/test_*.c tests/formats/*/test_*.c tests/fuzz/fuzz_*.c; do
         name=$(basename "$source" .c)
         words=
         case $name in fuzz_*) words=tests/fuzz/corpus/${name#fuzz_} ;; esac

@@ -48,7 +48,7 @@
 #endif
 
 #include "../../bags.h"
-#include "../../formats/data.h"
+#include "datasets.h"
 
 #include <json-c/json.h>
 #include <stdio.h>

@@ -21,8 +21,11 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "files.h"
+#include "formats.h"
+#include "random.h"
+#include "text.h"
+#include "unreferenced.h"
 
 #include <pthread.h>
 

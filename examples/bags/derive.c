@@ -5,8 +5,8 @@
 
 #include <errno.h>
 
-#include "../../formats/formats.h"
-#include "../../formats/place.h"
+#include "formats.h"
+#include "place.h"
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,

@@ -17,7 +17,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/private.h"
+#include "files.h"
 
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
 #define MAX_SMALL 64   /* elements of arrays that are in the line by default */

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/place.h"
+#include "place.h"
 
 /* ---- paths ---- */
 

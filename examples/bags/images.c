@@ -10,8 +10,9 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "files.h"
+#include "formats.h"
+#include "text.h"
 
 static const char *type, *classes_path;
 static bool skip_damaged;

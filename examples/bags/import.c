@@ -3,7 +3,7 @@
  */
 #include "command.h"
 
-#include "../../formats/import/detect.h"
+#include "detect.h"
 #include "modules.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
+#include "formats.h"
 
 #include <errno.h>
 #include <math.h>

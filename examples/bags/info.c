@@ -3,7 +3,7 @@
  */
 #include "command.h"
 
-#include "../../formats/private.h"
+#include "random.h"
 
 /* The numbers of missing shards are listed one by one; an invalid directory name
  * must not make that endless. */

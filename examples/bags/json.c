@@ -4,7 +4,7 @@
  */
 #include "command.h"
 
-#include "../../formats/import/json.h"
+#include "json.h"
 
 #define MAX_SIZE ((size_t)1 << 30)
 

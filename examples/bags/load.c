@@ -10,7 +10,7 @@
 
 #include <errno.h>
 
-#include "../../formats/formats.h"
+#include "formats.h"
 #include "modules.h"
 
 static const char *weights_given, *fields_given, *state_path, *rows_path, *where;
@@ -199,7 +199,7 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     link_images();
     if (!loading.images)
         fail(BAGS_ERROR_TYPE,
-            "--crop is not in this build of bags; formats/resample.c has it");
+            "--crop is not in this build of bags; formats/load/resample.c has it");
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
     field->orient = orient;

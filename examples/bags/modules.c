@@ -5,7 +5,7 @@
  */
 #include "command.h"
 
-#include "../../formats/import/import.h"
+#include "import.h"
 #include "modules.h"
 
 #include <pthread.h>

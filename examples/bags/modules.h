@@ -7,7 +7,7 @@
 #ifndef MODULES_H
 #define MODULES_H
 
-#include "../../formats/formats.h"
+#include "formats.h"
 
 /* A symbol, or a function, of the library of a format, "mp4" or "import/zarr". Without
  * the library, whose name is in the message, module_find returns NULL and module_get

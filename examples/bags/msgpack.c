@@ -3,11 +3,11 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
+#include "formats.h"
 #include "modules.h"
 
 #ifdef BAGS_WITH_MSGPACK
-#include "../../formats/import/pack.h"
+#include "pack.h"
 
 bool msgpack_to_json(const void *object, text *out) {
     static bags_buffer scratch;

@@ -12,7 +12,8 @@
  */
 #include "command.h"
 
-#include "../../formats/private.h"
+#include "text.h"
+#include "values.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
+#include "formats.h"
 
 #define TILE 128 /* pixels of the longer side */
 #define GAP 4

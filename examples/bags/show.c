@@ -8,8 +8,9 @@
  */
 #include "command.h"
 
-#include "../../formats/codecs.h"
-#include "../../formats/private.h"
+#include "codecs.h"
+#include "text.h"
+#include "values.h"
 
 #include <math.h>
 

@@ -16,7 +16,7 @@
  */
 #include "command.h"
 
-#include "../../formats/images.h"
+#include "images.h"
 
 #include <errno.h>
 

@@ -5,7 +5,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/private.h"
+#include "values.h"
 
 static const bags_field bag_field = {"blob", "bytes"};
 static bags_reader_options reading;

@@ -3,8 +3,8 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
-#include "../../formats/private.h"
+#include "formats.h"
+#include "text.h"
 
 #include <math.h>
 

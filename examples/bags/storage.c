@@ -217,7 +217,8 @@ static void open_operand(const char *path, const char *query, const char *user) 
 ENDS static const bags_io *io_for_url(const char *path) {
     check_url(path);
     fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl or libcrypto was not found", path);
+        "%s: formats/storage/http.c was not linked: libcurl or libcrypto was not found",
+        path);
 }
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,

@@ -5,7 +5,7 @@
  */
 #include "command.h"
 
-#include "../../formats/private.h"
+#include "text.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -7,10 +7,10 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
-#include "../../formats/import/import.h"
-#include "../../formats/private.h"
+#include "formats.h"
+#include "import.h"
 #include "modules.h"
+#include "values.h"
 
 const python_version python_versions[PYTHON_VERSIONS] = {
     {"bags-0.5", true, false},

@@ -16,7 +16,8 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/private.h"
+#include "files.h"
+#include "text.h"
 
 static option_number port = {0, 1, 65535, false};
 static bool no_browser;

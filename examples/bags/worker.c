@@ -3,7 +3,7 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
+#include "formats.h"
 
 static const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
 

@@ -5,8 +5,8 @@
 
 #include <errno.h>
 
-#include "../../formats/formats.h"
-#include "../../formats/place.h"
+#include "formats.h"
+#include "place.h"
 
 static bags_zip_options given;
 static const char *dataset, *partial;

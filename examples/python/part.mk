@@ -16,7 +16,7 @@ python: ## build the Python package in build/python
 
 $(call objects,$B/pic,$(PYTHON_SOURCES)): $B/pic/%.o: %.c $B/flags
 	@mkdir -p $(@D); echo '  CC $@'
-	@$(COMPILE) -fPIC -std=gnu11 -Wall -Wextra -Wshadow -Wconversion -Werror $(WITH) -isystem $(PYTHON_INCLUDE) -I. -MMD -MP -c $< -o $@
+	@$(COMPILE) -fPIC -std=gnu11 -Wall -Wextra -Wshadow -Wconversion -Werror $(WITH) -isystem $(PYTHON_INCLUDE) $(filter -I.% -Iformats%,$(INCLUDES)) -MMD -MP -c $< -o $@
 $(PYTHON_OUT)/_core.abi3.so: $(call objects,$B/pic,$(filter-out %/far.c,$(PYTHON_SOURCES))) $(foreach f,$(PYTHON_FORMATS),$(call of_format,$B,$f))
 $(PYTHON_OUT)/_core.abi3.so: private USED = $(foreach f,$(PYTHON_FORMATS),$(PKG_$f))
 $(PYTHON_OUT)/_far.abi3.so: $B/pic/examples/python/src/far.o $(foreach f,$(PYTHON_FAR),$(call of_format,$B,$f))

@@ -8,7 +8,7 @@ WASM_BUILTINS = $(firstword $(wildcard $(shell $(CLANG) -print-resource-dir 2>/d
 WASM_CAN = $(and $(WASM_BUILTINS),$(wildcard /usr/include/wasm32-wasi),$(shell command -v wasm-ld || command -v wasm-ld-14),$(shell command -v python3))
 ZSTD_SOURCE ?= build/libzstd
 WASM_ZSTD := $(if $(wildcard $(ZSTD_SOURCE)/lib/decompress/zstd_decompress.c),$(ZSTD_SOURCE))
-WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -std=gnu11 -DNDEBUG \
+WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor $(filter -I.% -Iformats%,$(INCLUDES)) -Oz -std=gnu11 -DNDEBUG \
     -Wall -Wextra -Wshadow -Wno-unused-function -Werror -fvisibility=hidden -ffile-prefix-map='$(CURDIR)'=. \
     $(if $(WASM_ZSTD),-DVIEWER_ZSTD -I$(WASM_ZSTD)/lib)
 
@@ -16,7 +16,7 @@ WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -s
 viewer: ## build build/viewer.html, which shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
-build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c formats/index_find.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk \
+build/viewer.wasm: examples/viewer/viewer.c formats/storage/archive.c formats/numpy.c formats/data/index_find.c bags.h $(wildcard formats/*.h formats/*/*.h) examples/viewer/part.mk \
     $(if $(WASM_ZSTD),examples/viewer/wasm/zstd_decoder.c formats/zstd.c $(WASM_ZSTD))
 	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
 	    -nodefaultlibs -lc $(WASM_BUILTINS)

@@ -12,8 +12,8 @@
 #include "bags.h"
 
 #include "formats/codecs.h"
-#include "formats/loader.h"
-#include "formats/storage.h"
+#include "formats/data/datasets.h"
+#include "formats/storage/storage.h"
 
 #include <errno.h>
 #include <math.h>

@@ -24,7 +24,7 @@
  * views, deltas of dictionaries, big-endian files.
  */
 #include "detect.h"
-#include "lz4frame.h"
+#include "lz4_frames.h"
 
 #include <inttypes.h>
 #include <stdio.h>

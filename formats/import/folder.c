@@ -14,7 +14,7 @@
  */
 #include "import.h"
 
-#include "../codecs.h"
+#include "codecs.h"
 
 #include <inttypes.h>
 

@@ -16,7 +16,7 @@
  * Rejected: other compressions, chunks of more than 1 GiB, 10,000 topics.
  */
 #include "detect.h"
-#include "lz4frame.h"
+#include "lz4_frames.h"
 
 #include <zlib.h>
 #include <zstd.h>

@@ -16,7 +16,7 @@
  */
 #include "import.h"
 
-#include "../codecs.h"
+#include "codecs.h"
 
 #include <inttypes.h>
 

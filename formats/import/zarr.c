@@ -25,9 +25,11 @@
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
  */
-#include "../unzip.h"
 #include "detect.h"
 #include "json.h"
+#include "text.h"
+#include "unzip.h"
+#include "values.h"
 
 #include <blosc.h>
 #include <lz4.h>

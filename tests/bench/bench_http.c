@@ -6,7 +6,7 @@
  *
  * It fails if a batch needs more than 1.25 requests per datapoint. Of five runs the
  * fastest counts: on an idle machine a batch of 32 takes 1.1 round trips, one of 256 1.5,
- * and 1,000 shards are open after 9. tests/formats/http.sh runs it with a server whose
+ * and 1,000 shards are open after 9. tests/formats/storage/http.sh runs it with a server whose
  * answers take a round trip, and counts round trips there.
  */
 #include "../../bags.h"

@@ -74,7 +74,7 @@ same_below_stage() {
 has_all() {
     local file
     for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
-        include/bags/loader.h include/bags/storage.h include/bags/data.h include/bags/import.h lib/libbags.a lib/libbags.so \
+        include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h lib/libbags.a lib/libbags.so \
         lib/pkgconfig/bags.pc; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
@@ -102,7 +102,7 @@ formats() {
 core='archive|cache|derive|image|index_build|index_find|loader|numpy|order|resample|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|megatron|tokens)'
 all_formats() {
     local built
-    built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed 's/formats.\(.*\).o/\1/' |
+    built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |
         tr / - | grep -v -x -E "$core|s3" | sort)
     [ -n "$built" ] && [ "$(formats)" = "$built" ]
 }
@@ -193,7 +193,7 @@ soname() {
 # inline functions call.
 exported() {
     local library
-    sed '/The API ends here/q' formats/*.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
+    sed '/The API ends here/q' formats/*.h formats/*/*.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"

@@ -506,7 +506,7 @@ def a_compressed_answer_is_refused():
 @each([('copy', 'probing'), ('copy', 's3'), ('export', 'index'),
        ('export', 'short hashes'), ('verify', 'index')])
 def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
-    """At a third of the requests, and at two thirds. tests/formats/test_http.c replaces one
+    """At a third of the requests, and at two thirds. tests/formats/storage/test_http.c replaces one
     before every request; here are those that only the command makes."""
     word, how = case
     for v in 'ab':

@@ -6,7 +6,7 @@
  */
 #include "core.h"
 
-#include "../../../formats/private.h"
+#include "blocks.h"
 
 /* ---- what the values of a field are ---- */
 

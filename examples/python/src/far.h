@@ -3,7 +3,7 @@
 #ifndef BAGS_PYTHON_FAR_H
 #define BAGS_PYTHON_FAR_H
 
-#include "formats/formats.h"
+#include "formats.h"
 
 #define FAR_CAPSULE "bags._far.functions"
 

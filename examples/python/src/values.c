@@ -1,7 +1,7 @@
 /* values.c - Python objects as values of C, blobs as Python objects. */
 #include "core.h"
 
-#include "../../../formats/private.h"
+#include "values.h"
 
 /* ---- bytes that Python sees ---- */
 

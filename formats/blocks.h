@@ -1,0 +1,106 @@
+/*
+ * blocks.h - memory that is freed as a whole, rules of options, and where a failure was.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_BLOCKS_H
+#define BAGS_FORMATS_BLOCKS_H
+
+#include "bags.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Allocate the zeroed state of an open codec or file, whose first member is the
+ * buffer that holds it. NULL if out of memory. */
+static inline void *format_state(
+    const bags_allocator *allocator, size_t size, bags_error *err) {
+    bags_buffer memory = bags_buffer_of(allocator);
+    if (bags_buffer_reserve(&memory, size, err))
+        return NULL;
+    memset(memory.data, 0, size);
+    memcpy(memory.data, &memory, sizeof memory);
+    return memory.data;
+}
+
+static inline void format_state_close(void *state) {
+    bags_buffer memory;
+    if (!state)
+        return;
+    memcpy(&memory, state, sizeof memory);
+    bags_buffer_free(&memory);
+}
+
+/* Memory that is freed with the object that it belongs to. */
+typedef struct format_block {
+    bags_buffer memory; /* see format_state */
+    struct format_block *older;
+} format_block;
+
+/* Zeroed memory for `count` elements, until format_blocks_free. NULL if out of memory. */
+static inline void *format_block_add(format_block **blocks,
+    const bags_allocator *allocator, size_t count, size_t size, bags_error *err) {
+    format_block *made = NULL;
+    if (count > (SIZE_MAX - sizeof *made) / size)
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    else
+        made =
+            (format_block *)format_state(allocator, sizeof *made + count * size, err);
+    if (!made)
+        return NULL;
+    made->older = *blocks;
+    *blocks = made;
+    return made + 1;
+}
+
+static inline void format_blocks_free(format_block *blocks) {
+    while (blocks) {
+        format_block *older = blocks->older;
+        format_state_close(blocks);
+        blocks = older;
+    }
+}
+
+/* A rule that options break, and what is wrong with them then. */
+typedef struct format_rule {
+    bool broken;
+    const char *what;
+} format_rule;
+
+/* Fail because of the first rule that is broken. `front` precedes the message. */
+static inline bags_code format_check_rules(
+    const format_rule *rules, size_t count, const char *front, bags_error *err) {
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].broken)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s%s", front, rules[i].what);
+    return BAGS_OK;
+}
+
+#define FORMAT_CHECK(rules, front, err)                                                \
+    format_check_rules(rules, sizeof rules / sizeof *rules, front, err)
+
+/* What is called only where something fails: not a part of the loops that call it. */
+#ifdef __GNUC__
+#define FORMAT_COLD __attribute__((cold))
+#else
+#define FORMAT_COLD
+#endif
+
+/* Name dataset, field and datapoint, and of a sequence the item (UINT64_MAX: none), in
+ * front of a message. */
+FORMAT_COLD static inline bags_code format_fail_at(const bags_reader *reader,
+    const char *field, uint64_t datapoint, uint64_t item, bags_code code,
+    bags_error *err) {
+    char why[600], of[40] = "";
+    int system = err->system;
+    (void)snprintf(why, sizeof why, "%.599s", err->message);
+    if (item != UINT64_MAX)
+        (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
+    (void)bags_fail(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s%s",
+        bags_path_tail(bags_reader_path(reader)), field, datapoint, of, why);
+    err->system = system;
+    return code;
+}
+
+#endif /* BAGS_FORMATS_BLOCKS_H */

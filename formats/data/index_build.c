@@ -1,0 +1,440 @@
+/*
+ * index_build.c - makes the index of a field, which index_find.c reads; see index.h.
+ *
+ * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
+ * of `memory` bytes are written to runs.bag one after the other, then merged into
+ * keys.bag, which gets its name at the end. Meanwhile, the dataset's FIELD.bag is
+ * locked.
+ *
+ *     add:  memory full?  -> sort it, append it to runs.bag    (index_write_run)
+ *     end:  no run        -> sort it, append it to keys.bag    (index_write_sorted)
+ *           runs          -> merge them to keys.bag            (index_write_merged)
+ *     then: the dataset is as it was?  -> keys.bag becomes FIELD.bag  (index_publish)
+ */
+#include "blocks.h"
+#include "files.h"
+#include "index.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef BAGS_NO_WRITER
+
+#define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
+#define INDEX_MEMORY ((size_t)64 << 20)
+
+static int index_compare_entries(const void *a, const void *b) {
+    bags_view x = *(const bags_view *)a, y = *(const bags_view *)b;
+    int order = index_compare_keys(index_key_of(x), index_key_of(y));
+    return order ? order
+                 : memcmp(x.data + x.size - INDEX_NUMBER,
+                       y.data + y.size - INDEX_NUMBER, INDEX_NUMBER);
+}
+
+/* It is on the heap: a thread's stack may be small. */
+typedef struct index_builder {
+    bags_buffer memory; /* see format_state */
+    const bags_index_options *options;
+    const bags_io *io;
+    const char *path;
+    const bags_field *field;
+    bags_reader *reader;
+    size_t number; /* of the field */
+    index_key_type type;
+    char directory[FORMAT_PATH], partial[FORMAT_PATH];
+    char from[FORMAT_PATH], to[FORMAT_PATH]; /* of whoever needs a path */
+    bag_writer *sorted;                      /* runs.bag */
+    bags_buffer stops; /* uint64_t: the entry at which each run ends */
+    size_t runs;
+    bags_buffer entries, bytes;
+    size_t count, used, capacity; /* of both */
+} index_builder;
+
+/* Remove the directory of a build, this one's or one that was killed. */
+static void index_remove_partial(index_builder *b) {
+    static const char *const names[] = {
+        "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!format_path(b->from, b->partial, names[i], "", NULL))
+            b->io->remove(b->io->user, b->from);
+    b->io->remove_dir(b->io->user, b->partial);
+}
+
+static bags_code index_create(
+    index_builder *b, const char *name, bool last, bag_writer **out, bags_error *err) {
+    bag_writer_options options;
+    memset(&options, 0, sizeof options);
+    options.checksum = last;
+    options.no_sync = !last;
+    options.env = b->options->env;
+    bags_code code = format_path(b->to, b->partial, name, ".bag", err);
+    *out = code ? NULL : bag_writer_open(b->to, &options, err);
+    return code || *out ? code : err->code;
+}
+
+/* Sort the entries in memory, and write them. */
+static bags_code index_write_sorted(
+    index_builder *b, bag_writer *out, bags_error *err) {
+    bags_view *entries = (bags_view *)(void *)b->entries.data;
+    bags_code code = BAGS_OK;
+    if (b->count)
+        qsort(entries, b->count, sizeof *entries, index_compare_entries);
+    for (size_t i = 0; i < b->count && !code; i++)
+        code = bag_writer_append(out, entries[i].data, entries[i].size, NULL, err);
+    b->count = b->used = 0;
+    return code;
+}
+
+static bags_code index_write_run(index_builder *b, bags_error *err) {
+    bags_code code =
+        b->sorted ? BAGS_OK : index_create(b, "runs", false, &b->sorted, err);
+    if (!code)
+        code = bags_buffer_reserve(&b->stops, (b->runs + 1) * sizeof(uint64_t), err);
+    if (!code)
+        code = index_write_sorted(b, b->sorted, err);
+    if (!code)
+        ((uint64_t *)(void *)b->stops.data)[b->runs++] = bag_writer_length(b->sorted);
+    return code;
+}
+
+static bags_code index_add(
+    index_builder *b, bags_view key, uint64_t datapoint, bags_error *err) {
+    size_t size = key.size + INDEX_NUMBER;
+    if (key.size > b->bytes.capacity / 2)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": key too large (%" PRIu64
+            " bytes, maximum %" PRIu64 ")",
+            bags_path_tail(b->path), b->field->name, datapoint, (uint64_t)key.size,
+            (uint64_t)b->bytes.capacity / 2);
+    if (b->count == b->capacity || size > b->bytes.capacity - b->used) {
+        bags_code code = index_write_run(b, err);
+        if (code)
+            return code;
+    }
+    bags_view *entry = (bags_view *)(void *)b->entries.data + b->count++;
+    unsigned char *to = b->bytes.data + b->used;
+    if (key.size)
+        memcpy(to, key.data, key.size);
+    bags_store(to + key.size, INDEX_NUMBER, true, datapoint);
+    entry->data = to;
+    entry->size = size;
+    b->used += size;
+    return BAGS_OK;
+}
+
+/* How many blobs of this size fit in the memory: at least one, and at most `most`. */
+static uint64_t index_chunk_of(size_t memory, uint64_t size, uint64_t most) {
+    uint64_t chunk = memory / (size + 1);
+    if (most > INDEX_CHUNK)
+        most = INDEX_CHUNK;
+    return chunk > most ? most : chunk + (chunk == 0);
+}
+
+static bags_code index_read_keys(index_builder *b, bags_error *err) {
+    uint64_t length = bags_reader_length(b->reader), chunk = 1;
+    size_t count = 0;
+    bags_row row;
+    bags_code code = BAGS_OK;
+    memset(&row, 0, sizeof row);
+    for (uint64_t i = 0; i < length && !code; i += count) {
+        uint64_t bytes = 1;
+        code = bags_reader_get_range(b->reader, i, i + chunk, b->number, &row, err);
+        count = code ? 0 : bags_row_length(&row, 0);
+        for (size_t j = 0; j < count && !code; j++) {
+            unsigned char number[INDEX_NUMBER];
+            bags_error why;
+            bags_value value;
+            bags_view key = {NULL, 0};
+            bytes += bags_row_bytes(&row, 0, j).size;
+            code = bags_row_value(&row, 0, j, NULL, &value, err);
+            if (!code && index_key_make(&b->type, &value, false, number, &key, &why))
+                code = bags_fail(err, why.code,
+                    "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
+                    bags_path_tail(b->path), b->field->name, i + j, why.message);
+            if (!code)
+                code = index_add(b, key, i + j, err);
+        }
+        if (b->options->progress && !code)
+            b->options->progress(b->options->user, i + count, length);
+        chunk = index_chunk_of(b->bytes.capacity / 2, bytes / (count + 1), 4 * chunk);
+    }
+    bags_row_free(&row);
+    return code;
+}
+
+/* The next entry of a run, and those that were read with it. The runs are a heap,
+ * ordered by their next entries. */
+typedef struct index_run {
+    bags_view entry;     /* without data: the run is over */
+    uint64_t next, stop; /* in runs.bag: what was not read yet */
+    bags_range range;
+    size_t at; /* in the range */
+    bags_buffer scratch;
+} index_run;
+
+static bags_code index_run_next(
+    index_run *r, const bag_reader *bag, uint64_t chunk, bags_error *err) {
+    static const char changed[] = "another process changed a sorted run";
+    if (r->at == r->range.length) {
+        uint64_t stop = r->stop - r->next < chunk ? r->stop : r->next + chunk;
+        bags_code code =
+            bag_reader_get_range(bag, r->next, stop, &r->scratch, &r->range, err);
+        if (code)
+            return code;
+        if (r->range.length != stop - r->next)
+            return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
+        r->next = stop;
+        r->at = 0;
+    }
+    r->entry = bags_range_get(&r->range, r->at);
+    r->at += r->entry.data != NULL;
+    if (r->entry.data && r->entry.size < INDEX_NUMBER)
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
+    return BAGS_OK;
+}
+
+static void index_sift_down(index_run *runs, size_t count, size_t i) {
+    for (;;) {
+        size_t least = 2 * i + 1;
+        if (least >= count)
+            return;
+        if (least + 1 < count &&
+            index_compare_entries(&runs[least + 1].entry, &runs[least].entry) < 0)
+            least++;
+        if (index_compare_entries(&runs[i].entry, &runs[least].entry) <= 0)
+            return;
+        index_run moved = runs[i];
+        runs[i] = runs[least];
+        runs[least] = moved;
+        i = least;
+    }
+}
+
+static bags_code index_merge_runs(index_builder *b, const bag_reader *bag,
+    index_run *runs, bag_writer *out, bags_error *err) {
+    const uint64_t *stops = (const uint64_t *)(const void *)b->stops.data;
+    uint64_t chunk = index_chunk_of(b->bytes.capacity / b->runs,
+        bag_reader_size(bag) / (bag_reader_length(bag) + 1), INDEX_CHUNK);
+    size_t count = b->runs;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        runs[i].next = i ? stops[i - 1] : 0;
+        runs[i].stop = stops[i];
+        code = index_run_next(&runs[i], bag, chunk, err);
+    }
+    for (size_t i = count; i > 0 && !code; i--)
+        index_sift_down(runs, count, i - 1);
+    while (count > 0 && !code) {
+        code =
+            bag_writer_append(out, runs[0].entry.data, runs[0].entry.size, NULL, err);
+        if (!code)
+            code = index_run_next(&runs[0], bag, chunk, err);
+        if (!code && !runs[0].entry.data) {
+            index_run ended = runs[0];
+            runs[0] = runs[--count];
+            runs[count] = ended;
+        }
+        if (!code)
+            index_sift_down(runs, count, 0);
+    }
+    return code;
+}
+
+/* Merge what is in runs.bag. */
+static bags_code index_write_merged(
+    index_builder *b, bag_writer *out, bags_error *err) {
+    bag_reader_options options;
+    bags_buffer memory = bags_buffer_of(b->options->env.allocator);
+    memset(&options, 0, sizeof options);
+    options.no_mmap = true; /* which would not bound the memory that is used */
+    options.env = b->options->env;
+    bags_code code = index_write_run(b, err);
+    bags_code closed = bag_writer_close(b->sorted, code ? NULL : err);
+    b->sorted = NULL;
+    code = code ? code : closed;
+    if (!code)
+        code = format_path(b->from, b->partial, "runs", ".bag", err);
+    if (!code)
+        code = bags_buffer_reserve(&memory, b->runs * sizeof(index_run), err);
+    bag_reader *bag = code ? NULL : bag_reader_open(b->from, &options, err);
+    if (bag) {
+        index_run *runs = (index_run *)(void *)memory.data;
+        memset(runs, 0, b->runs * sizeof *runs);
+        for (size_t i = 0; i < b->runs; i++)
+            runs[i].scratch = bags_buffer_of(b->options->env.allocator);
+        code = index_merge_runs(b, bag, runs, out, err);
+        for (size_t i = 0; i < b->runs; i++)
+            bags_buffer_free(&runs[i].scratch);
+        bag_reader_close(bag);
+    } else if (!code) {
+        code = err->code;
+    }
+    bags_buffer_free(&memory);
+    return code;
+}
+
+/* keys.bag: the header, and the keys. */
+static bags_code index_write(
+    index_builder *b, const index_stamp *now, bags_error *err) {
+    unsigned char header[INDEX_HEADER + 256] = INDEX_MAGIC;
+    const uint64_t numbers[] = {
+        bags_reader_length(b->reader), now->content, now->times};
+    size_t type = strlen(b->field->type);
+    bag_writer *out = NULL;
+    if (type > sizeof header - INDEX_HEADER)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: type too long", bags_path_tail(b->path));
+    for (size_t i = 0; i < 3; i++)
+        bags_store(header + 8 + 8 * i, 8, false, numbers[i]);
+    memcpy(header + INDEX_HEADER, b->field->type, type);
+    bags_code code = index_create(b, "keys", true, &out, err);
+    if (!code)
+        code = bag_writer_append(out, header, INDEX_HEADER + type, NULL, err);
+    if (!code)
+        code =
+            b->runs ? index_write_merged(b, out, err) : index_write_sorted(b, out, err);
+    if (!code)
+        return bag_writer_close(out, err);
+    bag_writer_abort(out);
+    return code;
+}
+
+/* The index gets its name. A build that is interrupted here leaves none. */
+static bags_code index_publish(index_builder *b, bags_error *err) {
+    static const char *const endings[] = {".bag", ".crc"};
+    for (int i = 0; i < 2; i++) {
+        bags_code code =
+            format_path(b->to, b->directory, b->field->name, endings[i], err);
+        int error = code ? 0 : b->io->remove(b->io->user, b->to);
+        if (error && error != ENOENT)
+            code = bags_fail_io(b->io, error, b->to, "remove", err);
+        if (code)
+            return code;
+    }
+    for (int i = 1; i >= 0; i--) {
+        format_path(b->from, b->partial, "keys", endings[i], err);
+        format_path(b->to, b->directory, b->field->name, endings[i], err);
+        int error = b->io->rename(b->io->user, b->from, b->to);
+        if (error)
+            return bags_fail_io(b->io, error, b->from, "rename", err);
+    }
+    int error = b->io->sync_dir(b->io->user, b->directory);
+    return error ? bags_fail_io(b->io, error, b->directory, "sync", err) : BAGS_OK;
+}
+
+/* With the lock: sort, write and publish. */
+static bags_code index_build_locked(index_builder *b, bags_error *err) {
+    const bags_env *env = &b->options->env;
+    size_t memory = b->options->memory ? b->options->memory : INDEX_MEMORY;
+    index_stamp before, after;
+    bags_code code =
+        bagi_index_stamp(b->reader, env, b->path, b->field->name, &before, err);
+    if (code)
+        return code;
+    index_remove_partial(b);
+    const char *made = b->directory;
+    int error = b->io->make_dir(b->io->user, made);
+    if (!error || error == EEXIST) {
+        made = b->partial;
+        error = b->io->make_dir(b->io->user, made);
+    }
+    if (error)
+        return bags_fail_io(b->io, error, made, "create directory", err);
+    /* Half for the bytes of small keys, half for the array that is sorted. */
+    memory = memory < 4096 ? 2048 : memory / 2;
+    b->capacity = memory / sizeof(bags_view);
+    code = bags_buffer_reserve(&b->bytes, memory, err);
+    if (!code)
+        code = bags_buffer_reserve(&b->entries, memory, err);
+    if (!code)
+        code = index_read_keys(b, err);
+    if (!code)
+        code = index_write(b, &before, err);
+    if (!code)
+        code = bagi_index_stamp(b->reader, env, b->path, b->field->name, &after, err);
+    if (!code && memcmp(&before, &after, sizeof before) != 0)
+        code = bags_fail(err, BAGS_ERROR_STATE,
+            "%s: the dataset changed while its index was built",
+            bags_path_tail(b->path));
+    if (!code)
+        code = index_publish(b, err);
+    bag_writer_abort(b->sorted);
+    index_remove_partial(b);
+    return code;
+}
+
+/* The lock of an index is that of the field's first Bag. */
+static bags_code index_build(index_builder *b, bags_error *err) {
+    void *file = NULL;
+    bags_code code = bagi_index_place(
+        b->reader, b->io, b->path, b->field->name, b->directory, b->from, err);
+    if (!code)
+        code = format_path(b->partial, b->directory, b->field->name, ".partial", err);
+    if (!code)
+        code = index_check_no_link(b->io, b->partial, err);
+    if (code)
+        return code;
+    int error = b->io->lock && b->io->make_dir
+                    ? b->io->open(b->io->user, b->from, BAGS_IO_READ, &file)
+                    : EROFS;
+    if (error)
+        return bags_fail_io(b->io, error, b->from, "open", err);
+    error = b->io->lock(b->io->user, file);
+    if (error == EWOULDBLOCK)
+        code = bags_fail(err, BAGS_ERROR_LOCKED,
+            "%s: field \"%.200s\": another process is building its index",
+            bags_path_tail(b->path), b->field->name);
+    else if (error)
+        code = bags_fail_io(b->io, error, b->from, "lock", err);
+    else
+        code = index_build_locked(b, err);
+    b->io->close(b->io->user, file);
+    return code;
+}
+
+bags_code bags_index_build(const char *path, const char *field,
+    const bags_index_options *options, bags_error *err) {
+    bags_error ignored;
+    bags_index_options none;
+    bags_reader_options reading;
+    size_t count = 0;
+    memset(&none, 0, sizeof none);
+    memset(&reading, 0, sizeof reading);
+    if (!err)
+        err = &ignored;
+    if (!path || !field)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
+    if (!options)
+        options = &none;
+    index_builder *b =
+        (index_builder *)format_state(options->env.allocator, sizeof *b, err);
+    if (!b)
+        return err->code;
+    b->options = options;
+    b->io = index_io(&options->env);
+    b->path = path;
+    b->entries = b->bytes = b->stops = bags_buffer_of(options->env.allocator);
+    reading.env = options->env;
+    reading.registry = options->registry;
+    reading.no_mmap = true;
+    b->reader = bags_reader_open(path, &reading, err);
+    bags_code code =
+        b->reader ? bags_reader_field(b->reader, field, &b->number, err) : err->code;
+    if (!code)
+        code = index_find_field(b->reader, b->number, path, &b->type, err);
+    if (!code) {
+        b->field = &bags_reader_fields(b->reader, &count)[b->number];
+        code = index_build(b, err);
+    }
+    bags_reader_close(b->reader);
+    bags_buffer_free(&b->entries);
+    bags_buffer_free(&b->bytes);
+    bags_buffer_free(&b->stops);
+    format_state_close(b);
+    return code;
+}
+
+#endif /* BAGS_NO_WRITER */

@@ -1,0 +1,439 @@
+/*
+ * index_find.c - finds datapoints by the value of a field, with the index that
+ * index_build.c made; see index.h.
+ *
+ * A search narrows the positions low <= i <= high between which the bound is. Nearby, a
+ * step reads the key in the middle; far away, where a read takes a round trip whatever
+ * its size, INDEX_PROBES keys at equal distances, with one request.
+ */
+#include "blocks.h"
+#include "files.h"
+#include "index.h"
+
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
+#define INDEX_PROBES 31  /* keys that a step of a search reads if they are far away */
+#define INDEX_MANY 256   /* entries that are read at once */
+
+struct bags_index {
+    bags_buffer memory; /* that holds it */
+    bag_reader *bag;
+    const bags_reader *reader;
+    size_t field;
+    index_key_type type;
+    bool far;
+    uint64_t length;
+    char path[FORMAT_PATH];
+};
+
+static bags_code index_fail(
+    const bags_index *index, const char *what, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: %s; build the index again",
+        bags_path_tail(index->path), what);
+}
+
+static const bags_field *index_field(const bags_index *index) {
+    size_t count = 0;
+    return &bags_reader_fields(index->reader, &count)[index->field];
+}
+
+bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
+    const char *path, const char *field, char directory[FORMAT_PATH],
+    char bag[FORMAT_PATH], bags_error *err) {
+    char shard[FORMAT_PATH];
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    if (count == 0)
+        return bags_fail(err, BAGS_ERROR_MISSING, "%s: an index needs a finished shard",
+            bags_path_tail(path));
+    bags_shard first = shards[0];
+    first.number = 0; /* the reader may have only later ones */
+    bags_code code = bags_shard_path(path, &first, shard, sizeof shard, err);
+    if (!code && first.digits)
+        code = index_check_no_link(io, shard, err);
+    if (!code)
+        code = format_path(directory, shard, "index", "", err);
+    if (!code)
+        code = index_check_no_link(io, directory, err);
+    return code ? code : format_path(bag, shard, field, ".bag", err);
+}
+
+static bags_code index_stamp_file(const bags_io *io, const char *path, bool optional,
+    index_stamp *out, bags_error *err) {
+    unsigned char last[INDEX_LAST];
+    bags_identity found;
+    uint64_t size = 0;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    if (error == ENOENT && optional) {
+        index_mix(&out->content, 0);
+        return BAGS_OK;
+    }
+    if (error)
+        return bags_fail_io(io, error, path, "read", err);
+    memset(&found, 0, sizeof found);
+    error = io->size(io->user, file, &size);
+    if (!error && io->identify && !index_is_far(io))
+        error = io->identify(io->user, file, path, &found);
+    bags_code code = bags_fail_io(io, error, path, "read", err);
+    size_t part = size < sizeof last ? (size_t)size : sizeof last;
+    if (!code)
+        code = bags_read(io, file, path, size - part, last, part, err);
+    io->close(io->user, file);
+    if (code)
+        return code;
+    if (part)
+        index_mix(&out->content, bags_crc32c(0, last, part));
+    index_mix(&out->content, size + 1);
+    index_mix(&out->times, found.time);
+    index_mix(&out->content, 1);
+    return BAGS_OK;
+}
+
+bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
+    const char *path, const char *field, index_stamp *out, bags_error *err) {
+    const bags_io *io = index_io(env);
+    char directory[FORMAT_PATH], file[FORMAT_PATH];
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    bags_code code = BAGS_OK;
+    memset(out, 0, sizeof *out);
+    /* All of them will be looked up: announce it first. */
+    for (int round = io->expect ? 0 : 1; round < 2; round++)
+        for (size_t i = 0; i < 3 * count && !code; i++) {
+            size_t k = i % 3;
+            code =
+                bags_shard_path(path, &shards[i / 3], directory, sizeof directory, err);
+            if (!code)
+                code = format_path(file, directory, k < 2 ? field : "refs",
+                    k == 1 ? ".crc" : ".bag", err);
+            if (!code && round == 0) {
+                io->expect(io->user, file);
+                continue;
+            }
+            if (!code)
+                code = index_stamp_file(io, file, k > 0, out, err);
+        }
+    bool timed = io->identify && !index_is_far(io);
+    out->times = timed ? out->times + !out->times : 0;
+    return code;
+}
+
+/* Compare the header with the dataset that the reader has open. */
+static bags_code index_check_header(const bags_index *index, const char *path,
+    const bags_env *env, bags_buffer *scratch, bags_error *err) {
+    bags_view header;
+    index_stamp now;
+    const bags_field *field = index_field(index);
+    uint64_t numbers[3] = {0, 0, 0}; /* length, content, times */
+    size_t type = strlen(field->type);
+    bags_code code = bag_reader_get(index->bag, 0, scratch, &header, err);
+    if (code || header.size < INDEX_HEADER || memcmp(header.data, INDEX_MAGIC, 8) != 0)
+        return code ? code : index_fail(index, "not an index", err);
+    for (size_t i = 0; i < 3; i++)
+        numbers[i] = bags_load(header.data + 8 + 8 * i, 8, false);
+    if (numbers[0] > index->length)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: the reader has only %" PRIu64 " of the %" PRIu64
+            " datapoints that were indexed; open all shards, or build the "
+            "index again",
+            bags_path_tail(index->path), index->length, numbers[0]);
+    if (numbers[0] != index->length ||
+        bag_reader_length(index->bag) - 1 != index->length ||
+        header.size != INDEX_HEADER + type ||
+        memcmp(header.data + INDEX_HEADER, field->type, type) != 0)
+        return index_fail(index,
+            "the dataset has another length or type than when it was indexed", err);
+    code = bagi_index_stamp(index->reader, env, path, field->name, &now, err);
+    if (!code && (now.content != numbers[1] ||
+                     (now.times && numbers[2] && now.times != numbers[2])))
+        code = index_fail(index, "older than the dataset", err);
+    return code;
+}
+
+static bags_code index_open_files(bags_index *index, const char *path,
+    const bags_index_options *options, bags_error *err) {
+    bag_reader_options reading;
+    char directory[FORMAT_PATH];
+    bags_buffer scratch = bags_buffer_of(options->env.allocator);
+    bags_row row;
+    memset(&row, 0, sizeof row);
+    memset(&reading, 0, sizeof reading);
+    reading.verify_checksums = true;
+    reading.no_mmap = options->no_mmap;
+    reading.env = options->env;
+    bags_code code =
+        index_find_field(index->reader, index->field, path, &index->type, err);
+    if (code)
+        return code;
+    const char *field = index_field(index)->name;
+    const bags_io *io = index_io(&options->env);
+    code =
+        bagi_index_place(index->reader, io, path, field, directory, index->path, err);
+    for (size_t i = 3; i-- > 0 && !code;) {
+        static const char *const endings[] = {".bag", ".crc", ".idx"};
+        code = format_path(index->path, directory, field, endings[i], err);
+        if (!code)
+            code = index_check_no_link(io, index->path, err);
+    }
+    if (code)
+        return code;
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(index->reader, &count);
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].unfinished)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%s: the reader has unfinished shards, which no index has",
+                bags_path_tail(path));
+    index->length = bags_reader_length(index->reader);
+    index->far = index_is_far(io);
+    index->bag = bag_reader_open(index->path, &reading, err);
+    if (!index->bag && err->code == BAGS_ERROR_MISSING)
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: field \"%.200s\" has no index (%s); build one", bags_path_tail(path),
+            field, bags_path_tail(index->path));
+    if (!index->bag)
+        return err->code;
+    code = bag_reader_length(index->bag) == 0
+               ? index_fail(index, "not an index", err)
+               : index_check_header(index, path, &options->env, &scratch, err);
+    /* A dataset may have been replaced by one of equal sizes and times. */
+    uint64_t samples[INDEX_SAMPLES], ignored[INDEX_SAMPLES];
+    uint64_t step = index->length / INDEX_SAMPLES;
+    size_t length = step ? INDEX_SAMPLES : (size_t)index->length;
+    for (size_t i = 0; i < length; i++)
+        samples[i] = step ? i * (index->length - 1) / (INDEX_SAMPLES - 1) : i;
+    if (!code)
+        code =
+            bags_index_get_many(index, samples, length, &scratch, &row, ignored, err);
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    return code;
+}
+
+bags_index *bags_index_open(const char *path, const bags_reader *reader, size_t field,
+    const bags_index_options *options, bags_error *err) {
+    bags_error ignored;
+    bags_index_options none;
+    memset(&none, 0, sizeof none);
+    if (!err)
+        err = &ignored;
+    if (!options)
+        options = &none;
+    if (!path || !reader) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "the path or the reader is NULL");
+        return NULL;
+    }
+    bags_index *index =
+        (bags_index *)format_state(options->env.allocator, sizeof *index, err);
+    if (!index)
+        return NULL;
+    index->reader = reader;
+    index->field = field;
+    if (!index_open_files(index, path, options, err))
+        return index;
+    bags_index_close(index);
+    return NULL;
+}
+
+void bags_index_close(bags_index *index) {
+    if (index)
+        bag_reader_close(index->bag);
+    format_state_close(index);
+}
+
+/* Which keys bound searches for. */
+typedef enum index_bound_kind {
+    INDEX_FROM,  /* the first that is not below */
+    INDEX_PAST,  /* the first above, which is near */
+    INDEX_PREFIX /* the first above that does not begin with it, which is near */
+} index_bound_kind;
+
+/* Move *position to a key, by reading the one in the middle of those that are left, or
+ * far away, where a read takes long, several in equal distances. What is near is found
+ * by steps of 1, 2, 4, ... */
+static bags_code index_bound(const bags_index *index, bags_view key,
+    index_bound_kind kind, bags_buffer *scratch, uint64_t *position, bags_error *err) {
+    uint64_t low = *position, high = index->length;
+    uint64_t step = kind != INDEX_FROM, blobs[INDEX_PROBES];
+    bags_view entries[INDEX_PROBES];
+    bags_code code = BAGS_OK;
+    while (low < high && !code) {
+        uint64_t left = high - low, most = index->far ? INDEX_PROBES : 1;
+        size_t count = (size_t)(left < most ? left : most), i = 0;
+        if (step > left / (2 * most))
+            step = 0;
+        for (; i < count; i++)
+            blobs[i] = low + (step ? step * (i + 1) : left * (i + 1) / (count + 1) + 1);
+        code = count == 1 ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
+                          : bag_reader_get_many(
+                                index->bag, blobs, count, scratch, entries, err);
+        for (i = 0; i < count && !code; i++) {
+            if (entries[i].size < INDEX_NUMBER)
+                return index_fail(index, "an entry is too short", err);
+            bags_view entry = index_key_of(entries[i]);
+            if (kind == INDEX_PREFIX && entry.size > key.size)
+                entry.size = key.size;
+            int order = index_compare_keys(entry, key);
+            if (order > 0 || (order == 0 && kind == INDEX_FROM)) {
+                high = blobs[i] - 1;
+                step = 0;
+                break;
+            }
+            low = blobs[i];
+        }
+        step *= 2 * most;
+    }
+    *position = low;
+    return code;
+}
+
+/* The key of a value that a caller asks for. The ends of a range are exact. */
+static bags_code index_asked(const bags_index *index, const bags_value *value,
+    bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
+    bags_error why;
+    if (!index_key_make(&index->type, value, is_end, number, key, &why))
+        return BAGS_OK;
+    return bags_fail(
+        err, why.code, "field \"%.200s\": %s", index_field(index)->name, why.message);
+}
+
+/* The positions from the first key that is not below to the one that `kind` finds. */
+static bags_code index_search(const bags_index *index, const bags_value *value,
+    bool is_end, index_bound_kind kind, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err) {
+    unsigned char number[INDEX_NUMBER];
+    bags_view key;
+    uint64_t first = 0;
+    if (!index || !value || !scratch || !start || !stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    bags_code code = index_asked(index, value, is_end, number, &key, err);
+    if (!code)
+        code = index_bound(index, key, INDEX_FROM, scratch, &first, err);
+    uint64_t last = first;
+    if (!code)
+        code = index_bound(index, key, kind, scratch, &last, err);
+    if (code)
+        return code;
+    *start = first;
+    *stop = last;
+    return BAGS_OK;
+}
+
+bags_code bags_index_find(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
+    double real = 0, most = (double)FLT_MAX;
+    if (index && key && index->type.single && key->kind == BAGS_KIND_ARRAY &&
+        key->dtype == BAGS_DTYPE_FLOAT64 && key->size == sizeof real)
+        memcpy(&real, key->data, sizeof real);
+    float single = real < most && real > -most ? (float)real : 0;
+    bags_value rounded = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single);
+    if (single < 0 || single > 0)
+        key = &rounded;
+    return index_search(index, key, false, INDEX_PAST, scratch, start, stop, err);
+}
+
+bags_code bags_index_find_prefix(const bags_index *index, const bags_value *prefix,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
+    if (index && index->type.order != INDEX_BYTES)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "field \"%.200s\": a number has no prefix", index_field(index)->name);
+    return index_search(index, prefix, true, INDEX_PREFIX, scratch, start, stop, err);
+}
+
+bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
+    bags_code code =
+        index_search(index, key, true, INDEX_PAST, scratch, start, stop, err);
+    if (!code)
+        *start = *stop - (*stop > 0);
+    return code;
+}
+
+bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
+    const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err) {
+    unsigned char numbers[2][INDEX_NUMBER];
+    bags_view low = {NULL, 0}, high = {NULL, 0};
+    bags_code code = BAGS_OK;
+    if (!index || !scratch || !start || !stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    uint64_t first = 0, last = to ? 0 : index->length;
+    if (from)
+        code = index_asked(index, from, true, numbers[0], &low, err);
+    if (to && !code)
+        code = index_asked(index, to, true, numbers[1], &high, err);
+    if (from && to && !code && index_compare_keys(low, high) > 0)
+        code = bags_fail(err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
+    if (from && !code)
+        code = index_bound(index, low, INDEX_FROM, scratch, &first, err);
+    if (to && !code)
+        code = index_bound(index, high, INDEX_FROM, scratch, &last, err);
+    if (code)
+        return code;
+    *start = first;
+    *stop = last;
+    return BAGS_OK;
+}
+
+/* Reading the entries, then the values, are a few batches whatever their number. */
+bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
+    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
+    bags_error *err) {
+    unsigned char number[INDEX_NUMBER];
+    bags_view entries[INDEX_MANY], key;
+    bags_value value;
+    bags_error why;
+    bags_code code = BAGS_OK;
+    if (!index || !scratch || !row || (count && (!positions || !datapoints)))
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    for (size_t i = 0; i < count; i++)
+        if (positions[i] >= index->length)
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: position %" PRIu64 " out of range (length %" PRIu64 ")",
+                bags_path_tail(index->path), positions[i], index->length);
+    for (size_t done = 0, part; done < count && !code; done += part) {
+        uint64_t *found = datapoints + done;
+        part = count - done < INDEX_MANY ? count - done : INDEX_MANY;
+        for (size_t i = 0; i < part; i++)
+            found[i] = positions[done + i] + 1; /* the blob */
+        code = bag_reader_get_many(index->bag, found, part, scratch, entries, err);
+        for (size_t i = 0; i < part && !code; i++) {
+            if (entries[i].size < INDEX_NUMBER)
+                return index_fail(index, "an entry is too short", err);
+            found[i] = bags_load(
+                entries[i].data + entries[i].size - INDEX_NUMBER, INDEX_NUMBER, true);
+            if (found[i] >= index->length)
+                return index_fail(index, "a datapoint is out of range", err);
+        }
+        if (!code)
+            code = bags_reader_get_many(
+                index->reader, found, part, index->field, row, err);
+        for (size_t i = 0; i < part && !code; i++) {
+            code = bags_row_value(row, 0, i, NULL, &value, err);
+            if (!code &&
+                (index_key_make(&index->type, &value, false, number, &key, &why) ||
+                    index_compare_keys(key, index_key_of(entries[i])) != 0))
+                code = index_fail(index, "the dataset has other keys", err);
+        }
+    }
+    return code;
+}
+
+bags_code bags_index_get(const bags_index *index, uint64_t position,
+    bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err) {
+    uint64_t found;
+    if (!datapoint)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    bags_code code =
+        bags_index_get_many(index, &position, 1, scratch, row, &found, err);
+    if (!code)
+        *datapoint = found;
+    return code;
+}

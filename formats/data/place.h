@@ -1,0 +1,186 @@
+/*
+ * place.h - where something is written: never into a dataset, and over nothing that exists.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_PLACE_H
+#define BAGS_FORMATS_PLACE_H
+
+#include "files.h"
+#include "text.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* True for a file of a dataset that states what it is: finished, being written, or being
+ * derived. */
+static inline bool format_is_record(const char *name) {
+    return !strcmp(name, "spec.json") || !strcmp(name, "spec.json.partial") ||
+           !strcmp(name, "spec.json.derived");
+}
+
+typedef struct format_entries {
+    bool record, bag;
+} format_entries;
+
+static inline int format_see_entry(void *user, const char *name) {
+    format_entries *seen = (format_entries *)user;
+    seen->record = seen->record || format_is_record(name);
+    seen->bag = seen->bag || format_ends(name, strlen(name), ".bag");
+    return seen->record && seen->bag ? EEXIST : 0;
+}
+
+/* True if a directory, or its shard with the first number, has the files of a dataset:
+ * spec.json by itself may be anything. It is listed only if it has one. */
+static inline bool format_has_dataset(
+    const bags_io *io, const char *directory, bool in_shard) {
+    static const char *const records[] = {"", ".partial", ".derived"};
+    format_entries seen = {false, false};
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char path[FORMAT_PATH];
+    const char *record = in_shard ? "000000/spec.json" : "spec.json";
+    for (size_t i = 0; i < 3 && kind != BAGS_PATH_FILE; i++)
+        if (format_path(path, directory, record, records[i], NULL) ||
+            io->kind(io->user, path, &kind))
+            return false;
+    if (kind != BAGS_PATH_FILE || !io->list ||
+        (in_shard && format_path(path, directory, "000000", "", NULL)))
+        return false;
+    return io->list(io->user, in_shard ? path : directory, format_see_entry, &seen) ==
+           EEXIST;
+}
+
+static inline bool format_is_dataset(const bags_io *io, const char *directory) {
+    return format_has_dataset(io, directory, false) ||
+           format_has_dataset(io, directory, true);
+}
+
+/* Replace a path by that of the directory that contains it, which is shorter if no link is on
+ * the way. False at the top. */
+static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
+    char up[FORMAT_PATH];
+    bags_identity here, there, shorter;
+    size_t size = strlen(path);
+    if (format_path(up, path, "..", "", NULL) || !io->identify ||
+        io->identify(io->user, NULL, path, &here) ||
+        io->identify(io->user, NULL, up, &there) ||
+        (here.device == there.device && here.inode == there.inode))
+        return false;
+    memcpy(up, path, size + 1);
+    while (size > 0 && up[size - 1] != '/')
+        size--;
+    up[size > 1 ? size - 1 : size] = 0;
+    if (size == 0)
+        memcpy(up, ".", 2);
+    bool same = strcmp(path, ".") != 0 && !io->identify(io->user, NULL, up, &shorter) &&
+                shorter.device == there.device && shorter.inode == there.inode;
+    if (!same && format_path(up, path, "..", "", NULL))
+        return false;
+    memcpy(path, up, strlen(up) + 1);
+    return true;
+}
+
+/* Fail with BAGS_ERROR_ARGUMENT if what is written to a path, which need not exist, would be
+ * in the directory of a dataset, by whatever links: other programs would take it for a part
+ * of that, and it is removed with it. */
+static inline bags_code format_check_outside(
+    const bags_io *io, const char *path, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char at[FORMAT_PATH];
+    size_t size = strlen(path);
+    if (size + 3 >= FORMAT_PATH)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(path));
+    memset(at, 0, sizeof at);
+    memcpy(at, path, size);
+    bool inside = true; /* the directory itself may be a dataset */
+    while (!io->kind(io->user, at, &kind) && kind != BAGS_PATH_DIRECTORY) {
+        while (size > 0 && at[size - 1] == '/')
+            size--;
+        while (size > 0 && at[size - 1] != '/')
+            size--;
+        at[size] = 0;
+        inside = false;
+        if (size == 0) {
+            memcpy(at, ".", 2);
+            break;
+        }
+    }
+    while (size > 1 && at[size - 1] == '/')
+        at[--size] = 0;
+    if (inside && !format_go_up(io, at))
+        return BAGS_OK;
+    do {
+        if (format_is_dataset(io, at))
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%s: is in the directory of the dataset %s", bags_path_tail(path),
+                bags_path_tail(at));
+    } while (format_go_up(io, at));
+    return BAGS_OK;
+}
+
+/* What is in a directory that already exists. */
+typedef struct format_left {
+    const bags_io *io;
+    const char *path;
+    unsigned depth;
+    bool any, record, finished, files; /* files of a dataset, and which */
+    bool unfinished;                   /* a shard, or part, that is not complete */
+    bool other;                        /* what no writer makes */
+} format_left;
+
+static inline int format_left_entry(void *user, const char *name) {
+    format_left *in = (format_left *)user;
+    size_t size = strlen(name), parent = strlen(in->path);
+    char path[FORMAT_PATH];
+    bags_path_kind kind = BAGS_PATH_NONE;
+    format_left below;
+    in->any = true;
+    if (format_path(path, in->path, name, "", NULL) ||
+        in->io->kind(in->io->user, path, &kind) || kind == BAGS_PATH_NONE)
+        in->other = true;
+    else if (kind == BAGS_PATH_FILE) {
+        in->record = in->record || format_is_record(name);
+        in->finished = in->finished || !strcmp(name, "spec.json");
+        in->files = true;
+        in->other = !format_is_record(name) && !format_is_of_bag(name, size) &&
+                    !format_ends(name, size, ".dict.partial") &&
+                    strcmp(name, "finalized") != 0;
+    } else if (in->depth == 2 || (name[strspn(name, "0123456789")] &&
+                                     !format_ends(in->path, parent, ".parts"))) {
+        in->other = true;
+    } else {
+        memset(&below, 0, sizeof below);
+        below.io = in->io;
+        below.path = path;
+        below.depth = in->depth + 1;
+        if (in->io->list(in->io->user, path, format_left_entry, &below))
+            below.other = true;
+        in->other = below.other || (below.files && !below.record);
+        in->unfinished = in->unfinished || below.unfinished || !below.any ||
+                         (below.files && !below.finished);
+    }
+    return in->other;
+}
+
+/* Fail because a path exists. Only what a process that was killed has left is to be removed:
+ * nothing but files of datasets, which are not complete or have a name for what is
+ * temporary. */
+static inline bags_code format_fail_exists(
+    const bags_io *io, const char *path, bool temporary, bags_error *err) {
+    format_left top;
+    memset(&top, 0, sizeof top);
+    top.io = io;
+    top.path = path;
+    if (!io->list || io->list(io->user, path, format_left_entry, &top))
+        top.other = true;
+    bool ours = !top.other && (top.record || !top.files);
+    const char *remedy = "write to a new path";
+    if (ours && !top.any)
+        remedy = "it is an empty directory, which rmdir removes";
+    else if (ours && (temporary || top.unfinished || (top.files && !top.finished)))
+        remedy = "if no process is writing it, one that was killed left it: remove it";
+    return bags_fail(
+        err, BAGS_ERROR_EXISTS, "%s: already exists; %s", bags_path_tail(path), remedy);
+}
+
+#endif /* BAGS_FORMATS_PLACE_H */

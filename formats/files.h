@@ -1,0 +1,175 @@
+/*
+ * files.h - paths, versions and locks of files, and the names of a dataset's files.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_FILES_H
+#define BAGS_FORMATS_FILES_H
+
+#include "values.h"
+#include "text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+/* Of `count` structs of some size, each with a number that is not below that of the one
+ * before, the last whose number is at most `most`; the first if none is. `numbers` is
+ * that of the first. */
+static inline size_t format_last_at_most(
+    const uint64_t *numbers, size_t size, size_t count, uint64_t most) {
+    size_t low = 0, high = count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        const void *at = (const char *)numbers + middle * size;
+        if (*(const uint64_t *)at <= most)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#define FORMAT_PATH 4096 /* bytes of the longest path */
+
+/* Write DIRECTORY/NAMEENDING to out. */
+static inline bags_code format_path(char out[FORMAT_PATH], const char *directory,
+    const char *name, const char *ending, bags_error *err) {
+    int size = snprintf(out, FORMAT_PATH, "%s/%s%s", directory, name, ending);
+    return size >= 0 && size < FORMAT_PATH
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
+                     bags_path_tail(directory));
+}
+
+static inline bool format_is_same(const bags_identity *a, const bags_identity *b) {
+    return a->device == b->device && a->inode == b->inode && a->time == b->time &&
+           a->size == b->size;
+}
+
+/* Check that an open file or, if it is NULL, what a path leads to is what had this
+ * identity when it was found: that the files of a dataset are of one version. Without
+ * the hook, it is not noticed. */
+static inline bags_code format_check_identity(const bags_io *io, void *file,
+    const char *path, const bags_identity *was, bags_error *err) {
+    bags_identity now;
+    if (!io->identify)
+        return BAGS_OK;
+    int error = io->identify(io->user, file, path, &now);
+    if (error && error != ENOENT)
+        return bags_fail_io(io, error, path, "identify", err);
+    if (!error && format_is_same(&now, was))
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: changed while it was read: another process replaced, renamed, "
+        "removed or wrote it",
+        path);
+}
+
+/* The size of a file, and what identifies its version, which stays as it is without the
+ * hook. */
+static inline bags_code format_measure(const bags_io *io, const char *path,
+    uint64_t *size, bags_identity *identity, bags_error *err) {
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(io, error, path, "open", err);
+    error = io->size(io->user, file, size);
+    if (!error && io->identify)
+        error = io->identify(io->user, file, path, identity);
+    io->close(io->user, file);
+    return bags_fail_io(io, error, path, "get the size of", err);
+}
+
+/* Write bytes at an offset. Returns 0, or an errno value. */
+static inline int format_write_all(
+    const bags_io *io, void *file, uint64_t at, const void *data, size_t size) {
+    int error = 0;
+    for (size_t done = 0, step = 0; done < size && !error; done += step) {
+        step = 0;
+        error = io->write_at(
+            io->user, file, at + done, (const char *)data + done, size - done, &step);
+        if (!error && (step == 0 || step > size - done))
+            error = EIO;
+    }
+    return error;
+}
+
+/* Open a file and lock it, or that of a process that was killed. Messages say of `of`, to
+ * which it belongs, that another running `by` has locked it. */
+static inline bags_code format_open_locked(const bags_io *io, const char *path,
+    const char *of, const char *by, void **file, bags_error *err) {
+    for (;;) {
+        bags_identity opened, found;
+        int error = io->open(io->user, path, BAGS_IO_WRITE, file);
+        if (error == ENOENT)
+            error = io->open(io->user, path, BAGS_IO_CREATE, file);
+        if (error == EEXIST)
+            continue;
+        if (error)
+            return bags_fail_io(io, error, path, "create", err);
+        error = io->lock(io->user, *file);
+        if (!error && io->identify)
+            error = io->identify(io->user, *file, path, &opened);
+        /* Before it was locked, another process may have renamed or removed it. */
+        if (!error && (!io->identify || (!io->identify(io->user, NULL, path, &found) &&
+                                            opened.device == found.device &&
+                                            opened.inode == found.inode)))
+            return BAGS_OK;
+        io->close(io->user, *file);
+        *file = NULL;
+        if (error == EWOULDBLOCK)
+            return bags_fail(
+                err, BAGS_ERROR_LOCKED, "%s: locked by another running %s", of, by);
+        if (error)
+            return bags_fail_io(io, error, path, "lock", err);
+    }
+}
+
+#define FORMAT_SUFFIXES 4
+
+/* The endings of a Bag, and of its checksums, ends and dictionary, which are next to it. */
+static inline const char *format_suffix(size_t i) {
+    static const char *const suffixes[FORMAT_SUFFIXES] = {
+        ".bag", ".crc", ".idx", ".dict"};
+    return suffixes[i];
+}
+
+/* True for the name of a Bag, or of a file that is next to one. */
+static inline bool format_is_of_bag(const char *name, size_t size) {
+    size_t i = 0;
+    while (i < FORMAT_SUFFIXES && !format_ends(name, size, format_suffix(i)))
+        i++;
+    return i < FORMAT_SUFFIXES;
+}
+
+/* The name of the next file of a shard in the directory of its dataset, "000003/refs.bag":
+ * of spec.json, the first, then each Bag and what may be next to it, and in the first
+ * shard the mark of bags_finalize. All but spec.json and the Bags may be missing. *next
+ * begins with 0. False after the last one. */
+static inline bool format_file_name(
+    const bags_reader *reader, size_t shard, size_t *next, char name[600]) {
+    char directory[255 + 1 + 1] = ""; /* the longest name of a file, and a slash */
+    size_t count = 0;
+    const bags_shard *own = &bags_reader_shards(reader, &count)[shard];
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    if (own->digits)
+        (void)snprintf(directory, sizeof directory, "%0*" PRIu64 "/", (int)own->digits,
+            own->number);
+    size_t files = 1 + FORMAT_SUFFIXES * (count + 1), i = (*next)++, field = 0;
+    for (; i > 0 && i < files; i = (*next)++) {
+        field = (i - 1) / FORMAT_SUFFIXES;
+        bool is_dictionary = i % FORMAT_SUFFIXES == 0; /* the last ending */
+        if (!is_dictionary ||
+            (field < count && format_has_dictionary(bags_reader_type(reader, field))))
+            break;
+    }
+    if (i == 0 || i == files)
+        (void)snprintf(name, 600, "%s%s", directory, i ? "finalized" : "spec.json");
+    else if (i < files)
+        (void)snprintf(name, 600, "%s%s%s", directory,
+            field < count ? fields[field].name : "refs",
+            format_suffix((i - 1) % FORMAT_SUFFIXES));
+    return i < files + (shard == 0);
+}
+
+#endif /* BAGS_FORMATS_FILES_H */

@@ -1,0 +1,436 @@
+/*
+ * resample.c - resize images, bit for bit as Pillow does. It needs no library.
+ *
+ * Each pixel of the result is a weighted mean of a window of pixels, first along the
+ * rows and then along the columns, rounded to 8 bits after each. The window is as wide
+ * as the filter, which is stretched by the ratio of the sizes if the image becomes
+ * smaller. The weights are integers in units of 2^-22, so that the result depends on no
+ * compiler. Colours with alpha are multiplied by it before and divided after.
+ *
+ *     row of the source ------> row of the ring -----------------> row of the result
+ *               weights along x                 weights along y
+ *
+ * The ring holds the rows that the next row of the result needs: row r is in its place
+ * r modulo the number of places.
+ *
+ * Both passes add two weighted pixels at a time to four sums, one for each byte: SSE2,
+ * which every x86-64 has, multiplies and adds pairs of numbers of 16 bits. A weight has
+ * more; it is split into two parts, which are summed apart:
+ *
+ *     weight = high * 2^11 + low, and low is 0 .. 2^11 - 1
+ *
+ * Arithmetic is modulo 2^32. What all weights of a window sum up to stays within -2^29
+ * and 3 * 2^29.
+ */
+#include "load.h"
+#include "pixels.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define RESAMPLE_PRECISION 22
+#define RESAMPLE_HALF 11 /* bits of `low` */
+/* Sides are exact in float, and no window begins after the image. */
+#define RESAMPLE_MOST_SIDE ((uint32_t)1 << 23)
+#define RESAMPLE_QUAD 4   /* bytes that are summed at once, */
+#define RESAMPLE_BLOCK 16 /* and along y */
+#define RESAMPLE_ALIGN ((size_t)64)
+
+/* The weights of two neighbours. */
+typedef struct resample_pair {
+    int16_t low[2], high[2];
+} resample_pair;
+
+/* The pixels that one pixel of the result is made of. */
+typedef struct resample_window {
+    uint32_t first, count; /* the second of the last pair may be one too many */
+} resample_window;
+
+/* The windows along one axis. */
+typedef struct resample_axis {
+    uint32_t size;   /* of the source, in pixels */
+    uint32_t length; /* of the result */
+    float start;     /* of the box */
+    float stop;
+    double scale;   /* source pixels per pixel of the result */
+    double support; /* half the width of a window */
+    uint32_t most;  /* pixels in a window, even */
+    resample_window *windows;
+    resample_pair *pairs; /* most / 2 for each window */
+} resample_axis;
+
+/* All that one call has. */
+typedef struct resample_state {
+    resample_axis x, y;
+    bags_filter filter;
+    size_t channels;
+    bool has_alpha; /* the last channel weights the others */
+    const unsigned char *pixels;
+    size_t stride;
+    double *terms;               /* one window before rounding */
+    unsigned char *row;          /* of the source, with a QUAD and a pixel to spare */
+    unsigned char *ring;         /* of `places` rows, each `pitch` bytes */
+    const unsigned char **lines; /* the rows of one window */
+    size_t places;
+    size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
+} resample_state;
+
+/* ---- weights ---- */
+
+static double resample_bilinear(double x) {
+    x = x < 0 ? -x : x;
+    return x < 1 ? 1 - x : 0;
+}
+
+static double resample_bicubic(double x) {
+    const double a = -0.5;
+    x = x < 0 ? -x : x;
+    if (x < 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static void resample_axis_shape(resample_axis *a, bags_filter filter) {
+    a->scale = (double)(a->stop - a->start) / a->length;
+    double widened = a->scale < 1 ? 1 : a->scale;
+    a->support = (filter == BAGS_FILTER_BICUBIC ? 2 : 1) * widened;
+    a->most = 2 * (uint32_t)a->support + 3;
+    if (a->most > a->size)
+        a->most = a->size;
+    a->most += a->most % 2;
+}
+
+static int32_t resample_weight_of(double term, double total) {
+    double weight = term / total * (1 << RESAMPLE_PRECISION);
+    return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
+}
+
+/* Each step of this is rounded as in Pillow, whose compiler sees the same terms. */
+static void resample_axis_weigh(resample_axis *a, bags_filter filter, double *terms) {
+    double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
+    for (uint32_t i = 0; i < a->length; i++) {
+        double centre = (double)a->start + (i + 0.5) * a->scale;
+        double from = centre - a->support + 0.5, to = centre + a->support + 0.5;
+        uint32_t first = from < 0 ? 0 : (uint32_t)from;
+        uint32_t stop = to > a->size ? a->size : (uint32_t)to;
+        double total = 0;
+        for (uint32_t j = first; j < stop; j++) {
+            double at = (j - centre + 0.5) * shrink;
+            terms[j - first] = filter == BAGS_FILTER_BICUBIC ? resample_bicubic(at)
+                                                             : resample_bilinear(at);
+            total += terms[j - first];
+        }
+        resample_pair *pairs = a->pairs + (size_t)i * (a->most / 2);
+        for (uint32_t j = 0; j < stop - first; j++) {
+            int32_t weight = resample_weight_of(terms[j], total);
+            int32_t low = weight & ((1 << RESAMPLE_HALF) - 1);
+            pairs[j / 2].low[j % 2] = (int16_t)low;
+            pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << RESAMPLE_HALF));
+        }
+        if ((stop - first) % 2)
+            pairs[(stop - first) / 2].low[1] = pairs[(stop - first) / 2].high[1] = 0;
+        a->windows[i].first = first;
+        a->windows[i].count = stop - first;
+    }
+}
+
+/* ---- sums ---- */
+
+#ifdef __SSE2__
+
+typedef struct resample_quad {
+    __m128i low, high;
+} resample_quad;
+
+static inline resample_quad resample_quad_start(void) {
+    resample_quad q;
+    q.low = _mm_set1_epi32(1 << (RESAMPLE_PRECISION - 1));
+    q.high = _mm_setzero_si128();
+    return q;
+}
+
+/* Add the QUAD bytes at a and those at b, weighted. */
+static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
+    const unsigned char *b, const resample_pair *weights) {
+    int four_a, four_b;
+    memcpy(&four_a, a, sizeof four_a);
+    memcpy(&four_b, b, sizeof four_b);
+    __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)weights);
+    __m128i bytes =
+        _mm_unpacklo_epi8(_mm_cvtsi32_si128(four_a), _mm_cvtsi32_si128(four_b));
+    __m128i words = _mm_unpacklo_epi8(bytes, _mm_setzero_si128());
+    q->low =
+        _mm_add_epi32(q->low, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x00)));
+    q->high =
+        _mm_add_epi32(q->high, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x55)));
+}
+
+/* Store the sums as QUAD bytes, clamped to 0 .. 255. */
+static inline void resample_quad_store(const resample_quad *q, unsigned char *to) {
+    __m128i sum = _mm_add_epi32(q->low, _mm_slli_epi32(q->high, RESAMPLE_HALF));
+    __m128i words = _mm_srai_epi32(sum, RESAMPLE_PRECISION);
+    words = _mm_packs_epi32(words, words);
+    int four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    memcpy(to, &four, sizeof four);
+}
+
+#else
+
+/* The same in C. Sums have an offset, which makes them positive. */
+typedef struct resample_quad {
+    uint32_t a, b, c, d;
+} resample_quad;
+
+static inline resample_quad resample_quad_start(void) {
+    resample_quad q;
+    q.a = ((uint32_t)128 << RESAMPLE_PRECISION) +
+          ((uint32_t)1 << (RESAMPLE_PRECISION - 1));
+    q.b = q.c = q.d = q.a;
+    return q;
+}
+
+static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
+    const unsigned char *b, const resample_pair *weights) {
+    uint32_t first =
+        (uint32_t)(weights->high[0] * (1 << RESAMPLE_HALF) + weights->low[0]);
+    uint32_t second =
+        (uint32_t)(weights->high[1] * (1 << RESAMPLE_HALF) + weights->low[1]);
+    q->a += a[0] * first + b[0] * second;
+    q->b += a[1] * first + b[1] * second;
+    q->c += a[2] * first + b[2] * second;
+    q->d += a[3] * first + b[3] * second;
+}
+
+static inline unsigned char resample_quad_byte(uint32_t sum) {
+    int32_t value = (int32_t)(sum >> RESAMPLE_PRECISION) - 128;
+    value = value < 0 ? 0 : value;
+    return (unsigned char)(value > 255 ? 255 : value);
+}
+
+static inline void resample_quad_store(const resample_quad *q, unsigned char *to) {
+    to[0] = resample_quad_byte(q->a);
+    to[1] = resample_quad_byte(q->b);
+    to[2] = resample_quad_byte(q->c);
+    to[3] = resample_quad_byte(q->d);
+}
+
+#endif
+
+/* ---- rows ---- */
+
+/* colour * alpha / 255, rounded. */
+static unsigned char resample_times_alpha(uint32_t colour, uint32_t alpha) {
+    uint32_t product = colour * alpha + 128;
+    return (unsigned char)(((product >> 8) + product) >> 8);
+}
+
+/* Copy a row of the source; colours are multiplied by their alpha. */
+static void resample_copy_row(const resample_state *r, uint32_t row) {
+    const unsigned char *from = r->pixels + row * r->stride;
+    size_t channels = r->channels, size = r->x.size * channels;
+    memcpy(r->row, from, size);
+    for (size_t i = 0; r->has_alpha && i < size; i += channels)
+        for (size_t c = 0; c + 1 < channels; c++)
+            r->row[i + c] = resample_times_alpha(from[i + c], from[i + channels - 1]);
+}
+
+/* Resize r->row along x. Each pixel is stored with garbage after it, which the next
+ * one replaces. */
+static void resample_row(const resample_state *r, unsigned char *to) {
+    size_t channels = r->channels;
+    for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
+        const resample_pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
+        const unsigned char *at = r->row + r->x.windows[i].first * channels;
+        uint32_t count = r->x.windows[i].count;
+        resample_quad sum = resample_quad_start();
+        for (uint32_t j = 0; j < count; j += 2, pairs++, at += 2 * channels)
+            resample_quad_add(&sum, at, at + channels, pairs);
+        resample_quad_store(&sum, to);
+    }
+}
+
+/* Colours divided by their alpha. */
+static void resample_divide_alpha(unsigned char *row, size_t size, size_t channels) {
+    for (size_t i = 0; i < size; i += channels) {
+        uint32_t alpha = row[i + channels - 1];
+        for (size_t c = 0; alpha && c + 1 < channels; c++) {
+            uint32_t colour = 255u * row[i + c] / alpha;
+            row[i + c] = (unsigned char)(colour > 255 ? 255 : colour);
+        }
+    }
+}
+
+/* Row i of the result, from r->lines. */
+static void resample_lines(const resample_state *r, uint32_t i, unsigned char *out) {
+    const resample_pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
+    size_t row = r->x.length * r->channels;
+    uint32_t count = r->y.windows[i].count;
+    for (size_t at = 0; at < row; at += RESAMPLE_BLOCK) {
+        unsigned char bytes[RESAMPLE_BLOCK];
+        resample_quad q = resample_quad_start(), s = q, t = q, u = q;
+        for (uint32_t j = 0; j < count; j += 2) {
+            const unsigned char *a = r->lines[j] + at, *b = r->lines[j + 1] + at;
+            resample_quad_add(&q, a, b, pairs + j / 2);
+            resample_quad_add(&s, a + RESAMPLE_QUAD, b + RESAMPLE_QUAD, pairs + j / 2);
+            resample_quad_add(
+                &t, a + 2 * RESAMPLE_QUAD, b + 2 * RESAMPLE_QUAD, pairs + j / 2);
+            resample_quad_add(
+                &u, a + 3 * RESAMPLE_QUAD, b + 3 * RESAMPLE_QUAD, pairs + j / 2);
+        }
+        resample_quad_store(&q, bytes);
+        resample_quad_store(&s, bytes + RESAMPLE_QUAD);
+        resample_quad_store(&t, bytes + 2 * RESAMPLE_QUAD);
+        resample_quad_store(&u, bytes + 3 * RESAMPLE_QUAD);
+        memcpy(out + at, bytes, row - at < RESAMPLE_BLOCK ? row - at : RESAMPLE_BLOCK);
+    }
+    if (r->has_alpha)
+        resample_divide_alpha(out, row, r->channels);
+}
+
+static void resample_resize(resample_state *r, unsigned char *out, size_t out_stride) {
+    uint32_t made = r->y.windows[0].first;
+    for (uint32_t i = 0; i < r->y.length; i++, out += out_stride) {
+        uint32_t first = r->y.windows[i].first;
+        uint32_t stop = first + r->y.windows[i].count;
+        for (; made < stop; made++) {
+            resample_copy_row(r, made);
+            resample_row(r, r->ring + made % r->places * r->pitch);
+        }
+        for (uint32_t j = first; j < stop; j++)
+            r->lines[j - first] = r->ring + j % r->places * r->pitch;
+        r->lines[stop - first] = r->lines[0]; /* of weight 0 */
+        resample_lines(r, i, out);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Memory that is handed out piece by piece. The first pass, in which data is NULL, finds
+ * out how much it is; SIZE_MAX if it does not fit the address space. */
+typedef struct resample_arena {
+    unsigned char *data;
+    size_t used;
+} resample_arena;
+
+/* count elements of some size, aligned for vector units. */
+static void *resample_carve(resample_arena *a, uint64_t count, size_t size) {
+    size_t start = a->used;
+    if (start > SIZE_MAX - RESAMPLE_ALIGN ||
+        count > (SIZE_MAX - RESAMPLE_ALIGN - start) / size)
+        a->used = SIZE_MAX;
+    else
+        a->used += ((size_t)count * size + RESAMPLE_ALIGN - 1) / RESAMPLE_ALIGN *
+                   RESAMPLE_ALIGN;
+    return a->data ? a->data + start : NULL;
+}
+
+static void resample_carve_axis(resample_arena *from, resample_axis *a) {
+    a->windows = (resample_window *)resample_carve(from, a->length, sizeof *a->windows);
+    a->pairs = (resample_pair *)resample_carve(
+        from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
+}
+
+static void resample_carve_all(resample_arena *from, resample_state *r) {
+    uint32_t most = r->x.most > r->y.most ? r->x.most : r->y.most;
+    resample_carve_axis(from, &r->x);
+    resample_carve_axis(from, &r->y);
+    r->terms = (double *)resample_carve(from, most, sizeof *r->terms);
+    r->row = (unsigned char *)resample_carve(
+        from, (uint64_t)r->x.size * r->channels + 2 * RESAMPLE_QUAD, 1);
+    r->lines =
+        (const unsigned char **)resample_carve(from, r->places + 1, sizeof *r->lines);
+    r->ring = (unsigned char *)resample_carve(from, (uint64_t)r->places * r->pitch, 1);
+}
+
+/* True if the result is the entire image. Its weights are 1, so that its pixels stay
+ * as they are, unless they are multiplied by their alpha. */
+static bool resample_is_copy(const resample_axis *a) {
+    return a->length == a->size && a->start <= 0 && a->stop >= (float)a->size;
+}
+
+static bags_code resample_prepare(
+    resample_state *r, bags_buffer *scratch, bags_error *err) {
+    resample_arena memory = {NULL, 0};
+    resample_axis_shape(&r->x, r->filter);
+    resample_axis_shape(&r->y, r->filter);
+    r->places = r->y.most;
+    r->pitch =
+        ((size_t)r->x.length * r->channels + RESAMPLE_QUAD + RESAMPLE_BLOCK - 1) /
+        RESAMPLE_BLOCK * RESAMPLE_BLOCK;
+    resample_carve_all(&memory, r);
+    if (memory.used == SIZE_MAX)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    bags_code code = bags_buffer_reserve(scratch, memory.used, err);
+    if (code)
+        return code;
+    memory.data = scratch->data;
+    memory.used = 0;
+    resample_carve_all(&memory, r);
+    memset(r->row + r->x.size * r->channels, 0, 2 * RESAMPLE_QUAD);
+    resample_axis_weigh(&r->x, r->filter, r->terms);
+    resample_axis_weigh(&r->y, r->filter, r->terms);
+    return BAGS_OK;
+}
+
+/* ---- arguments ---- */
+
+/* Set the box of both axes. A comparison with NaN is false. */
+static bags_code resample_check_box(
+    resample_state *r, const bags_box *box, bags_error *err) {
+    bags_box all = {0, 0, (double)r->x.size, (double)r->y.size};
+    if (!box)
+        box = &all;
+    r->x.start = (float)box->left;
+    r->x.stop = (float)box->right;
+    r->y.start = (float)box->top;
+    r->y.stop = (float)box->bottom;
+    bool inside = r->x.start >= 0 && r->x.start < r->x.stop &&
+                  r->x.stop <= (float)r->x.size && r->y.start >= 0 &&
+                  r->y.start < r->y.stop && r->y.stop <= (float)r->y.size;
+    if (!inside)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "box empty or out of range (left %g, top %g, right %g, bottom %g; "
+            "image %u x %u)",
+            box->left, box->top, box->right, box->bottom, (unsigned)r->y.size,
+            (unsigned)r->x.size);
+    return BAGS_OK;
+}
+
+bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
+    const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+    bags_buffer *scratch, void *out, size_t out_stride, bags_error *err) {
+    resample_state r;
+    bags_image made = *image;
+    made.width = width;
+    made.height = height;
+    memset(&r, 0, sizeof r);
+    bags_code code = format_check_pixels(image, RESAMPLE_MOST_SIDE, &stride, err);
+    if (!code)
+        code = format_check_pixels(&made, RESAMPLE_MOST_SIDE, &out_stride, err);
+    if (code)
+        return code;
+    if (filter != BAGS_FILTER_BILINEAR && filter != BAGS_FILTER_BICUBIC)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "unknown filter (%d)", (int)filter);
+    r.x.size = image->width;
+    r.y.size = image->height;
+    r.x.length = width;
+    r.y.length = height;
+    r.filter = filter;
+    r.channels = image->channels;
+    r.pixels = (const unsigned char *)pixels;
+    code = resample_check_box(&r, box, err);
+    if (code)
+        return code;
+    r.stride = stride;
+    r.has_alpha =
+        r.channels % 2 == 0 && !(resample_is_copy(&r.x) && resample_is_copy(&r.y));
+    code = resample_prepare(&r, scratch, err);
+    if (!code)
+        resample_resize(&r, (unsigned char *)out, out_stride);
+    return code;
+}

@@ -1,0 +1,787 @@
+/*
+ * tokens.c - sequences of a fixed length out of documents of any length: windows over
+ * streams of tokens, and packing.
+ *
+ * A stream is the documents of a shard, each with its BOS and EOS, one after another. In
+ * its Bag they are contiguous, and the table has their ends: a window is a range of
+ * bytes, and the document of a token is found by a search in the table. Nothing else is
+ * needed, nor kept in memory, as long as the shard is *direct*:
+ *
+ *     direct    mapped, a blob for each datapoint, in their order. The table and refs are
+ *               checked when the tokens are opened
+ *     indirect  all others, such as derived datasets: a table of the documents' ends is
+ *               made when the tokens are opened, and each is read by the reader
+ *
+ * Packing assigns whole documents to rows: first-fit decreasing, in blocks of documents
+ * that are neighbours in the shuffled order. It reads lengths only.
+ */
+#include "tokens.h"
+#include "blocks.h"
+#include "files.h"
+#include "load.h"
+#include "random.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS_MAX_LENGTH (UINT64_C(1) << 28)
+
+/* A field in one shard. */
+typedef struct tokens_stream {
+    bool direct;
+    const unsigned char *data; /* if direct */
+    bags_buffer ends;          /* if indirect: as in a table, 8 bytes each */
+} tokens_stream;
+
+/* A shard of one of the datasets. */
+typedef struct tokens_shard {
+    uint64_t start, documents; /* the first one, and their number */
+    uint64_t tokens;           /* with BOS and EOS */
+    uint64_t windows_before, windows;
+    tokens_stream *streams; /* one for each field */
+} tokens_shard;
+
+typedef struct tokens_dataset {
+    const bags_reader *reader;
+    size_t *fields;
+    tokens_shard *shards;
+    size_t shard_count;
+    bags_tokens_info info;
+} tokens_dataset;
+
+struct bags_tokens {
+    format_tokens shared; /* what loader.c sees; first */
+    bags_tokens_options options;
+    format_block *blocks;
+    tokens_dataset *datasets;
+    size_t dataset_count, field_count;
+    const char **names; /* of fields */
+    bags_dtype *dtypes; /* of fields */
+    uint64_t extra;     /* BOS and EOS: tokens that are added to each document */
+};
+
+static void *tokens_allocate(
+    bags_tokens *t, size_t count, size_t size, bags_error *err) {
+    return format_block_add(&t->blocks, t->options.allocator, count, size, err);
+}
+
+/* ---- reading documents ---- */
+
+/* What is read of a field in a shard: its table and, if direct, its blobs. */
+typedef struct tokens_view {
+    const unsigned char *data, *ends; /* data NULL: indirect */
+    size_t element;                   /* bytes of a token */
+} tokens_view;
+
+static bags_code tokens_fail_field(const bags_tokens *t, const tokens_dataset *d,
+    size_t field, bags_code code, const char *what, bags_error *err) {
+    return bags_fail(err, code, "%s: field \"%.200s\": %s",
+        bags_path_tail(bags_reader_path(d->reader)), t->names[field], what);
+}
+
+static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
+    size_t shard, size_t field, bags_row *row, tokens_view *out, bags_error *err) {
+    const tokens_shard *s = &d->shards[shard];
+    const tokens_stream *stream = &s->streams[field];
+    bags_range range;
+    out->data = NULL;
+    out->ends = stream->ends.data;
+    out->element = bags_dtype_size(t->dtypes[field]);
+    if (!stream->direct)
+        return BAGS_OK;
+    bags_code code =
+        bags_reader_blobs(d->reader, shard, d->fields[field], true, row, &range, err);
+    out->data = range.data;
+    out->ends = range.ends;
+    return code;
+}
+
+/* Elements of the documents before number i. */
+static uint64_t tokens_before(const tokens_view *v, uint64_t i) {
+    return i ? bags_load(v->ends + 8 * (i - 1), 8, false) / v->element : 0;
+}
+
+/* The elements of a document, by the table; all of it was checked. */
+static uint64_t tokens_length(const tokens_view *v, uint64_t i) {
+    return tokens_before(v, i + 1) - tokens_before(v, i);
+}
+
+static bags_code tokens_fail(const bags_tokens *t, const tokens_dataset *d,
+    size_t field, bags_code code, uint64_t datapoint, bags_error *err) {
+    return format_fail_at(d->reader, t->names[field], datapoint, UINT64_MAX, code, err);
+}
+
+/* The elements of document i. */
+static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
+    size_t shard, size_t field, const tokens_view *v, uint64_t i, bags_row *row,
+    bags_view *out, bags_error *err) {
+    uint64_t start = tokens_before(v, i) * v->element;
+    uint64_t size = tokens_length(v, i) * v->element;
+    if (v->data) {
+        out->data = v->data + (size_t)start;
+        out->size = (size_t)size;
+        return BAGS_OK;
+    }
+    uint64_t datapoint = d->shards[shard].start + i;
+    bags_code code =
+        bags_reader_get_blob(d->reader, datapoint, d->fields[field], 0, row, out, err);
+    if (!code && out->size != size) {
+        bags_fail(err, BAGS_ERROR_STATE,
+            "changed since it was opened (%" PRIu64 " bytes, had %" PRIu64 ")",
+            (uint64_t)out->size, size);
+        code = tokens_fail(t, d, field, BAGS_ERROR_STATE, datapoint, err);
+    }
+    return code;
+}
+
+/* The document of a place in the stream, below its length, and where the document starts
+ * in it: the last that starts at or before the place, which is not empty. */
+static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
+    const tokens_view *v, uint64_t place, uint64_t *start) {
+    uint64_t low = 0, high = s->documents;
+    *start = 0;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        uint64_t at = tokens_before(v, middle) + middle * t->extra;
+        if (at <= place) {
+            low = middle;
+            *start = at;
+        } else
+            high = middle;
+    }
+    return low;
+}
+
+/* Append elements first ... first + count - 1 of a document with its BOS and EOS; those
+ * of another field than the first have zeros there. */
+static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
+    uint64_t first, uint64_t count, unsigned char *to) {
+    bags_dtype dtype = t->dtypes[field];
+    size_t element = bags_dtype_size(dtype), size = 0;
+    uint64_t length = document.size / element, bos = t->options.has_bos;
+    uint32_t added = field ? 0 : t->options.bos;
+    unsigned char number[8];
+    memset(number, 0, sizeof number);
+    if (first < bos && count) {
+        bags_store(number, element, !bags_little_endian(), added);
+        memcpy(to, number, element);
+        to += element;
+        first++;
+        count--;
+    }
+    if (count && first - bos < length) {
+        uint64_t left = length - (first - bos), part = left < count ? left : count;
+        size = (size_t)part * element;
+        const unsigned char *from = document.data + (size_t)(first - bos) * element;
+        if (bags_little_endian())
+            memcpy(to, from, size);
+        else
+            bags_swap_bytes(to, from, size, bags_dtype_swap(dtype));
+        to += size;
+        count -= part;
+    }
+    if (count) {
+        added = field ? 0 : t->options.eos;
+        bags_store(number, element, !bags_little_endian(), added);
+        memcpy(to, number, element);
+    }
+}
+
+/* Parallel fields have as many elements in each document. */
+static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_dataset *d,
+    size_t shard, const tokens_view *all, size_t field, uint64_t i, bags_error *err) {
+    uint64_t has = tokens_length(&all[field], i), needs = tokens_length(&all[0], i);
+    if (has == needs)
+        return BAGS_OK;
+    bags_fail(err, BAGS_ERROR_VALUE,
+        "%" PRIu64 " elements, but field \"%.100s\" has %" PRIu64, has, t->names[0],
+        needs);
+    return tokens_fail(t, d, field, BAGS_ERROR_VALUE, d->shards[shard].start + i, err);
+}
+
+/* ---- windows ---- */
+
+static size_t tokens_find_shard(const tokens_dataset *d, uint64_t index, bool windows) {
+    const uint64_t *first = windows ? &d->shards->windows_before : &d->shards->start;
+    return format_last_at_most(first, sizeof *d->shards, d->shard_count, index);
+}
+
+#if defined(__GNUC__)
+#define TOKENS_TOUCH(data) __builtin_prefetch(data)
+#else
+#define TOKENS_TOUCH(data) ((void)(data))
+#endif
+
+/* Announce a window to the processor, so that it loads it from memory while the one before
+ * is copied. */
+static void tokens_touch(const bags_tokens *t, const bags_pick *pick) {
+    const tokens_dataset *d = &t->datasets[pick->dataset];
+    const tokens_shard *s = &d->shards[tokens_find_shard(d, pick->index, true)];
+    size_t element = bags_dtype_size(t->dtypes[0]);
+    uint64_t first = (pick->index - s->windows_before) * t->options.stride;
+    const unsigned char *data = s->streams[0].data;
+    if (!data || t->extra)
+        return;
+    data += (size_t)first * element;
+    for (size_t i = 0; i < (size_t)t->options.length * element && i < 8192; i += 64)
+        TOKENS_TOUCH(data + i);
+}
+
+/* out[i] has space for a window of tensor i. */
+static bags_code tokens_window(const bags_tokens *t, bags_row *row,
+    const bags_pick *pick, unsigned char *const *out, bags_error *err) {
+    const tokens_dataset *d = &t->datasets[pick->dataset];
+    size_t shard = tokens_find_shard(d, pick->index, true);
+    const tokens_shard *s = &d->shards[shard];
+    uint64_t length = t->options.length, start = 0;
+    uint64_t first = (pick->index - s->windows_before) * t->options.stride;
+    tokens_view views[FORMAT_TOKENS_FIELDS];
+    bags_code code = BAGS_OK;
+    for (size_t f = 0; f < t->field_count && !code; f++)
+        code = tokens_view_of(t, d, shard, f, row, &views[f], err);
+    if (code)
+        return code;
+    bool plain = views[0].data && !t->extra && bags_little_endian();
+    if (plain)
+        memcpy(out[0], views[0].data + (size_t)(first * views[0].element),
+            (size_t)(length + 1) * views[0].element);
+    if (plain && t->shared.count == 1)
+        return BAGS_OK;
+    uint64_t i = tokens_find(t, s, &views[0], first, &start), done = 0;
+    bool places = t->options.places;
+    int32_t *documents = places ? (int32_t *)(void *)out[t->field_count] : NULL;
+    int32_t *positions = places ? (int32_t *)(void *)out[t->field_count + 1] : NULL;
+    for (; done < length + 1 && !code; i++) {
+        uint64_t all = tokens_length(&views[0], i) + t->extra;
+        uint64_t from = first + done - start;
+        uint64_t part = all - from < length + 1 - done ? all - from : length + 1 - done;
+        for (size_t f = plain; f < t->field_count && part && !code; f++) {
+            bags_view document = {NULL, 0};
+            code = f ? tokens_check_parallel(t, d, shard, views, f, i, err) : BAGS_OK;
+            if (!code)
+                code =
+                    tokens_document(t, d, shard, f, &views[f], i, row, &document, err);
+            if (!code)
+                tokens_put(t, f, document, from, part,
+                    out[f] + (size_t)done * views[f].element);
+        }
+        uint64_t inputs = length - done < part ? length - done : part;
+        for (uint64_t k = 0; places && k < inputs; k++)
+            documents[done + k] = (int32_t)(s->start + i);
+        for (uint64_t k = 0; places && k < inputs; k++)
+            positions[done + k] = (int32_t)(from + k);
+        start += all;
+        done += part;
+    }
+    return code;
+}
+
+/* ---- packing ---- */
+
+/* The length of a document, with BOS and EOS. */
+static bags_code tokens_length_of(const bags_tokens *t, bags_row *row,
+    const bags_pick *pick, uint64_t *length, bags_error *err) {
+    const tokens_dataset *d = &t->datasets[pick->dataset];
+    size_t shard = tokens_find_shard(d, pick->index, false);
+    tokens_view view;
+    bags_code code = tokens_view_of(t, d, shard, 0, row, &view, err);
+    if (!code)
+        *length = tokens_length(&view, pick->index - d->shards[shard].start) + t->extra;
+    return code;
+}
+
+/* out[i] has space for the piece in the tensor of field i. */
+static bags_code tokens_piece(const bags_tokens *t, bags_row *row,
+    const bags_piece *piece, unsigned char *const *out, bags_error *err) {
+    const tokens_dataset *d = &t->datasets[piece->dataset];
+    size_t shard = tokens_find_shard(d, piece->document, false);
+    uint64_t i = piece->document - d->shards[shard].start;
+    tokens_view views[FORMAT_TOKENS_FIELDS];
+    bags_code code = BAGS_OK;
+    for (size_t f = 0; f < t->field_count && !code; f++) {
+        bags_view document = {NULL, 0};
+        code = tokens_view_of(t, d, shard, f, row, &views[f], err);
+        if (!code && f)
+            code = tokens_check_parallel(t, d, shard, views, f, i, err);
+        if (!code)
+            code = tokens_document(t, d, shard, f, &views[f], i, row, &document, err);
+        if (!code)
+            tokens_put(t, f, document, piece->first, piece->length, out[f]);
+    }
+    return code;
+}
+
+static int tokens_compare(const void *a, const void *b) {
+    uint64_t one, two;
+    memcpy(&one, a, sizeof one);
+    memcpy(&two, b, sizeof two);
+    return one < two ? -1 : one > two;
+}
+
+/*
+ * First-fit decreasing: keys are sorted, the longest first, each goes to the first row
+ * that has space. A tree has the space of each row as its leaves, and above them the
+ * larger one of two; unused rows are empty, so that one is always found.
+ */
+static void tokens_fit(const uint64_t *keys, size_t count, uint64_t length,
+    uint32_t *tree, size_t leaves, uint32_t *row_of, uint32_t *rows) {
+    for (size_t i = 0; i < 2 * leaves; i++)
+        tree[i] = (uint32_t)length;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t size = (uint32_t)(length - (keys[i] >> 32));
+        size_t at = 1;
+        while (at < leaves)
+            at = 2 * at + (tree[2 * at] < size);
+        row_of[(uint32_t)keys[i]] = (uint32_t)(at - leaves);
+        if (at - leaves >= *rows)
+            *rows = (uint32_t)(at - leaves + 1);
+        tree[at] -= size;
+        for (at /= 2; at > 0; at /= 2)
+            tree[at] =
+                tree[2 * at] > tree[2 * at + 1] ? tree[2 * at] : tree[2 * at + 1];
+    }
+}
+
+/* The number of pieces of a document in rows of S tokens. */
+static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
+    uint64_t most = t->options.length;
+    if (length > most && t->options.long_documents == BAGS_LONG_DROP)
+        return 0;
+    return length ? (length - 1) / most + 1 : 0;
+}
+
+/*
+ * Pack block `block` of an epoch: the documents at FORMAT_PACK_BLOCK positions of the
+ * order. Rows that one piece fills come first, then those of first-fit; then all are
+ * shuffled, unless the order is not.
+ */
+static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *row,
+    const bags_order *order, uint64_t epoch, uint64_t block, bags_error *err) {
+    uint64_t start = block * FORMAT_PACK_BLOCK, total = 0, dropped = 0;
+    uint64_t left = order->length - start, most = t->options.length;
+    size_t count = (size_t)(left < FORMAT_PACK_BLOCK ? left : FORMAT_PACK_BLOCK);
+    bags_pick *picks = p->picks;
+    uint64_t *lengths = p->lengths;
+    p->valid = false;
+    p->row_count = 0;
+    bags_code code = bags_order_get(order, epoch, start, count, picks, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        code = tokens_length_of(t, row, &picks[i], &lengths[i], err);
+        uint64_t pieces = code ? 0 : tokens_piece_count(t, lengths[i]);
+        dropped += !code && lengths[i] && !pieces;
+        total += pieces;
+    }
+    if (!code && total > UINT32_MAX)
+        code = bags_fail(err, BAGS_ERROR_LIMIT,
+            "too many rows for a block of documents (%" PRIu64 "); use longer rows",
+            total);
+    if (!code)
+        code = bags_buffer_reserve(
+            &p->pieces, (size_t)total * sizeof(bags_piece) + 1, err);
+    if (!code)
+        code = bags_buffer_reserve(
+            &p->rows, ((size_t)total + 1) * 2 * sizeof(uint32_t), err);
+    if (code)
+        return code;
+    /* Pieces that fill a row, and what is left of each document. */
+    uint32_t full = 0, rows = 0, rest = 0;
+    size_t leaves = 1;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t pieces = tokens_piece_count(t, lengths[i]);
+        uint64_t size = pieces ? lengths[i] - (pieces - 1) * most : 0;
+        p->full[i] = (uint32_t)(pieces - (size > 0 && size < most));
+        full += p->full[i];
+        if (size > 0 && size < most)
+            p->keys[rest++] = (most - size) << 32 | i;
+    }
+    while (leaves < rest)
+        leaves *= 2;
+    qsort(p->keys, rest, sizeof *p->keys, tokens_compare);
+    tokens_fit(p->keys, rest, most, p->tree, leaves, p->row_of, &rows);
+    /* Where each row starts. Row r of these becomes row place[r]. */
+    uint32_t *starts = (uint32_t *)(void *)p->rows.data, *place = starts + total + 1;
+    uint64_t all = (uint64_t)full + rows;
+    uint64_t key = format_key(format_key(order->seed, ~epoch), block);
+    for (uint64_t r = 0; r < all; r++)
+        place[r] = (uint32_t)(order->in_order ? r : bags_permute(key, 0, all, r));
+    memset(starts, 0, (size_t)(all + 1) * sizeof *starts);
+    for (uint32_t r = 0; r < full; r++)
+        starts[place[r] + 1]++;
+    for (uint32_t i = 0; i < rest; i++)
+        starts[place[full + p->row_of[(uint32_t)p->keys[i]]] + 1]++;
+    for (uint64_t r = 0; r < all; r++)
+        starts[r + 1] += starts[r];
+    bags_piece *pieces = (bags_piece *)(void *)p->pieces.data;
+    uint32_t row_at = 0;
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t k = 0; k < p->full[i]; k++) {
+            bags_piece *to = &pieces[starts[place[row_at++]]];
+            to->dataset = picks[i].dataset;
+            to->document = picks[i].index;
+            to->first = k * most;
+            to->length = most;
+        }
+    memset(p->filled, 0, rows * sizeof *p->filled);
+    for (uint32_t i = 0; i < rest; i++) {
+        uint32_t number = (uint32_t)p->keys[i], r = p->row_of[number];
+        bags_piece *to = &pieces[starts[place[full + r]] + p->filled[r]++];
+        to->dataset = picks[number].dataset;
+        to->document = picks[number].index;
+        to->length = most - (p->keys[i] >> 32);
+        to->first = lengths[number] - to->length;
+    }
+    p->row_count = (size_t)all;
+    p->dropped = dropped;
+    p->epoch = epoch;
+    p->block = block;
+    p->valid = true;
+    return BAGS_OK;
+}
+
+/* ---- opening ---- */
+
+/* The dtype of a field whose blobs are raw elements. */
+static bags_code tokens_find_field(const bags_tokens *t, const tokens_dataset *d,
+    size_t field, bags_dtype *dtype, bags_error *err) {
+    bags_code code =
+        bags_reader_field(d->reader, t->names[field], &d->fields[field], err);
+    if (code)
+        return code;
+    const bags_type *type = bags_reader_type(d->reader, d->fields[field]);
+    bags_view first = bags_type_argument(type, 0);
+    bool bytes = bags_view_is(type->name, "bytes");
+    uint64_t side;
+    *dtype = bytes ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
+    if (bytes && field == 0)
+        *dtype = t->options.dtype;
+    /* Of one dimension, of any length. */
+    if (bags_view_is(type->name, "array") && type->count == 2 &&
+        !bags_type_number(type, 1, &side))
+        *dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
+    if (type->sequence)
+        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
+            "a sequence has no tokens; a document must be one array", err);
+    if (bytes && !*dtype)
+        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
+            "of type bytes: its dtype must be given", err);
+    if (!*dtype)
+        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
+            "not of a type whose blobs are elements: array(DTYPE,-1) or bytes", err);
+    if (field == 0 && !bytes && t->options.dtype && t->options.dtype != *dtype)
+        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
+            "its type has another dtype than is given", err);
+    if (field == 0 && *dtype != BAGS_DTYPE_UINT16 && *dtype != BAGS_DTYPE_UINT32 &&
+        *dtype != BAGS_DTYPE_INT32 && !(bytes && *dtype == BAGS_DTYPE_UINT8))
+        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
+            "tokens must be uint16, uint32 or int32", err);
+    return BAGS_OK;
+}
+
+/* Check a table: each entry at or after the one before, at a multiple of an element. The
+ * branch is taken once, since all are added up. */
+static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
+    const tokens_shard *s, size_t field, const unsigned char *ends, bags_error *err) {
+    size_t element = bags_dtype_size(t->dtypes[field]);
+    uint64_t last = 0, odd = 0, falls = 0, longest = 0, longer = 0;
+    uint64_t most = t->options.length > t->extra ? t->options.length - t->extra : 0;
+    for (uint64_t i = 0; i < s->documents; i++) {
+        uint64_t end = bags_load(ends + 8 * i, 8, false);
+        odd |= end & (element - 1);
+        falls |= end < last;
+        longest = end - last > longest ? end - last : longest;
+        longer += end - last > most * element;
+        last = end;
+    }
+    if (falls)
+        return tokens_fail_field(
+            t, d, field, BAGS_ERROR_CORRUPT, "the table of its Bag decreases", err);
+    if (longest / element > INT32_MAX)
+        return tokens_fail_field(t, d, field, BAGS_ERROR_LIMIT,
+            "a document of 2^31 elements or more; positions are int32", err);
+    d->info.longer += field ? 0 : longer;
+    for (uint64_t i = 0, before = 0; odd && i < s->documents; i++) {
+        uint64_t end = bags_load(ends + 8 * i, 8, false);
+        if ((end - before) % element) {
+            bags_fail(err, BAGS_ERROR_VALUE,
+                "%" PRIu64 " bytes, not a multiple of %d as %s needs", end - before,
+                (int)element, bags_dtype_name(t->dtypes[field]));
+            return tokens_fail(t, d, field, BAGS_ERROR_VALUE, s->start + i, err);
+        }
+        before = end;
+    }
+    return BAGS_OK;
+}
+
+/* Make the table of the ends of documents, as the reader returns them. */
+static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *s,
+    size_t field, bags_row *row, bags_buffer *ends, bags_error *err) {
+    uint64_t at = 0;
+    if (s->documents > SIZE_MAX / 8)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    bags_code code = bags_buffer_reserve(ends, (size_t)s->documents * 8, err);
+    for (uint64_t i = 0; i < s->documents && !code;) {
+        uint64_t stop = i + 256 < s->documents ? i + 256 : s->documents;
+        code = bags_reader_get_range(
+            d->reader, s->start + i, s->start + stop, d->fields[field], row, err);
+        for (size_t k = 0; i < stop && !code; i++, k++) {
+            at += bags_row_bytes(row, 0, k).size;
+            bags_store(ends->data + 8 * i, 8, false, at);
+        }
+    }
+    return code;
+}
+
+/* Plan a field of a shard. */
+static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t shard,
+    size_t field, bags_row *row, bags_error *err) {
+    tokens_shard *s = &d->shards[shard];
+    tokens_stream *stream = &s->streams[field];
+    bags_range range;
+    if (s->documents == 0)
+        return BAGS_OK;
+    bags_code code =
+        bags_reader_blobs(d->reader, shard, d->fields[field], false, row, &range, err);
+    if (!code && range.ends) /* mapped: refs are read only once */
+        code = bags_reader_blobs(
+            d->reader, shard, d->fields[field], true, row, &range, err);
+    if (code && code != BAGS_ERROR_RANGE)
+        return code;
+    stream->direct = !code && range.ends;
+    stream->data = stream->direct ? range.data : NULL;
+    code = BAGS_OK;
+    if (!stream->direct)
+        code = tokens_make_table(d, s, field, row, &stream->ends, err);
+    const unsigned char *ends = stream->direct ? range.ends : stream->ends.data;
+    if (!code)
+        code = tokens_check_table(t, d, s, field, ends, err);
+    if (!code && field == 0)
+        s->tokens = bags_load(ends + 8 * (s->documents - 1), 8, false) /
+                        bags_dtype_size(t->dtypes[0]) +
+                    s->documents * t->extra;
+    return code;
+}
+
+static void tokens_count_windows(
+    const bags_tokens *t, tokens_shard *s, uint64_t before, bags_tokens_info *info) {
+    uint64_t length = t->options.length, stride = t->options.stride;
+    uint64_t used = 0;
+    s->windows_before = before;
+    if (s->tokens > length)
+        s->windows = (s->tokens - 1 - length) / stride + 1;
+    if (s->windows && stride > length)
+        used = s->windows * length;
+    else if (s->windows)
+        used = (s->windows - 1) * stride + length;
+    info->documents += s->documents;
+    info->tokens += s->tokens;
+    info->windows += s->windows;
+    info->unused += s->tokens - used;
+}
+
+static bags_code tokens_open_dataset(
+    bags_tokens *t, tokens_dataset *d, bags_row *row, bags_error *err) {
+    size_t count;
+    const bags_shard *shards = bags_reader_shards(d->reader, &count);
+    bags_code code = BAGS_OK;
+    d->fields = (size_t *)tokens_allocate(t, t->field_count, sizeof *d->fields, err);
+    d->shards = (tokens_shard *)tokens_allocate(t, count, sizeof *d->shards, err);
+    d->shard_count = d->shards ? count : 0;
+    if (!d->fields || !d->shards)
+        return BAGS_ERROR_MEMORY;
+    for (size_t f = 0; f < t->field_count && !code; f++) {
+        bags_dtype dtype = BAGS_DTYPE_NONE;
+        code = tokens_find_field(t, d, f, &dtype, err);
+        if (!code && d != t->datasets && dtype != t->dtypes[f])
+            code = tokens_fail_field(t, d, f, BAGS_ERROR_TYPE,
+                "another dtype than in the first dataset", err);
+        t->dtypes[f] = dtype;
+    }
+    if (!code && bags_reader_length(d->reader) > INT32_MAX)
+        code = tokens_fail_field(t, d, 0, BAGS_ERROR_LIMIT,
+            "2^31 documents or more; their numbers are int32", err);
+    for (size_t i = 0; i < count && !code; i++) {
+        tokens_shard *s = &d->shards[i];
+        s->start = shards[i].start;
+        s->documents = shards[i].length;
+        s->streams = (tokens_stream *)tokens_allocate(
+            t, t->field_count, sizeof *s->streams, err);
+        if (!s->streams)
+            return BAGS_ERROR_MEMORY;
+        for (size_t f = 0; f < t->field_count && !code; f++) {
+            s->streams[f].ends = bags_buffer_of(t->options.allocator);
+            code = tokens_open_stream(t, d, i, f, row, err);
+        }
+        if (!code)
+            tokens_count_windows(t, s, d->info.windows, &d->info);
+    }
+    return code;
+}
+
+static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *err) {
+    const format_rule rules[] = {
+        {!o->field, "tokens without a field"},
+        {o->length == 0 || o->length > TOKENS_MAX_LENGTH,
+            "the length of a window or row must be 1 to 2^28"},
+        {o->stride > TOKENS_MAX_LENGTH, "the stride must be at most 2^28"},
+        {o->pack && o->stride, "pack and stride are mutually exclusive"},
+        {!o->pack && o->long_documents, "long_documents without pack"},
+        {o->long_documents > BAGS_LONG_DROP, "no such long_documents"},
+        {!o->parallel != !o->parallel_count,
+            "parallel and parallel_count must be set together"},
+        {o->parallel_count >= FORMAT_TOKENS_FIELDS, "too many parallel fields"},
+        {(o->bos && !o->has_bos) || (o->eos && !o->has_eos),
+            "bos without has_bos, or eos without has_eos"},
+        {o->pack && o->places, "pack and places are mutually exclusive"},
+    };
+    return FORMAT_CHECK(rules, "", err);
+}
+
+/* True if a token of this dtype can have this number. */
+static bool tokens_has_id(bags_dtype dtype, uint32_t id) {
+    return id <= (dtype == BAGS_DTYPE_UINT8       ? UINT8_MAX
+                     : dtype == BAGS_DTYPE_UINT16 ? UINT16_MAX
+                     : dtype == BAGS_DTYPE_INT32  ? (uint32_t)INT32_MAX
+                                                  : UINT32_MAX);
+}
+
+static void tokens_add_tensor(
+    bags_tokens *t, const char *name, bags_dtype dtype, uint64_t length) {
+    format_tokens_tensor *to = &t->shared.tensors[t->shared.count++];
+    to->name = name;
+    to->dtype = dtype;
+    to->length = length;
+}
+
+/* The tensors, and what determines the order. */
+static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
+    const bags_tokens_options *o = &t->options;
+    format_tokens *s = &t->shared;
+    s->tensors = (format_tokens_tensor *)tokens_allocate(
+        t, t->field_count + 2, sizeof *s->tensors, err);
+    if (!s->tensors)
+        return BAGS_ERROR_MEMORY;
+    for (size_t f = 0; f < t->field_count; f++)
+        tokens_add_tensor(t, t->names[f], t->dtypes[f], o->pack ? 0 : o->length + 1);
+    if (o->pack)
+        tokens_add_tensor(t, "cu_seqlens", BAGS_DTYPE_INT32, 0);
+    else if (o->places) {
+        tokens_add_tensor(t, "documents", BAGS_DTYPE_INT32, o->length);
+        tokens_add_tensor(t, "positions", BAGS_DTYPE_INT32, o->length);
+    }
+    for (size_t i = 0; i < s->count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (!strcmp(s->tensors[i].name, s->tensors[k].name))
+                return tokens_fail_field(t, t->datasets, k < t->field_count ? k : 0,
+                    BAGS_ERROR_FIELD,
+                    i < t->field_count ? "listed twice"
+                                       : "has the name of another tensor",
+                    err);
+    const uint64_t numbers[] = {o->length, o->stride,
+        (uint64_t)o->pack << 1 | o->has_bos, (uint64_t)o->has_eos, o->bos, o->eos,
+        (uint64_t)o->long_documents};
+    /* States know an array's dtype by its type. Tokens in bytes mostly are uint16. */
+    const tokens_dataset *d = t->datasets;
+    size_t element = bags_dtype_size(t->dtypes[0]);
+    s->hash = FORMAT_GOLDEN;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        s->hash = format_mix(s->hash ^ numbers[i]) + FORMAT_GOLDEN;
+    for (const char *c = o->field; *c; c++)
+        s->hash = format_mix(s->hash ^ (unsigned char)*c) + FORMAT_GOLDEN;
+    if (element != 2 &&
+        bags_view_is(bags_reader_type(d->reader, d->fields[0])->name, "bytes"))
+        s->hash = format_mix(s->hash ^ element) + FORMAT_GOLDEN;
+    s->packed = o->pack;
+    s->length = o->length;
+    s->field_count = t->field_count;
+    s->touch = tokens_touch;
+    s->window = tokens_window;
+    s->piece = tokens_piece;
+    s->pack = tokens_pack;
+    return BAGS_OK;
+}
+
+static bags_code tokens_prepare(
+    bags_tokens *t, const bags_reader *const *readers, size_t count, bags_error *err) {
+    bags_tokens_options *o = &t->options;
+    bags_code code = tokens_check_options(o, err);
+    bags_row row;
+    if (!code && (!readers || !count))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
+    if (code)
+        return code;
+    o->stride = o->stride ? o->stride : o->length;
+    t->extra = (uint64_t)o->has_bos + o->has_eos;
+    t->field_count = 1 + o->parallel_count;
+    t->names = (const char **)tokens_allocate(t, t->field_count, sizeof *t->names, err);
+    t->dtypes =
+        (bags_dtype *)tokens_allocate(t, t->field_count, sizeof *t->dtypes, err);
+    t->datasets = (tokens_dataset *)tokens_allocate(t, count, sizeof *t->datasets, err);
+    t->shared.readers =
+        (const bags_reader **)tokens_allocate(t, count, sizeof *readers, err);
+    t->shared.units = (uint64_t *)tokens_allocate(t, count, sizeof(uint64_t), err);
+    if (!t->names || !t->dtypes || !t->datasets || !t->shared.readers ||
+        !t->shared.units)
+        return BAGS_ERROR_MEMORY;
+    t->dataset_count = t->shared.dataset_count = count;
+    for (size_t f = 0; f < t->field_count; f++) {
+        const char *name = f ? o->parallel[f - 1] : o->field;
+        char *copy = NULL;
+        if (name)
+            copy = (char *)tokens_allocate(t, strlen(name) + 1, 1, err);
+        if (!copy)
+            return name ? BAGS_ERROR_MEMORY
+                        : bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
+        memcpy(copy, name, strlen(name) + 1);
+        t->names[f] = copy;
+    }
+    o->field = t->names[0];
+    memset(&row, 0, sizeof row);
+    for (size_t i = 0; i < count && !code; i++) {
+        t->datasets[i].reader = t->shared.readers[i] = readers[i];
+        code = tokens_open_dataset(t, &t->datasets[i], &row, err);
+        t->shared.units[i] =
+            o->pack ? bags_reader_length(readers[i]) : t->datasets[i].info.windows;
+    }
+    bags_row_free(&row);
+    if (!code && ((o->has_bos && !tokens_has_id(t->dtypes[0], o->bos)) ||
+                     (o->has_eos && !tokens_has_id(t->dtypes[0], o->eos))))
+        code = tokens_fail_field(t, t->datasets, 0, BAGS_ERROR_VALUE,
+            "bos or eos is out of range for its dtype", err);
+    return code ? code : tokens_describe(t, err);
+}
+
+bags_tokens *bags_tokens_open(const bags_reader *const *readers, size_t count,
+    const bags_tokens_options *options, bags_error *err) {
+    bags_error local;
+    if (!err)
+        err = &local;
+    bags_tokens *t = (bags_tokens *)format_state(
+        options ? options->allocator : NULL, sizeof *t, err);
+    if (!t)
+        return NULL;
+    if (options)
+        t->options = *options;
+    if (!tokens_prepare(t, readers, count, err))
+        return t;
+    bags_tokens_close(t);
+    return NULL;
+}
+
+void bags_tokens_close(bags_tokens *t) {
+    if (!t)
+        return;
+    for (size_t i = 0; t->datasets && i < t->dataset_count; i++)
+        for (size_t k = 0; k < t->datasets[i].shard_count; k++)
+            for (size_t f = 0; t->datasets[i].shards[k].streams && f < t->field_count;
+                 f++)
+                bags_buffer_free(&t->datasets[i].shards[k].streams[f].ends);
+    format_blocks_free(t->blocks);
+    format_state_close(t);
+}
+
+bags_tokens_info bags_tokens_count(const bags_tokens *t, size_t dataset) {
+    bags_tokens_info none;
+    memset(&none, 0, sizeof none);
+    return dataset < t->dataset_count ? t->datasets[dataset].info : none;
+}

@@ -1,0 +1,226 @@
+/*
+ * worker.c - which worker of a cluster's job this process is, from the environment.
+ *
+ * Each engine has a row below. The rows whose variables are set must agree: a process
+ * may have been started by one engine inside of another, and the wrong number would
+ * make two workers do the same work, and leave out that of a third.
+ */
+#include "load.h"
+#include "text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The variables of an engine; NULL: it has none. */
+typedef struct worker_source {
+    const char *number;
+    const char *count;
+    /* Of an array: its first and last number, and the distance between two. */
+    const char *first, *last, *step;
+    uint64_t start; /* the number of the first worker */
+} worker_source;
+
+static const worker_source worker_sources[] = {
+    {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN",
+        "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP", 0},
+    {"SLURM_PROCID", "SLURM_NTASKS", NULL, NULL, NULL, 0},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, NULL, NULL, 0},
+    {"PMI_RANK", "PMI_SIZE", NULL, NULL, NULL, 0},
+    {"RANK", "WORLD_SIZE", NULL, NULL, NULL, 0},
+    {"JOB_COMPLETION_INDEX", NULL, NULL, NULL, NULL, 0},
+    {"SGE_TASK_ID", NULL, "SGE_TASK_FIRST", "SGE_TASK_LAST", "SGE_TASK_STEPSIZE", 1},
+    {"PBS_ARRAY_INDEX", NULL, NULL, NULL, NULL, 0},
+    {"LSB_JOBINDEX", NULL, NULL, "LSB_JOBINDEX_END", "LSB_JOBINDEX_STEP", 1},
+};
+
+#define WORKER_SOURCES (sizeof worker_sources / sizeof *worker_sources)
+
+/* A variable that is empty is not set; nor is one that Grid Engine sets to "undefined"
+ * in a job that is not an array. */
+static const char *worker_value(const char *variable) {
+    const char *value = variable ? getenv(variable) : NULL;
+    return value && *value && strcmp(value, "undefined") != 0 ? value : NULL;
+}
+
+/* *out stays as it is if the variable is not set. */
+static bags_code worker_number(const char *variable, uint64_t *out, bags_error *err) {
+    const char *value = worker_value(variable), *at = value;
+    uint64_t number = 0;
+    if (!value)
+        return BAGS_OK;
+    if (!format_decimal(&at, NULL, &number) || *at || number > UINT32_MAX)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: \"%.40s\" is not a number from 0 to 4294967295", variable, value);
+    *out = number;
+    return BAGS_OK;
+}
+
+/* The numbers of an array must be all of those from the first worker's: a gap would be
+ * a worker that is missing. *count is set if its last number is known. */
+static bags_code worker_check_array(
+    const worker_source *source, uint64_t *count, bags_error *err) {
+    uint64_t first = source->start, last = UINT64_MAX, step = 1;
+    bags_code code = worker_number(source->first, &first, err);
+    if (!code)
+        code = worker_number(source->last, &last, err);
+    if (!code)
+        code = worker_number(source->step, &step, err);
+    if (code)
+        return code;
+    if (first != source->start)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: the array starts at %" PRIu64 ", not at %" PRIu64
+            "; submit it with all numbers from there, or pass the number of this "
+            "worker",
+            source->first, first, source->start);
+    if (step != 1 && last != first)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: the array has a step of %" PRIu64 "; submit it without a step",
+            source->step, step);
+    if (last == UINT64_MAX)
+        return BAGS_OK;
+    if (last < first)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: the array ends at %" PRIu64 ", before its start at %" PRIu64,
+            source->last, last, first);
+    if (*count && last - first + 1 != *count)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s and %s: the array has gaps (%" PRIu64 " numbers up to %" PRIu64
+            "); submit it with all numbers from %" PRIu64,
+            source->count, source->last, *count, last, source->start);
+    *count = last - first + 1;
+    return BAGS_OK;
+}
+
+/* Slurm gives the script of a batch job the number of its first task, although srun has
+ * not started it: only its steps are tasks. */
+static bool worker_is_batch_script(const worker_source *source, uint64_t number) {
+    return !strcmp(source->number, "SLURM_PROCID") && number == 0 &&
+           worker_value("SLURM_JOB_ID") && !worker_value("SLURM_STEP_ID");
+}
+
+/* What one engine states. out->variable is NULL if it states nothing. */
+static bags_code worker_read(
+    const worker_source *source, bags_worker *out, bags_error *err) {
+    memset(out, 0, sizeof *out);
+    if (!worker_value(source->number))
+        return BAGS_OK;
+    bags_code code = worker_number(source->number, &out->number, err);
+    if (!code)
+        code = worker_number(source->count, &out->count, err);
+    if (code)
+        return code;
+    /* In a job of LSF that is not an array. */
+    if (!strcmp(source->number, "LSB_JOBINDEX") && out->number == 0)
+        return BAGS_OK;
+    if (out->count == 0 && worker_value(source->count))
+        return bags_fail(err, BAGS_ERROR_VALUE, "%s: is 0", source->count);
+    if (out->number < source->start)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: is %" PRIu64 ", must be at least "
+            "%" PRIu64,
+            source->number, out->number, source->start);
+    code = worker_check_array(source, &out->count, err);
+    if (code)
+        return code;
+    out->number -= source->start;
+    out->variable = source->number;
+    out->count_variable = worker_value(source->count)  ? source->count
+                          : worker_value(source->last) ? source->last
+                                                       : NULL;
+    if (out->count == 0 && worker_is_batch_script(source, out->number)) {
+        out->count = 1; /* Slurm states it only if the job requested several */
+        out->count_variable = "SLURM_JOB_ID";
+    }
+    if (out->count > 0 && out->number >= out->count)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s and %s: worker out of range (%" PRIu64 ", %" PRIu64
+            " workers from %" PRIu64 ")",
+            out->variable, out->count_variable, out->number + source->start, out->count,
+            source->start);
+    return BAGS_OK;
+}
+
+/* Two that are set must agree; a count may be known to one of them alone. */
+static bags_code worker_merge(
+    bags_worker *found, const bags_worker *other, bags_error *err) {
+    if (!other->variable || other->count == 1)
+        return BAGS_OK;
+    if (!found->variable || found->count == 1) {
+        *found = *other;
+        return BAGS_OK;
+    }
+    bool same = found->number == other->number &&
+                (!found->count || !other->count || found->count == other->count);
+    if (same && !found->count)
+        *found = *other;
+    if (same)
+        return BAGS_OK;
+    char counts[2][96] = {"", ""};
+    const bags_worker *both[2] = {found, other};
+    for (int i = 0; i < 2; i++)
+        if (both[i]->count)
+            (void)snprintf(counts[i], sizeof counts[i], " of %" PRIu64 " (%.40s)",
+                both[i]->count, both[i]->count_variable);
+    return bags_fail(err, BAGS_ERROR_VALUE,
+        "%s and %s contradict each other: worker %" PRIu64 "%s, and worker %" PRIu64
+        "%s; unset one of them, or pass the number of this worker",
+        found->variable, other->variable, found->number, counts[0], other->number,
+        counts[1]);
+}
+
+bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err) {
+    bags_worker found, one;
+    bool is_batch_script = false;
+    memset(&found, 0, sizeof found);
+    for (size_t i = 0; i < WORKER_SOURCES; i++) {
+        const worker_source *source = &worker_sources[i];
+        bags_code code = worker_read(source, &one, err);
+        if (code)
+            return code;
+        if (one.count > 1 && worker_is_batch_script(source, one.number)) {
+            is_batch_script = true;
+            continue;
+        }
+        if (!found.variable && one.variable)
+            found = one;
+        else if ((code = worker_merge(&found, &one, err)) != BAGS_OK)
+            return code;
+    }
+    if (!found.variable)
+        return is_batch_script
+                   ? bags_fail(err, BAGS_ERROR_MISSING,
+                         "SLURM_PROCID and SLURM_NTASKS: several tasks, but this is "
+                         "the script of the batch job, of which there is one; start "
+                         "the workers by srun")
+                   : bags_fail(err, BAGS_ERROR_MISSING,
+                         "no variable states the number of this worker: "
+                         "SLURM_ARRAY_TASK_ID, SLURM_PROCID, OMPI_COMM_WORLD_RANK, "
+                         "PMI_RANK, RANK, JOB_COMPLETION_INDEX, SGE_TASK_ID, "
+                         "PBS_ARRAY_INDEX or LSB_JOBINDEX");
+    if (!found.count && !count) {
+        const char *missing = NULL;
+        for (size_t i = 0; i < WORKER_SOURCES; i++)
+            if (!strcmp(worker_sources[i].number, found.variable))
+                missing = worker_sources[i].count ? worker_sources[i].count
+                                                  : worker_sources[i].last;
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: is set, but %s%s; pass the number of workers", found.variable,
+            missing ? missing : "no variable states the number of workers",
+            missing ? ", the number of workers, is not" : "");
+    }
+    if (count && found.count && found.count != count)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: there are %" PRIu64 " workers, not %" PRIu64, found.count_variable,
+            found.count, count);
+    if (!found.count && found.number >= count)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "%s: worker out of range (%" PRIu64 ", %" PRIu64 " workers from 0)",
+            found.variable, found.number, count);
+    if (!found.count)
+        found.count = count;
+    *out = found;
+    return BAGS_OK;
+}

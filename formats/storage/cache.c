@@ -1,0 +1,1418 @@
+/*
+ * cache.c - bytes that were read through other hooks, kept in a directory.
+ *
+ * An object is a path with its identity (of a server: ETag, Last-Modified, size, query
+ * and user). Its bytes are kept in blocks of 16 KiB, and neighbours of these in one sparse
+ * file, a segment, which also is what is deleted at once:
+ *
+ *     DIRECTORY/bags-cache-1/CACHEDIR.TAG    the directory was made by this file
+ *                            usage           bytes of all segments and answers
+ *                            HASH-I-S        segment I, of 2^S bytes of data
+ *                            HASH-answer     what a server answered to a lookup
+ *
+ *     segment:  0     8  "BAGSCACH"
+ *               8     8  size of what follows up to the path
+ *               16   32  identity: device, inode, time, size
+ *               48    8  number of the segment
+ *               56    8  S
+ *               64    8  CRC-32C of all other bytes before the data but the records
+ *               72    8 per block: its record
+ *               2560     the path, NUL-terminated
+ *               4096     data
+ *
+ * A record is the CRC-32C of its block, and a CRC-32C of that with the segment's and the
+ * block's number; 0: the block is missing. It is written after the block. So whatever
+ * a crash leaves, or damages, is a block that is read again; and so is one that another
+ * process truncates or deletes. All numbers are little-endian.
+ *
+ * A block that is being read is locked: in this process by `busy`, against others by a
+ * lock on its record. Who needs it waits, at most CACHE_PATIENCE seconds, then reads it
+ * itself.
+ */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
+#if !defined(_FILE_OFFSET_BITS)
+#define _FILE_OFFSET_BITS 64 /* names in a directory may have offsets of 64 bits */
+#endif
+#include "files.h"
+#include "storage.h"
+#include "text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CACHE_BLOCK ((uint64_t)16 << 10)
+#define CACHE_BLOCK_SHIFT 14
+#define CACHE_MAX_SHIFT 22 /* of segments */
+#define CACHE_MAX_BLOCKS ((size_t)1 << (CACHE_MAX_SHIFT - CACHE_BLOCK_SHIFT))
+#define CACHE_HEADER 4096
+#define CACHE_RECORDS 72
+#define CACHE_PATH (CACHE_RECORDS + 8 * CACHE_MAX_BLOCKS)
+#define CACHE_LONGEST (CACHE_HEADER - CACHE_PATH - 1)
+#define CACHE_READ ((uint64_t)16 << 20)  /* bytes of one read, at most, at once */
+#define CACHE_AHEAD ((uint64_t)64 << 20) /* bytes that are read in advance at once */
+#define CACHE_STEP 16                    /* blocks that are loaded at once */
+#define CACHE_OPEN 256                   /* segments */
+#define CACHE_BUCKETS 4096
+#define CACHE_THREADS 2
+#define CACHE_PATIENCE 30.0
+#define CACHE_QUEUE 65536
+#define CACHE_LARGE (-1) /* no errno: larger than the cache */
+#define CACHE_NAME "bags-cache-1"
+#define CACHE_TAG                                                                      \
+    "Signature: 8a477f597d28d172789f06886806bc55\n"                                    \
+    "# This directory was made by bags, which deletes files in it.\n"
+
+#ifndef _WIN32
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* An open file of the cache's directory. */
+typedef struct cache_segment {
+    struct cache_segment *newer, *older;
+    struct cache_object *object;
+    uint64_t number;
+    unsigned users;
+    int file;
+    uint32_t seed; /* of the records: the CRC-32C of the header */
+    time_t touched;
+    uint64_t records[CACHE_MAX_BLOCKS];
+    unsigned char busy[CACHE_MAX_BLOCKS]; /* a thread of this process reads it */
+} cache_segment;
+
+/* One version of what is at a path. It lives until the cache is closed. */
+typedef struct cache_object {
+    struct cache_object *next; /* in its bucket */
+    char *path;
+    bags_identity identity;
+    uint64_t hash;
+    cache_segment **segments; /* NULL: not open */
+} cache_object;
+
+/* An open file. */
+typedef struct cache_file {
+    const struct cache_hooks *hooks;
+    cache_object *object; /* NULL: it is not kept */
+    void *inner;
+} cache_file;
+
+/* A range that was announced. */
+typedef struct cache_ahead {
+    const cache_file *file;
+    uint64_t start, stop;
+} cache_ahead;
+
+/* The hooks over others. */
+typedef struct cache_hooks {
+    struct cache_hooks *next;
+    bags_io io;
+    const bags_io *inner;
+    bags_cache *cache;
+} cache_hooks;
+
+struct bags_cache {
+    char *path;
+    int directory;
+    unsigned shift;
+    uint64_t size;
+    void (*warn)(void *user, const char *message);
+    void *user;
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
+    pid_t process;
+    pthread_mutex_t mutex;    /* of everything below but `usage` */
+    pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
+    pthread_mutex_t counting; /* one thread at a time locks `usage` */
+    int usage;
+    bool off; /* nothing more is stored */
+    cache_object *objects[CACHE_BUCKETS];
+    cache_segment *newest, *oldest;
+    size_t open_count;
+    cache_hooks *hooks;
+    cache_ahead *queue;
+    size_t queued, queue_next, active;
+    pthread_t threads[CACHE_THREADS];
+    size_t thread_count;
+    bool stop;
+    unsigned temporary; /* counts temporary files */
+};
+
+/* A block that a call needs and that is not at hand. */
+typedef struct cache_block {
+    const cache_file *file;
+    uint64_t number; /* in the object */
+    unsigned char *data;
+    size_t size;
+    cache_segment *segment;   /* NULL: it cannot be stored */
+    const bags_io_read *read; /* by which it is read */
+    bool claimed, complete;
+} cache_block;
+
+/* ---- numbers and text ---- */
+
+static void cache_put(unsigned char *to, uint64_t value) {
+    bags_store(to, 8, false, value);
+}
+
+static uint64_t cache_get(const unsigned char *from) {
+    return bags_load(from, 8, false);
+}
+
+static void cache_put_identity(unsigned char *to, const bags_identity *identity) {
+    cache_put(to, identity->device);
+    cache_put(to + 8, identity->inode);
+    cache_put(to + 16, identity->time);
+    cache_put(to + 24, identity->size);
+}
+
+static double cache_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Of names of files, which need not be unique: the files state what they are. */
+static uint64_t cache_hash(const char *path, const bags_identity *identity) {
+    unsigned char bytes[32] = {0};
+    if (identity)
+        cache_put_identity(bytes, identity);
+    return format_hash(format_hash(0, path, strlen(path)), bytes, sizeof bytes);
+}
+
+static uint64_t cache_record(
+    const cache_segment *segment, uint64_t block, const void *data, size_t size) {
+    unsigned char bytes[16];
+    uint64_t crc = bags_crc32c(0, data, size);
+    cache_put(bytes, crc);
+    cache_put(bytes + 8, block);
+    return crc | (uint64_t)bags_crc32c(segment->seed, bytes, sizeof bytes) << 32;
+}
+
+/* ---- files ---- */
+
+static bool cache_is_off(bags_cache *cache) {
+    pthread_mutex_lock(&cache->mutex);
+    bool off = cache->off;
+    pthread_mutex_unlock(&cache->mutex);
+    return off;
+}
+
+/* After a failure: nothing more is stored, and what is there is still read. What is
+ * larger than the cache is no failure. Called without the mutex. */
+static void cache_give_up(bags_cache *cache, int error) {
+    char message[512];
+    if (!error || error == CACHE_LARGE)
+        return;
+    pthread_mutex_lock(&cache->mutex);
+    bool first = !cache->off;
+    cache->off = true;
+    pthread_mutex_unlock(&cache->mutex);
+    if (!first || !cache->warn)
+        return;
+    (void)snprintf(message, sizeof message,
+        "%s: the cache cannot be written: %s; reading continues without it",
+        bags_path_tail(cache->path), strerror(error));
+    cache->warn(cache->user, message);
+}
+
+static int cache_write(int file, const void *data, size_t size, uint64_t at) {
+    const unsigned char *from = (const unsigned char *)data;
+    while (size > 0) {
+        ssize_t done = pwrite(file, from, size, (off_t)at);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done ? errno : ENOSPC;
+        from += done;
+        size -= (size_t)done;
+        at += (uint64_t)done;
+    }
+    return 0;
+}
+
+/* Fewer bytes only at the end of the file, or after a failure. */
+static size_t cache_read(int file, void *data, size_t size, uint64_t at) {
+    size_t used = 0;
+    while (used < size) {
+        ssize_t done =
+            pread(file, (unsigned char *)data + used, size - used, (off_t)(at + used));
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            break;
+        used += (size_t)done;
+    }
+    return used;
+}
+
+/* True for the names of segments, answers and temporary files. */
+static bool cache_is_own(const char *name) {
+    size_t digits = strspn(name, "0123456789abcdef");
+    return digits == 16 && name[16] == '-' &&
+           !name[17 + strspn(name + 17, "0123456789-.answertmp")];
+}
+
+typedef struct cache_entry {
+    char name[64];
+    struct timespec when;
+    uint64_t size;
+} cache_entry;
+
+static int cache_entry_order(const void *a, const void *b) {
+    const cache_entry *x = (const cache_entry *)a, *y = (const cache_entry *)b;
+    if (x->when.tv_sec != y->when.tv_sec)
+        return x->when.tv_sec < y->when.tv_sec ? -1 : 1;
+    return (x->when.tv_nsec > y->when.tv_nsec) - (x->when.tv_nsec < y->when.tv_nsec);
+}
+
+static DIR *cache_list_files(int directory) {
+    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *all = copy >= 0 ? fdopendir(copy) : NULL;
+    if (!all && copy >= 0)
+        close(copy);
+    return all;
+}
+
+/* Add up all files and, until they have at most `most` bytes, delete those that were
+ * not used for the longest time. Returns the bytes that are left. A file that another
+ * process has open is truncated, so that its space is free at once. */
+static uint64_t cache_evict(const bags_cache *cache, uint64_t most) {
+    DIR *all = cache_list_files(cache->directory);
+    cache_entry *entries = NULL;
+    size_t count = 0;
+    uint64_t total = 0;
+    bags_buffer memory = bags_buffer_of(NULL);
+    for (struct dirent *one; all && (one = readdir(all)) != NULL;) {
+        struct stat about;
+        if (!cache_is_own(one->d_name) || strlen(one->d_name) >= sizeof entries->name ||
+            fstatat(cache->directory, one->d_name, &about, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISREG(about.st_mode) ||
+            bags_buffer_reserve(&memory, (count + 1) * sizeof *entries, NULL))
+            continue;
+        entries = (cache_entry *)(void *)memory.data;
+        memcpy(entries[count].name, one->d_name, strlen(one->d_name) + 1);
+        entries[count].when = about.st_mtim;
+        entries[count].size = (uint64_t)about.st_blocks * 512;
+        total += entries[count++].size;
+    }
+    if (all)
+        closedir(all);
+    if (total > most)
+        qsort(entries, count, sizeof *entries, cache_entry_order);
+    for (size_t i = 0; i < count && total > most; i++) {
+        int file = openat(cache->directory, entries[i].name,
+            O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (!unlinkat(cache->directory, entries[i].name, 0)) {
+            total -= entries[i].size;
+            if (file >= 0 && ftruncate(file, 0))
+                total += 0; /* it is free when it is closed */
+        }
+        if (file >= 0)
+            close(file);
+    }
+    bags_buffer_free(&memory);
+    return total;
+}
+
+/* Count bytes that are going to be written, after others were deleted if they would be
+ * too many. The file `usage` is a number and its complement; if it is damaged, or with
+ * `again`, everything is counted. Returns errno or CACHE_LARGE. */
+static int cache_reserve(bags_cache *cache, uint64_t bytes, bool again) {
+    unsigned char found[16];
+    int error = 0;
+    if (bytes > cache->size)
+        return CACHE_LARGE;
+    pthread_mutex_lock(&cache->counting);
+    while (flock(cache->usage, LOCK_EX) && errno == EINTR)
+        ;
+    uint64_t total = 0;
+    bool valid = !again && cache_read(cache->usage, found, 16, 0) == 16 &&
+                 cache_get(found) == ~cache_get(found + 8);
+    if (valid)
+        total = cache_get(found);
+    else
+        total = cache_evict(cache, UINT64_MAX);
+    if (total + bytes > cache->size)
+        total = cache_evict(cache, cache->size - cache->size / 8 < bytes
+                                       ? 0
+                                       : cache->size - cache->size / 8 - bytes);
+    cache_put(found, total + bytes);
+    cache_put(found + 8, ~(total + bytes));
+    error = cache_write(cache->usage, found, 16, 0);
+    (void)flock(cache->usage, LOCK_UN);
+    pthread_mutex_unlock(&cache->counting);
+    return error;
+}
+
+/* Write a file under another name, and give it its own when it is complete; with
+ * `replace` in place of one that exists. Returns errno; 0 also if another process was
+ * faster, or deleted it. */
+static int cache_create(
+    bags_cache *cache, const char *name, const void *data, size_t size, bool replace) {
+    char other[96];
+    pthread_mutex_lock(&cache->mutex);
+    unsigned number = cache->temporary++;
+    pthread_mutex_unlock(&cache->mutex);
+    (void)snprintf(
+        other, sizeof other, "%.48s.%ld.%u.tmp", name, (long)getpid(), number);
+    int file = openat(cache->directory, other,
+        O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = file < 0 ? errno : cache_write(file, data, size, 0);
+    if (file >= 0 && close(file) && !error)
+        error = errno;
+    if (!error && replace) {
+        error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
+    } else if (!error && linkat(cache->directory, other, cache->directory, name, 0) &&
+               errno != EEXIST && errno != ENOENT) { /* there are no links */
+        error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
+    }
+    if (file >= 0)
+        (void)unlinkat(cache->directory, other, 0);
+    return file >= 0 && error == ENOENT ? 0 : error;
+}
+
+/* ---- the directory ---- */
+
+/* A directory that this program made has a mark; one that is empty, as it was just made,
+ * receives it. Returns errno: EPERM for others. */
+static int cache_mark(int directory) {
+    static const char tag[] = CACHE_TAG; /* for programs that make backups */
+    struct stat about;
+    if (!fstatat(directory, "CACHEDIR.TAG", &about, AT_SYMLINK_NOFOLLOW))
+        return 0;
+    DIR *all = cache_list_files(directory);
+    bool empty = all != NULL;
+    for (struct dirent *one; empty && (one = readdir(all)) != NULL;)
+        empty = !strcmp(one->d_name, ".") || !strcmp(one->d_name, "..");
+    if (all)
+        closedir(all);
+    if (!empty)
+        return EPERM;
+    int file = openat(
+        directory, "CACHEDIR.TAG", O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = file < 0 ? errno : cache_write(file, tag, sizeof tag - 1, 0);
+    if (file >= 0)
+        close(file);
+    return error;
+}
+
+/* Open the directory, or make it. Returns errno; *why is more than that, or NULL. */
+static int cache_open_directory(bags_cache *cache, const char **why) {
+    char *path = (char *)malloc(strlen(cache->path) + 32);
+    struct stat about;
+    *why = NULL;
+    if (!path)
+        return ENOMEM;
+    (void)snprintf(path, strlen(cache->path) + 32, "%s/" CACHE_NAME, cache->path);
+    int error = mkdir(cache->path, 0777) && errno != EEXIST ? errno : 0;
+    if (mkdir(path, 0700) && errno != EEXIST)
+        error = error ? error : errno;
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    error = directory >= 0 ? 0 : error ? error : errno;
+    free(path);
+    if (error)
+        return error;
+    if (fstat(directory, &about) || (about.st_uid != geteuid() && about.st_uid != 0) ||
+        (about.st_mode & (S_IWGRP | S_IWOTH))) {
+        error = EPERM;
+        *why = "its directory " CACHE_NAME
+               " belongs to another user, or others may write to it";
+    } else if ((error = cache_mark(directory)) == EPERM &&
+               (error = cache_mark(directory)) == EPERM) { /* not by another process */
+        *why = "its directory " CACHE_NAME " was not made by this program";
+    }
+    int usage = error ? -1
+                      : openat(directory, "usage",
+                            O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (usage < 0) {
+        error = error ? error : errno;
+        close(directory);
+        return error;
+    }
+    cache->directory = directory;
+    cache->usage = usage;
+    return 0;
+}
+
+/* ---- segments ---- */
+
+static void cache_unlink(bags_cache *cache, cache_segment *segment) {
+    *(segment->newer ? &segment->newer->older : &cache->newest) = segment->older;
+    *(segment->older ? &segment->older->newer : &cache->oldest) = segment->newer;
+}
+
+static void cache_link(bags_cache *cache, cache_segment *segment) {
+    segment->newer = NULL;
+    segment->older = cache->newest;
+    *(cache->newest ? &cache->newest->newer : &cache->oldest) = segment;
+    cache->newest = segment;
+}
+
+static void cache_segment_free(bags_cache *cache, cache_segment *segment) {
+    cache_unlink(cache, segment);
+    segment->object->segments[segment->number] = NULL;
+    cache->open_count--;
+    close(segment->file);
+    free(segment);
+}
+
+static void cache_segment_name(const bags_cache *cache, const cache_object *object,
+    uint64_t number, char out[64]) {
+    (void)snprintf(
+        out, 64, "%016" PRIx64 "-%" PRIu64 "-%u", object->hash, number, cache->shift);
+}
+
+static void cache_header(const bags_cache *cache, const cache_object *object,
+    uint64_t number, unsigned char out[CACHE_HEADER]) {
+    memset(out, 0, CACHE_HEADER);
+    memcpy(out, "BAGSCACH", 8);
+    cache_put(out + 8, CACHE_PATH);
+    cache_put_identity(out + 16, &object->identity);
+    cache_put(out + 48, number);
+    cache_put(out + 56, cache->shift);
+    memcpy(out + CACHE_PATH, object->path, strlen(object->path));
+    cache_put(out + 64, bags_crc32c(0, out, CACHE_HEADER));
+}
+
+/* Open the file of a segment. True if it is of this object. */
+static bool cache_segment_open(const bags_cache *cache, const char *name,
+    const unsigned char *header, cache_segment *segment) {
+    unsigned char found[CACHE_HEADER];
+    segment->file =
+        openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (segment->file < 0)
+        return false;
+    if (cache_read(segment->file, found, CACHE_HEADER, 0) == CACHE_HEADER) {
+        for (size_t i = 0; i < CACHE_MAX_BLOCKS; i++)
+            segment->records[i] = cache_get(found + CACHE_RECORDS + 8 * i);
+        memset(found + CACHE_RECORDS, 0, 8 * CACHE_MAX_BLOCKS);
+        if (memcmp(found, header, CACHE_HEADER) == 0)
+            return true;
+    }
+    close(segment->file);
+    segment->file = -1;
+    errno = EINVAL;
+    return false;
+}
+
+/* The segment, counted among its users; NULL if it does not exist or, with `create`,
+ * cannot be made. *error: why it cannot. The mutex is not held. */
+static cache_segment *cache_segment_get(
+    bags_cache *cache, cache_object *object, uint64_t number, bool create, int *error) {
+    char name[64];
+    unsigned char header[CACHE_HEADER];
+    *error = 0;
+    pthread_mutex_lock(&cache->mutex);
+    cache_segment *segment = object->segments[number];
+    if (segment) {
+        segment->users++;
+        cache_unlink(cache, segment);
+        cache_link(cache, segment);
+    }
+    bool off = cache->off;
+    pthread_mutex_unlock(&cache->mutex);
+    if (segment)
+        return segment;
+    cache_segment_name(cache, object, number, name);
+    segment = (cache_segment *)calloc(1, sizeof *segment);
+    if (!segment)
+        return NULL;
+    cache_header(cache, object, number, header);
+    bool good = cache_segment_open(cache, name, header, segment);
+    bool exists = !good && errno != ENOENT;
+    if (!good && create && !off) {
+        *error = cache_reserve(cache, CACHE_HEADER, false);
+        if (!*error)
+            *error = cache_create(cache, name, header, CACHE_HEADER, exists);
+        good = !*error && cache_segment_open(cache, name, header, segment);
+    }
+    if (!good) {
+        free(segment);
+        return NULL;
+    }
+    segment->object = object;
+    segment->number = number;
+    segment->seed = bags_crc32c(0, header, CACHE_HEADER);
+    pthread_mutex_lock(&cache->mutex);
+    if (object->segments[number]) { /* another thread was faster */
+        close(segment->file);
+        free(segment);
+        segment = object->segments[number];
+    } else {
+        object->segments[number] = segment;
+        cache_link(cache, segment);
+        cache->open_count++;
+    }
+    segment->users++;
+    for (cache_segment *old = cache->oldest, *newer;
+         old && cache->open_count > CACHE_OPEN; old = newer) {
+        newer = old->newer;
+        if (old->users == 0)
+            cache_segment_free(cache, old);
+    }
+    pthread_mutex_unlock(&cache->mutex);
+    return segment;
+}
+
+static void cache_segment_leave(bags_cache *cache, cache_segment *segment) {
+    pthread_mutex_lock(&cache->mutex);
+    segment->users--;
+    pthread_mutex_unlock(&cache->mutex);
+}
+
+/* It is used: eviction takes others first. */
+static void cache_touch(bags_cache *cache, cache_segment *segment) {
+    time_t now = time(NULL);
+    pthread_mutex_lock(&cache->mutex);
+    bool touch = now != segment->touched;
+    segment->touched = now;
+    pthread_mutex_unlock(&cache->mutex);
+    if (touch)
+        (void)futimens(segment->file, NULL);
+}
+
+static size_t cache_block_size(const cache_object *object, uint64_t block) {
+    uint64_t rest = object->identity.size - block * CACHE_BLOCK;
+    return (size_t)(rest < CACHE_BLOCK ? rest : CACHE_BLOCK);
+}
+
+/* Copy the records of blocks, as many as are there, from `first` of the segment on: of
+ * those that are missing, another process may have stored some. */
+static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
+    uint64_t first, size_t count, uint64_t *out) {
+    unsigned char found[8 * CACHE_MAX_BLOCKS];
+    size_t known = 0, size = 0;
+    for (int attempt = 0; attempt < 2 && known < count; attempt++) {
+        if (attempt)
+            size = cache_read(segment->file, found, sizeof found, CACHE_RECORDS);
+        pthread_mutex_lock(&cache->mutex);
+        for (size_t i = 0; i < size / 8; i++)
+            if (!segment->records[i])
+                segment->records[i] = cache_get(found + 8 * i);
+        for (; known < count && segment->records[first + known]; known++)
+            out[known] = segment->records[first + known];
+        pthread_mutex_unlock(&cache->mutex);
+    }
+    return known;
+}
+
+/* The bytes start <= i < stop of an object, which are all in one segment, as far as
+ * entire blocks of them are stored and intact: returns where that ends. */
+static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
+    uint64_t stop, unsigned char *to) {
+    uint64_t records[CACHE_STEP], at = start;
+    uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
+    unsigned char *memory = (unsigned char *)malloc(CACHE_STEP * (size_t)CACHE_BLOCK);
+    while (memory && at < stop) {
+        uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK;
+        size_t count = (size_t)((stop - 1) / CACHE_BLOCK - first + 1), size = 0;
+        count = cache_find_records(cache, segment, first - base,
+            count < CACHE_STEP ? count : CACHE_STEP, records);
+        for (size_t i = 0; i < count; i++)
+            size += cache_block_size(segment->object, first + i);
+        if (size == 0)
+            break;
+        /* Blocks that are all in the result are read to their place. */
+        unsigned char *data =
+            from == at && from + size <= stop ? to + (at - start) : memory;
+        size_t done = cache_read(
+            segment->file, data, size, CACHE_HEADER + (first - base) * CACHE_BLOCK);
+        for (size_t i = 0; i < count; i++) {
+            size_t offset = i * (size_t)CACHE_BLOCK;
+            size_t length = cache_block_size(segment->object, first + i);
+            if (offset + length <= done &&
+                cache_record(segment, first + i, data + offset, length) == records[i])
+                continue;
+            pthread_mutex_lock(&cache->mutex);
+            if (segment->records[first - base + i] == records[i])
+                segment->records[first - base + i] = 0;
+            pthread_mutex_unlock(&cache->mutex);
+            stop = from + offset;
+            break;
+        }
+        uint64_t until = from + size < stop ? from + size : stop;
+        if (until > at && data == memory)
+            memcpy(to + (at - start), data + (at - from), (size_t)(until - at));
+        at = until > at ? until : at;
+    }
+    free(memory);
+    return at;
+}
+
+/* ---- locks of blocks ---- */
+
+/* Lock (F_WRLCK) or unlock (F_UNLCK) the record of a block against other processes; with
+ * `ask`, find out whether that is possible. True also where there are no such locks. */
+static bool cache_lock(
+    const cache_segment *segment, uint64_t index, short type, bool ask) {
+#ifdef F_OFD_SETLK
+    struct flock one;
+    memset(&one, 0, sizeof one);
+    one.l_type = type;
+    one.l_whence = SEEK_SET;
+    one.l_start = (off_t)(CACHE_RECORDS + 8 * index);
+    one.l_len = 8;
+    if (fcntl(segment->file, ask ? F_OFD_GETLK : F_OFD_SETLK, &one))
+        return errno != EAGAIN && errno != EACCES;
+    return !ask || one.l_type == F_UNLCK;
+#else
+    (void)segment, (void)index, (void)type, (void)ask;
+    return true;
+#endif
+}
+
+static uint64_t cache_index(const bags_cache *cache, const cache_block *block) {
+    return block->number & ((UINT64_C(1) << (cache->shift - CACHE_BLOCK_SHIFT)) - 1);
+}
+
+/* True if nobody else reads this block, in which case everybody waits for us. */
+static bool cache_claim(bags_cache *cache, cache_block *block) {
+    uint64_t i = cache_index(cache, block);
+    unsigned char *busy = &block->segment->busy[i];
+    pthread_mutex_lock(&cache->mutex);
+    block->claimed = !*busy && cache_lock(block->segment, i, F_WRLCK, false);
+    *busy = *busy || block->claimed;
+    pthread_mutex_unlock(&cache->mutex);
+    return block->claimed;
+}
+
+static void cache_release(bags_cache *cache, cache_block *block) {
+    uint64_t i = cache_index(cache, block);
+    if (!block->claimed)
+        return;
+    pthread_mutex_lock(&cache->mutex);
+    (void)cache_lock(block->segment, i, F_UNLCK, false);
+    block->segment->busy[i] = 0;
+    pthread_mutex_unlock(&cache->mutex);
+    block->claimed = false;
+}
+
+/* ---- what is missing ---- */
+
+/* Read these blocks by the other hooks, neighbours together. */
+static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t count) {
+    const bags_io *io = hooks->inner;
+    bags_io_read *reads = (bags_io_read *)calloc(count + 1, sizeof *reads),
+                 *last = NULL;
+    size_t runs = 0;
+    if (!reads)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        cache_block *block = blocks[i];
+        if (!last || last->file != block->file->inner ||
+            last->offset + last->size != block->number * CACHE_BLOCK ||
+            (unsigned char *)last->data + last->size != block->data) {
+            last = &reads[runs++];
+            last->file = block->file->inner;
+            last->offset = block->number * CACHE_BLOCK;
+            last->data = block->data;
+        }
+        last->size += block->size;
+        block->read = last;
+    }
+    if (io->read_many)
+        io->read_many(io->user, reads, runs);
+    for (size_t i = 0; i < runs; i++)
+        for (size_t done = 1; done && reads[i].done < reads[i].size;
+             reads[i].done += done)
+            if (io->read_at(io->user, reads[i].file, reads[i].offset + reads[i].done,
+                    (unsigned char *)reads[i].data + reads[i].done,
+                    reads[i].size - reads[i].done, &done))
+                done = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bags_io_read *read = blocks[i]->read;
+        size_t at = (size_t)(blocks[i]->data - (unsigned char *)read->data);
+        blocks[i]->complete = at + blocks[i]->size <= read->done;
+    }
+    free(reads);
+}
+
+/* Store a block that was read. */
+static int cache_store(bags_cache *cache, cache_block *block) {
+    cache_segment *segment = block->segment;
+    uint64_t i = cache_index(cache, block);
+    unsigned char bytes[8];
+    uint64_t record = cache_record(segment, block->number, block->data, block->size);
+    cache_put(bytes, record);
+    int error = cache_write(
+        segment->file, block->data, block->size, CACHE_HEADER + i * CACHE_BLOCK);
+    if (!error)
+        error = cache_write(segment->file, bytes, 8, CACHE_RECORDS + 8 * i);
+    if (error)
+        return error;
+    pthread_mutex_lock(&cache->mutex);
+    segment->records[i] = record;
+    pthread_mutex_unlock(&cache->mutex);
+    return 0;
+}
+
+/* Store those that were claimed and read, and let them go. */
+static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t count) {
+    uint64_t bytes = 0;
+    int error = 0;
+    bool off = cache_is_off(cache);
+    /* Of very many, the others in the cache are more useful than the last ones. */
+    for (size_t i = 0; i < count && bytes < cache->size / 2; i++)
+        bytes += blocks[i]->claimed && blocks[i]->complete ? CACHE_BLOCK : 0;
+    if (bytes && !off)
+        error = cache_reserve(cache, bytes, false);
+    for (size_t i = 0; i < count; i++) {
+        bool wanted = bytes && blocks[i]->claimed && blocks[i]->complete;
+        if (!error && !off && wanted)
+            error = cache_store(cache, blocks[i]);
+        bytes -= wanted ? CACHE_BLOCK : 0;
+        cache_release(cache, blocks[i]);
+    }
+    cache_give_up(cache, error);
+}
+
+/* Wait until nobody else reads this block, or *until, which becomes 0 if the caller must
+ * not wait any more. */
+static void cache_wait(bags_cache *cache, const cache_block *block, double *until) {
+    uint64_t i = cache_index(cache, block);
+    struct timespec pause = {0, 1000000};
+    double due = cache_now() + 0.1;
+    for (bool busy = true; busy && cache_now() < *until;) {
+        if (cache->interrupted && cache_now() >= due) {
+            due = cache_now() + 0.1;
+            *until = cache->interrupted(cache->interrupted_user) ? 0 : *until;
+        }
+        pthread_mutex_lock(&cache->mutex);
+        busy = block->segment->busy[i];
+        pthread_mutex_unlock(&cache->mutex);
+        busy = busy || !cache_lock(block->segment, i, F_WRLCK, true);
+        if (busy)
+            (void)nanosleep(&pause, NULL);
+    }
+}
+
+static int cache_block_order(const void *a, const void *b) {
+    const cache_block *x = (const cache_block *)a, *y = (const cache_block *)b;
+    const cache_file *f = x->file, *g = y->file;
+    if (f->hooks != g->hooks)
+        return (uintptr_t)f->hooks < (uintptr_t)g->hooks ? -1 : 1;
+    if (f->object != g->object)
+        return (uintptr_t)f->object < (uintptr_t)g->object ? -1 : 1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* The segment of a block, that was deleted by another process or does not exist yet. */
+static void cache_find_segment(
+    bags_cache *cache, cache_block *block, cache_segment *former) {
+    uint64_t number = block->number >> (cache->shift - CACHE_BLOCK_SHIFT);
+    int error = 0;
+    if (former && former->object == block->file->object && former->number == number) {
+        pthread_mutex_lock(&cache->mutex);
+        former->users++;
+        pthread_mutex_unlock(&cache->mutex);
+        block->segment = former;
+        return;
+    }
+    bool again = true;
+    for (int attempt = 0; attempt < 3 && again; attempt++) {
+        struct stat about;
+        block->segment =
+            cache_segment_get(cache, block->file->object, number, true, &error);
+        cache_give_up(cache, error);
+        if (!block->segment ||
+            (!fstat(block->segment->file, &about) && about.st_nlink > 0))
+            return;
+        /* It was deleted: what this process has open is of no use to others. If other
+         * threads use it, they keep it for now. */
+        pthread_mutex_lock(&cache->mutex);
+        again = --block->segment->users == 0;
+        if (again)
+            cache_segment_free(cache, block->segment);
+        pthread_mutex_unlock(&cache->mutex);
+        block->segment = NULL;
+    }
+}
+
+/* Read blocks that are not there, sorted and each once, and store them. With `ahead`,
+ * leave out those that others read. */
+static void cache_bring(
+    bags_cache *cache, cache_block *blocks, size_t count, bool ahead) {
+    cache_block **mine = (cache_block **)malloc((count + 1) * sizeof *mine);
+    if (!mine)
+        return;
+    cache_segment *former = NULL;
+    for (size_t i = 0; i < count; i++) {
+        cache_find_segment(cache, &blocks[i], former);
+        former = blocks[i].segment ? blocks[i].segment : former;
+    }
+    double until = cache_now() + CACHE_PATIENCE;
+    for (int round = 0; round < 2; round++) {
+        size_t used = 0;
+        for (size_t i = 0; i < count; i++) {
+            cache_block *block = &blocks[i];
+            if (block->complete)
+                continue;
+            bool claimed = block->segment && round == 0 && cache_claim(cache, block);
+            if (block->segment && round == 0 && !claimed)
+                continue; /* others read it */
+            /* Of those that waited, one reads what is still missing. */
+            while (block->segment && !claimed && cache_now() < until) {
+                cache_wait(cache, block, &until);
+                claimed = cache_claim(cache, block);
+            }
+            uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
+            if (block->segment &&
+                cache_load(cache, block->segment, start, stop, block->data) == stop) {
+                block->complete = true; /* another thread or process stored it */
+                cache_release(cache, block);
+                continue;
+            }
+            mine[used++] = block;
+        }
+        for (size_t i = 0, next; i < used; i = next) {
+            const cache_hooks *hooks = mine[i]->file->hooks;
+            for (next = i + 1; next < used && mine[next]->file->hooks == hooks;)
+                next++;
+            cache_fetch(hooks, mine + i, next - i);
+        }
+        cache_store_all(cache, mine, used);
+        if (ahead)
+            break;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (blocks[i].segment)
+            cache_segment_leave(cache, blocks[i].segment);
+    free(mine);
+}
+
+/* ---- hooks that read ---- */
+
+typedef struct cache_list {
+    bags_buffer memory;
+    size_t count;
+} cache_list;
+
+/* Add the blocks of a range. */
+static bool cache_list_add(
+    cache_list *list, const cache_file *file, uint64_t start, uint64_t stop) {
+    uint64_t first = start / CACHE_BLOCK, last = (stop - 1) / CACHE_BLOCK;
+    size_t more = (size_t)(last - first + 1);
+    if (bags_buffer_reserve(
+            &list->memory, (list->count + more) * sizeof(cache_block), NULL))
+        return false;
+    cache_block *blocks = (cache_block *)(void *)list->memory.data;
+    for (uint64_t i = first; i <= last; i++) {
+        cache_block *one = &blocks[list->count++];
+        memset(one, 0, sizeof *one);
+        one->file = file;
+        one->number = i;
+        one->size = cache_block_size(file->object, i);
+    }
+    return true;
+}
+
+/* Sort, drop what is there twice, and allocate the data of neighbours together. */
+static unsigned char *cache_list_prepare(cache_list *list) {
+    cache_block *blocks = (cache_block *)(void *)list->memory.data;
+    size_t kept = 0;
+    if (list->count > 1)
+        qsort(blocks, list->count, sizeof *blocks, cache_block_order);
+    for (size_t i = 0; i < list->count; i++)
+        if (kept == 0 || cache_block_order(&blocks[kept - 1], &blocks[i]) != 0)
+            blocks[kept++] = blocks[i];
+    list->count = kept;
+    unsigned char *data = (unsigned char *)malloc(kept * (size_t)CACHE_BLOCK + 1),
+                  *at = data;
+    for (size_t i = 0; data && i < kept; at += blocks[i++].size)
+        blocks[i].data = at;
+    return data;
+}
+
+/* What of a range is there: returns its end. */
+static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t start,
+    uint64_t stop, unsigned char *to) {
+    uint64_t at = start;
+    while (at < stop) {
+        int error;
+        uint64_t number = at >> cache->shift;
+        uint64_t end = (number + 1) << cache->shift;
+        end = end < stop ? end : stop;
+        cache_segment *segment =
+            cache_segment_get(cache, object, number, false, &error);
+        if (!segment)
+            return at;
+        uint64_t loaded = cache_load(cache, segment, at, end, to + (at - start));
+        if (loaded > at)
+            cache_touch(cache, segment);
+        cache_segment_leave(cache, segment);
+        if (loaded < end)
+            return loaded;
+        at = end;
+    }
+    return at;
+}
+
+static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
+
+/* A child made by fork() reads without the cache: its threads are missing, and its locks may
+ * be those of other threads. */
+static bool cache_is_here(const bags_cache *cache) {
+    return cache->process == getpid();
+}
+
+static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
+    const cache_hooks *hooks = (const cache_hooks *)user;
+    bags_cache *cache = hooks->cache;
+    const bags_io *inner = hooks->inner;
+    cache_list list;
+    memset(&list, 0, sizeof list);
+    for (size_t i = 0; i < count; i++) {
+        bags_io_read *read = &reads[i];
+        const cache_file *file = (const cache_file *)read->file;
+        cache_object *object = cache_is_here(cache) ? file->object : NULL;
+        if (!object) {
+            if (inner->read_many) {
+                bags_io_read one = *read;
+                one.file = file->inner;
+                inner->read_many(inner->user, &one, 1);
+                read->done = one.done;
+            }
+            continue;
+        }
+        uint64_t size = object->identity.size;
+        if (read->offset >= size || read->size == 0)
+            continue;
+        uint64_t most = read->size < CACHE_READ ? read->size : CACHE_READ;
+        uint64_t stop = size - read->offset < most ? size : read->offset + most;
+        if (!read->data) {
+            cache_announce(file, read->offset, stop);
+            continue;
+        }
+        uint64_t end =
+            cache_hit(cache, object, read->offset, stop, (unsigned char *)read->data);
+        read->done = (size_t)(end - read->offset);
+        if (end < stop)
+            (void)cache_list_add(&list, file, end, stop);
+    }
+    if (list.count == 0)
+        return;
+    unsigned char *data = cache_list_prepare(&list);
+    cache_block *blocks = (cache_block *)(void *)list.memory.data;
+    if (data)
+        cache_bring(cache, blocks, list.count, false);
+    for (size_t i = 0; data && i < count; i++) {
+        bags_io_read *read = &reads[i];
+        const cache_file *file = (const cache_file *)read->file;
+        if (!file->object || !read->data)
+            continue;
+        while (read->done < read->size) {
+            uint64_t at = read->offset + read->done;
+            cache_block key;
+            memset(&key, 0, sizeof key);
+            key.file = file;
+            key.number = at / CACHE_BLOCK;
+            const cache_block *found = (const cache_block *)bsearch(
+                &key, blocks, list.count, sizeof key, cache_block_order);
+            if (!found || !found->complete)
+                break;
+            size_t skip = (size_t)(at - key.number * CACHE_BLOCK);
+            if (skip >= found->size)
+                break;
+            size_t step = found->size - skip;
+            step = step < read->size - read->done ? step : read->size - read->done;
+            memcpy((unsigned char *)read->data + read->done, found->data + skip, step);
+            read->done += step;
+        }
+    }
+    free(data);
+    bags_buffer_free(&list.memory);
+}
+
+static int cache_read_at(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    const cache_hooks *hooks = (const cache_hooks *)user;
+    const cache_file *opened = (const cache_file *)file;
+    const bags_io *inner = hooks->inner;
+    bags_io_read read = {file, offset, data, size, 0};
+    if (opened->object && cache_is_here(hooks->cache))
+        cache_read_many(user, &read, 1);
+    *done = read.done;
+    return read.done
+               ? 0
+               : inner->read_at(inner->user, opened->inner, offset, data, size, done);
+}
+
+/* ---- reading in advance ---- */
+
+/* Bring what was announced. */
+static void *cache_work(void *user) {
+    bags_cache *cache = (bags_cache *)user;
+    pthread_mutex_lock(&cache->mutex);
+    while (!cache->stop) {
+        cache_list list;
+        uint64_t bytes = 0;
+        memset(&list, 0, sizeof list);
+        while (cache->queue_next < cache->queued && bytes < CACHE_AHEAD) {
+            cache_ahead *one = &cache->queue[cache->queue_next++];
+            bytes += one->stop - one->start + CACHE_BLOCK;
+            (void)cache_list_add(&list, one->file, one->start, one->stop);
+        }
+        if (cache->queue_next == cache->queued)
+            cache->queue_next = cache->queued = 0;
+        if (list.count == 0) {
+            pthread_cond_wait(&cache->changed, &cache->mutex);
+            continue;
+        }
+        cache->active++;
+        pthread_mutex_unlock(&cache->mutex);
+        unsigned char *data = cache_list_prepare(&list);
+        cache_block *blocks = (cache_block *)(void *)list.memory.data;
+        size_t kept = 0;
+        for (size_t i = 0; data && i < list.count; i++) {
+            uint64_t start = blocks[i].number * CACHE_BLOCK;
+            uint64_t stop = start + blocks[i].size;
+            if (cache_hit(cache, blocks[i].file->object, start, stop, blocks[i].data) <
+                stop)
+                blocks[kept++] = blocks[i];
+        }
+        if (data && kept)
+            cache_bring(cache, blocks, kept, true);
+        free(data);
+        bags_buffer_free(&list.memory);
+        pthread_mutex_lock(&cache->mutex);
+        cache->active--;
+        pthread_cond_broadcast(&cache->changed);
+    }
+    pthread_mutex_unlock(&cache->mutex);
+    return NULL;
+}
+
+/* True if all blocks of a range are known to be stored. The mutex is held. */
+static bool cache_is_known(const bags_cache *cache, const cache_object *object,
+    uint64_t start, uint64_t stop) {
+    for (uint64_t i = start / CACHE_BLOCK; i <= (stop - 1) / CACHE_BLOCK; i++) {
+        unsigned shift = cache->shift - CACHE_BLOCK_SHIFT;
+        const cache_segment *segment = object->segments[i >> shift];
+        if (!segment || !segment->records[i & ((UINT64_C(1) << shift) - 1)])
+            return false;
+    }
+    return true;
+}
+
+static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop) {
+    bags_cache *cache = file->hooks->cache;
+    cache_ahead one = {file, start, stop};
+    pthread_mutex_lock(&cache->mutex);
+    if (!cache->off && !cache_is_known(cache, file->object, start, stop)) {
+        while (cache->thread_count < CACHE_THREADS &&
+               !pthread_create(
+                   &cache->threads[cache->thread_count], NULL, cache_work, cache))
+            cache->thread_count++;
+        if (!cache->queue)
+            cache->queue = (cache_ahead *)malloc(CACHE_QUEUE * sizeof *cache->queue);
+        if (cache->queue && cache->thread_count && cache->queued < CACHE_QUEUE)
+            cache->queue[cache->queued++] = one;
+        pthread_cond_broadcast(&cache->changed);
+    }
+    pthread_mutex_unlock(&cache->mutex);
+}
+
+/* ---- the other hooks ---- */
+
+/* The object of this identity. NULL: it is not kept, since nothing identifies it (of a
+ * server without ETag and Last-Modified, both hashes are equal). */
+static cache_object *cache_find(
+    bags_cache *cache, const char *path, const bags_identity *identity) {
+    if (identity->size == 0 || identity->inode == identity->time ||
+        strlen(path) > CACHE_LONGEST)
+        return NULL;
+    uint64_t hash = cache_hash(path, identity);
+    size_t bucket = (size_t)(hash % CACHE_BUCKETS);
+    pthread_mutex_lock(&cache->mutex);
+    cache_object *object = cache->objects[bucket];
+    while (object && (strcmp(object->path, path) != 0 ||
+                         !format_is_same(&object->identity, identity)))
+        object = object->next;
+    if (!object && (object = (cache_object *)calloc(1, sizeof *object)) != NULL) {
+        uint64_t segments = ((identity->size - 1) >> cache->shift) + 1;
+        size_t size = strlen(path) + 1;
+        object->path = (char *)malloc(size);
+        if (segments < SIZE_MAX / sizeof *object->segments)
+            object->segments =
+                (cache_segment **)calloc((size_t)segments, sizeof *object->segments);
+        if (object->path && object->segments) {
+            memcpy(object->path, path, size);
+            object->hash = hash;
+            object->identity = *identity;
+            object->next = cache->objects[bucket];
+            cache->objects[bucket] = object;
+        } else {
+            free(object->path);
+            free(object->segments);
+            free(object);
+            object = NULL;
+        }
+    }
+    pthread_mutex_unlock(&cache->mutex);
+    return object;
+}
+
+static int cache_open(void *user, const char *path, int mode, void **file) {
+    const cache_hooks *hooks = (const cache_hooks *)user;
+    const bags_io *inner = hooks->inner;
+    bags_identity identity;
+    if (mode != BAGS_IO_READ)
+        return EROFS;
+    cache_file *opened = (cache_file *)calloc(1, sizeof *opened);
+    if (!opened)
+        return ENOMEM;
+    opened->hooks = hooks;
+    int error = inner->open(inner->user, path, mode, &opened->inner);
+    if (error) {
+        free(opened);
+        return error;
+    }
+    if (cache_is_here(hooks->cache) && inner->identify &&
+        !inner->identify(inner->user, opened->inner, path, &identity))
+        opened->object = cache_find(hooks->cache, path, &identity);
+    *file = opened;
+    return 0;
+}
+
+/* What is read in advance of the file is dropped, or waited for. */
+static int cache_close(void *user, void *file) {
+    const cache_hooks *hooks = (const cache_hooks *)user;
+    bags_cache *cache = hooks->cache;
+    cache_file *opened = (cache_file *)file;
+    void *inner = opened->inner;
+    if (!cache_is_here(cache)) {
+        free(opened);
+        return hooks->inner->close(hooks->inner->user, inner);
+    }
+    pthread_mutex_lock(&cache->mutex);
+    size_t kept = cache->queue_next;
+    for (size_t i = kept; i < cache->queued; i++)
+        if (cache->queue[i].file != file)
+            cache->queue[kept++] = cache->queue[i];
+    cache->queued = kept;
+    while (cache->active)
+        pthread_cond_wait(&cache->changed, &cache->mutex);
+    pthread_mutex_unlock(&cache->mutex);
+    free(opened);
+    return hooks->inner->close(hooks->inner->user, inner);
+}
+
+static int cache_size(void *user, void *file, uint64_t *size) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    return inner->size(inner->user, ((const cache_file *)file)->inner, size);
+}
+
+static int cache_kind(void *user, const char *path, bags_path_kind *kind) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    return inner->kind(inner->user, path, kind);
+}
+
+static int cache_names(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    return inner->list(inner->user, path, each, each_user);
+}
+
+static int cache_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    return inner->identify(
+        inner->user, file ? ((const cache_file *)file)->inner : NULL, path, identity);
+}
+
+static void cache_expect(void *user, const char *path) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    inner->expect(inner->user, path);
+}
+
+static void cache_explain(
+    void *user, const char *path, int error, char *text, size_t size) {
+    const bags_io *inner = ((const cache_hooks *)user)->inner;
+    inner->explain(inner->user, path, error, text, size);
+}
+
+const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err) {
+    cache_hooks *hooks = (cache_hooks *)calloc(1, sizeof *hooks);
+    if (!hooks) {
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+        return NULL;
+    }
+    hooks->inner = inner;
+    hooks->cache = cache;
+    hooks->io.user = hooks;
+    hooks->io.open = cache_open;
+    hooks->io.close = cache_close;
+    hooks->io.size = cache_size;
+    hooks->io.read_at = cache_read_at;
+    hooks->io.read_many = cache_read_many;
+    hooks->io.kind = cache_kind;
+    hooks->io.list = inner->list ? cache_names : NULL;
+    hooks->io.identify = inner->identify ? cache_identify : NULL;
+    hooks->io.expect = inner->expect ? cache_expect : NULL;
+    hooks->io.explain = inner->explain ? cache_explain : NULL;
+    pthread_mutex_lock(&cache->mutex);
+    hooks->next = cache->hooks;
+    cache->hooks = hooks;
+    pthread_mutex_unlock(&cache->mutex);
+    return &hooks->io;
+}
+
+/* ---- answers to lookups ----
+ *
+ *     0   8  "BAGSANSW"
+ *     8   8  CRC-32C of what follows
+ *     16  8  size of the object
+ *     24     the path, ETag and Last-Modified, each NUL-terminated
+ */
+
+static void cache_answer_name(const char *path, char out[64]) {
+    (void)snprintf(out, 64, "%016" PRIx64 "-answer", cache_hash(path, NULL));
+}
+
+bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
+    bags_cache *cache = (bags_cache *)user;
+    unsigned char data[CACHE_HEADER];
+    char name[64];
+    const char *texts[3];
+    cache_answer_name(path, name);
+    int file =
+        openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return false;
+    size_t size = cache_read(file, data, sizeof data, 0), at = 24;
+    bool good = size > 24 && !memcmp(data, "BAGSANSW", 8) && !data[size - 1] &&
+                cache_get(data + 8) == bags_crc32c(0, data + 16, size - 16);
+    for (int i = 0; i < 3 && (good = good && at < size); i++) {
+        texts[i] = (const char *)data + at;
+        at += strlen(texts[i]) + 1;
+    }
+    good = good && !strcmp(texts[0], path) && strlen(texts[1]) < sizeof answer->tag &&
+           strlen(texts[2]) < sizeof answer->modified;
+    if (good) {
+        answer->size = cache_get(data + 16);
+        strcpy(answer->tag, texts[1]);
+        strcpy(answer->modified, texts[2]);
+        (void)futimens(file, NULL);
+    }
+    close(file);
+    return good;
+}
+
+void bags_cache_remember(void *user, const char *path, const bags_http_answer *answer) {
+    bags_cache *cache = (bags_cache *)user;
+    unsigned char data[CACHE_HEADER] = "BAGSANSW";
+    char name[64];
+    if (strlen(path) > CACHE_LONGEST || cache_is_off(cache))
+        return;
+    cache_answer_name(path, name);
+    size_t size = 25 + (size_t)snprintf((char *)data + 24, sizeof data - 24,
+                           "%s%c%s%c%s", path, 0, answer->tag, 0, answer->modified);
+    cache_put(data + 16, answer->size);
+    cache_put(data + 8, bags_crc32c(0, data + 16, size - 16));
+    int error = cache_reserve(cache, CACHE_HEADER, false);
+    if (!error)
+        error = cache_create(cache, name, data, size, true);
+    cache_give_up(cache, error);
+}
+
+/* ---- opening and closing ---- */
+
+bags_cache *bags_cache_open(
+    const char *directory, const bags_cache_options *options, bags_error *err) {
+    bags_cache_options none;
+    memset(&none, 0, sizeof none);
+    options = options ? options : &none;
+    uint64_t size = options->size ? options->size : (uint64_t)10 << 30;
+    if (size < BAGS_CACHE_LEAST) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "a cache needs at least %d bytes",
+            (int)BAGS_CACHE_LEAST);
+        return NULL;
+    }
+    bags_cache *cache = (bags_cache *)calloc(1, sizeof *cache);
+    size_t length = strlen(directory) + 1;
+    if (cache)
+        cache->path = (char *)malloc(length);
+    if (!cache || !cache->path) {
+        free(cache);
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+        return NULL;
+    }
+    memcpy(cache->path, directory, length);
+    cache->size = size;
+    cache->warn = options->warn;
+    cache->process = getpid();
+    cache->interrupted = options->interrupted;
+    cache->interrupted_user = options->interrupted_user;
+    cache->user = options->user;
+    cache->directory = cache->usage = -1;
+    cache->shift = CACHE_BLOCK_SHIFT;
+    while (cache->shift < CACHE_MAX_SHIFT && size >> (cache->shift + 5))
+        cache->shift++;
+    pthread_mutex_init(&cache->mutex, NULL);
+    pthread_mutex_init(&cache->counting, NULL);
+    pthread_cond_init(&cache->changed, NULL);
+    const char *why = NULL;
+    int error = cache_open_directory(cache, &why);
+    if (!error)
+        error = cache_reserve(cache, 0, true);
+    if (!error)
+        return cache;
+    if (error == ENOSPC || error == EDQUOT) {
+        cache_give_up(cache, error);
+        if (cache->directory >= 0)
+            return cache;
+    }
+    if (why)
+        bags_fail(err, BAGS_ERROR_IO, "%s: not usable as a cache: %s",
+            bags_path_tail(directory), why);
+    else
+        bags_fail_io(NULL, error, directory, "open the cache", err);
+    bags_cache_close(cache);
+    return NULL;
+}
+
+void bags_cache_close(bags_cache *cache) {
+    if (!cache || !cache_is_here(cache))
+        return;
+    pthread_mutex_lock(&cache->mutex);
+    cache->stop = true;
+    pthread_cond_broadcast(&cache->changed);
+    pthread_mutex_unlock(&cache->mutex);
+    for (size_t i = 0; i < cache->thread_count; i++)
+        pthread_join(cache->threads[i], NULL);
+    while (cache->newest)
+        cache_segment_free(cache, cache->newest);
+    for (size_t i = 0; i < CACHE_BUCKETS; i++)
+        for (cache_object *object = cache->objects[i], *next; object; object = next) {
+            next = object->next;
+            free(object->path);
+            free(object->segments);
+            free(object);
+        }
+    for (cache_hooks *hooks = cache->hooks, *next; hooks; hooks = next) {
+        next = hooks->next;
+        free(hooks);
+    }
+    if (cache->directory >= 0)
+        close(cache->directory);
+    if (cache->usage >= 0)
+        close(cache->usage);
+    pthread_mutex_destroy(&cache->mutex);
+    pthread_mutex_destroy(&cache->counting);
+    pthread_cond_destroy(&cache->changed);
+    free(cache->queue);
+    free(cache->path);
+    free(cache);
+}
+
+#endif /* not Windows */

@@ -1,0 +1,166 @@
+/*
+ * text.h - text that several files read and write: base64, numbers, URLs, UTF-8.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_TEXT_H
+#define BAGS_FORMATS_TEXT_H
+
+#include "bags.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* True if a name ends like this. */
+static inline bool format_ends(const char *name, size_t size, const char *ending) {
+    size_t length = strlen(ending);
+    return size >= length && !memcmp(name + size - length, ending, length);
+}
+
+#define FORMAT_BASE64 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+/* Encode the first three of `size` bytes, or all if they are fewer. */
+static inline void format_base64_encode(
+    const unsigned char *data, size_t size, char four[4]) {
+    uint64_t bits = size < 3 ? bags_load(data, size, true) << 8 * (3 - size)
+                             : bags_load(data, 3, true);
+    for (size_t i = 0; i < 4; i++)
+        four[i] = i > size ? '=' : FORMAT_BASE64[bits >> (18 - 6 * i) & 63];
+}
+
+/* Decode standard base64 with padding to `out`, which has `capacity` bytes. Returns
+ * NULL, or what is wrong. */
+static inline const char *format_base64_decode(const char *from, size_t size,
+    unsigned char *out, size_t capacity, size_t *out_size) {
+    size_t padding = size && from[size - 1] == '=';
+    padding += padding && size > 1 && from[size - 2] == '=';
+    size_t digits = size - padding, made = 0;
+    uint32_t bits = 0;
+    if (size % 4)
+        return "its length is not a multiple of 4";
+    if (size / 4 * 3 - padding > capacity)
+        return "too long";
+    for (size_t i = 0; i < digits; i++) {
+        const char *digit =
+            from[i] ? strchr(FORMAT_BASE64, from[i]) : NULL; /* not its own end */
+        if (!digit)
+            return "an invalid character";
+        bits = bits << 6 | (uint32_t)(digit - FORMAT_BASE64);
+        if (i % 4 > 0)
+            out[made++] = (unsigned char)(bits >> (6 - i % 4 * 2));
+    }
+    *out_size = made;
+    /* Bits of the last digit that belong to no byte would be lost. */
+    return bits & ((1U << 2 * padding) - 1) ? "the last digit has unused bits" : NULL;
+}
+
+/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
+ * written with as many digits: 0.1 is a float32, 16777217 is not. */
+static inline bool format_is_decimal(const char *word, double number, double held) {
+    char again[64];
+    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
+    for (; *word && *word != 'e' && *word != 'E'; word++) {
+        if (*word < '0' || *word > '9' || (*word == '0' && digits == 0))
+            continue;
+        digits++;
+        zeros = *word == '0' ? zeros + 1 : 0;
+    }
+    digits -= zeros;
+    bool is_zero = number <= 0 && number >= 0;
+    if (digits == 0 || is_zero)
+        return digits == 0;
+    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
+    double same = strtod(again, NULL);
+    return digits <= 17 && same <= number && same >= number;
+}
+
+/* The number that a hexadecimal digit is; -1 if it is not one. */
+static inline int format_hex(char c) {
+    const char *digits = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c | 0x20) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+#define FORMAT_PLAIN                                                                   \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_~"
+
+/* Text for a URL, to be freed: all but FORMAT_PLAIN and what is in `keep` is encoded. What
+ * is encoded before `plain`, which may be NULL, stays as it is. NULL: out of memory. */
+static inline char *format_url(const char *from, const char *keep, const char *plain) {
+    char *out = (char *)malloc(3 * strlen(from) + 1);
+    size_t size = 0;
+    if (!out)
+        return NULL;
+    for (const char *at = from; *at; at++) {
+        bool encoded = plain && at < plain && *at == '%' && format_hex(at[1]) >= 0 &&
+                       format_hex(at[2]) >= 0;
+        if (encoded || strchr(FORMAT_PLAIN, *at) || strchr(keep, *at))
+            out[size++] = *at;
+        else
+            size +=
+                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)*at);
+    }
+    out[size] = '\0';
+    return out;
+}
+
+/* The decimal number at *at, which is moved past its digits; they end before `end`, which
+ * is NULL if other text follows. False if there are none, or it is above 2^64-1. */
+static inline bool format_decimal(const char **at, const char *end, uint64_t *out) {
+    const char *start = *at;
+    bool fits = true;
+    for (*out = 0; *at != end && **at >= '0' && **at <= '9'; ++*at) {
+        unsigned digit = (unsigned)(**at - '0');
+        fits = fits && *out <= (UINT64_MAX - digit) / 10;
+        *out = *out * 10 + digit;
+    }
+    return fits && *at > start;
+}
+
+/* The fewest digits that read back as the same number, which is a float or a double. */
+static inline void format_digits(char out[40], double number, bool is_single) {
+    double least = is_single ? 1.2e-38 : 2.3e-308;
+    bool is_tiny = number > -least && number < least; /* it has fewer digits */
+    int digits = is_tiny ? 1 : is_single ? 6 : 15;
+    for (bool differs = true; differs && digits < 18; digits++) {
+        (void)snprintf(out, 40, "%.*g", digits, number);
+        double back = strtod(out, NULL);
+        back = is_single ? (double)(float)back : back;
+        differs = back < number || back > number;
+    }
+    char *comma = strchr(out, ','); /* of the program's locale */
+    if (comma)
+        *comma = '.';
+}
+
+/* A number, which is not NaN, as JSON that reads back as the same double, and not as an
+ * integer. Infinity, which JSON has no word for, is a number too large for a double. */
+static inline void format_json_real(char out[40], double number) {
+    format_digits(out, number, false);
+    if (out[strspn(out, "-")] == 'i')
+        (void)snprintf(out, 40, number < 0 ? "-9e999" : "9e999");
+    else if (!out[strspn(out, "-0123456789")])
+        strcat(out, ".0");
+}
+
+/* Write a code point as UTF-8. Returns the end. */
+static inline unsigned char *format_utf8(unsigned char *to, uint32_t point) {
+    int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+    uint32_t mark = more ? 0xFF00U >> (more + 1) & 0xFF : 0;
+    *to++ = (unsigned char)(mark | point >> 6 * more);
+    while (more-- > 0)
+        *to++ = (unsigned char)(0x80 | (point >> 6 * more & 0x3F));
+    return to;
+}
+
+/* A hash of bytes and, unless it is 0, of those before them (FNV-1a). */
+static inline uint64_t format_hash(uint64_t before, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t hash = before ? before : UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+#endif /* BAGS_FORMATS_TEXT_H */

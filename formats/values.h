@@ -1,0 +1,115 @@
+/*
+ * values.h - numbers, types and arrays, as several files need them.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_VALUES_H
+#define BAGS_FORMATS_VALUES_H
+
+#include "bags.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* True if Bags of a type may have a dictionary: those of zstd, and of codecs that are not
+ * known here. */
+static inline bool format_has_dictionary(const bags_type *type) {
+    static const char *const none[] = {"bytes", "utf8", "int", "i64", "u64", "array",
+        "jpeg", "jpg", "png", "npy", "msgpack", "tree", "mp4", "webm"};
+    size_t i = 0;
+    while (i < sizeof none / sizeof *none && !bags_view_is(type->name, none[i]))
+        i++;
+    return i == sizeof none / sizeof *none;
+}
+
+/* The type inside of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text, which
+ * is followed by more. False if it is another type, or has none inside. */
+static inline bool format_type_inside(const bags_type *type, bags_type *inside) {
+    if (!bags_view_is(type->name, "zstd") || type->count == 0)
+        return false;
+    *inside = *type;
+    inside->name = bags_type_argument(type, 0);
+    inside->count = type->count - 1;
+    size_t front = inside->name.size + (inside->count > 0);
+    inside->arguments.data = type->arguments.data + front;
+    inside->arguments.size = type->arguments.size - front;
+    return true;
+}
+
+/* True for a frame of zstd that names the dictionary which it needs. Only blobs of zstd
+ * are frames. */
+static inline bool format_needs_dictionary(const bags_type *type, bags_view blob) {
+    if (!bags_view_is(type->name, "zstd") || blob.size < 10 ||
+        bags_load(blob.data, 4, false) != 0xFD2FB528)
+        return false;
+    size_t start = blob.data[4] & 0x20 ? 5 : 6;
+    size_t size = blob.data[4] & 3; /* of the dictionary's number; 3: 4 bytes */
+    return bags_load(blob.data + start, size == 3 ? 4 : size, false) != 0;
+}
+
+/* An array to be encoded has as many bytes as its dtype and shape state. */
+static inline bags_code format_array_check(const bags_value *value, bags_error *err) {
+    size_t size = 0;
+    if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (value->size == size)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_VALUE,
+        "size differs from that of the dtype and shape (%" PRIu64
+        " bytes, expected %" PRIu64 ")",
+        (uint64_t)value->size, (uint64_t)size);
+}
+
+/* The number that a float of 2, 4 or 8 bytes is. */
+static inline double format_real(uint64_t bits, size_t size) {
+    uint32_t low = (uint32_t)bits;
+    int exponent = (int)(bits >> 10 & 31);
+    float single;
+    double number;
+    memcpy(&single, &low, sizeof single);
+    memcpy(&number, &bits, sizeof number);
+    if (size > 2)
+        return size == 4 ? (double)single : number;
+    number = (double)(bits & 1023);
+    if (exponent == 31) {
+        uint64_t special =
+            bits & 1023 ? UINT64_C(0x7FF8000000000000) : UINT64_C(0x7FF0000000000000);
+        memcpy(&number, &special, sizeof number);
+    } else {
+        number = exponent ? number + 1024 : number;
+        for (exponent = exponent ? exponent - 25 : -24; exponent < 0; exponent++)
+            number /= 2;
+        for (; exponent > 0; exponent--)
+            number *= 2;
+    }
+    return bits >> 15 & 1 ? -number : number;
+}
+
+/* The bits of the float of 2, 4 or 8 bytes that is nearest to a number; of two, the even
+ * one. False if the number is too large. */
+static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
+    float single = (float)number;
+    uint64_t bits, rest;
+    uint32_t low;
+    memcpy(&bits, &number, sizeof bits);
+    memcpy(&low, &single, sizeof low);
+    *out = size == 4 ? low : bits;
+    int exponent = (int)(bits >> 52 & 2047) - 1023; /* 1024: not finite */
+    if (size > 2)
+        return size == 8 || exponent == 1024 || (low >> 23 & 255) < 255;
+    uint64_t sign = bits >> 48 & 0x8000, fraction = bits & (UINT64_MAX >> 12);
+    *out = sign | 0x7C00 | (exponent == 1024 && fraction ? 0x200 : 0);
+    if (exponent > 15)
+        return exponent == 1024;
+    fraction |= UINT64_C(1) << 52; /* the bit that is not stored, but below 2^-14 */
+    exponent = exponent < -26 ? -26 : exponent; /* far below the least: 0 */
+    int dropped = exponent < -14 ? 28 - exponent : 42;
+    rest = fraction & ((UINT64_C(1) << dropped) - 1);
+    fraction >>= dropped;
+    fraction += rest + fraction % 2 > UINT64_C(1) << (dropped - 1);
+    fraction += exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10;
+    *out = sign | fraction;
+    return fraction < 0x7C00;
+}
+
+#endif /* BAGS_FORMATS_VALUES_H */
