@@ -25,8 +25,8 @@ installed() { # every file below DIR, from there
     (cd "$1" && find . -not -type d | sort)
 }
 
-# block LANGUAGE: the first such block of the README
-block() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/!p}" README.md; }
+# block LANGUAGE: the first such block of the README of the examples
+block() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/!p}" examples/README.md; }
 
 cat >"$dir/main.c" <<'END'
 #include <bags.h>
