@@ -38,7 +38,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef __cplusplus
@@ -1086,8 +1085,7 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     uint64_t frame = reader->info.height * reader->info.width * 3;
     if (start > *stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", (uint64_t)start,
-            (uint64_t)*stop);
+            "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", start, *stop);
     if (*stop > reader->info.frames)
         *stop = reader->info.frames;
     if (*step == 0)
@@ -1097,7 +1095,7 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
                           *count > (SIZE_MAX - MP4_HEADER) / frame))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "frames too large (%" PRIu64 " of %" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)*count, (uint64_t)frame, (uint64_t)reader->options.max_size);
+            *count, frame, reader->options.max_size);
     *size = (size_t)(*count * frame);
     return BAGS_OK;
 }
@@ -1282,13 +1280,13 @@ static bags_code mp4_compress(
 }
 
 /*
- * Copy a frame and convert it to the encoder's format. The copy has padding,
+ * Convert a frame to the encoder's format, and encode it. It is copied, with padding,
  * since the scaler reads complete vectors. The encoder's frame is replaced if the
  * encoder still holds it; encoders read its padding, too, which is zero, so that
  * the same frames make the same bytes.
  */
-static bags_code mp4_prepare(
-    mp4_writer *writer, const unsigned char *pixels, bags_error *err) {
+static bags_code mp4_add(
+    mp4_writer *writer, const unsigned char *pixels, uint64_t index, bags_error *err) {
     AVFrame *rgb = writer->rgb, *frame = writer->frame;
     int width = writer->codec->width, height = writer->codec->height;
     if (frame->buf[0] && !av_frame_is_writable(frame))
@@ -1303,7 +1301,8 @@ static bags_code mp4_prepare(
         rgb->data[0], rgb->linesize[0], pixels, width * 3, width * 3, height);
     sws_scale(writer->scaler, (const uint8_t *const *)rgb->data, rgb->linesize, 0,
         height, frame->data, frame->linesize);
-    return BAGS_OK;
+    frame->pts = (int64_t)index;
+    return mp4_compress(writer, frame, err);
 }
 
 /* End the video, and copy it to a buffer. */
@@ -1355,11 +1354,7 @@ static bags_code mp4_write(mp4_writer *writer, const bags_value *frames,
     if (code)
         return code;
     for (uint64_t i = 0; i < frames->shape[0]; i++, frame += height * width * 3) {
-        code = mp4_prepare(writer, frame, err);
-        if (code)
-            return code;
-        writer->frame->pts = (int64_t)i;
-        code = mp4_compress(writer, writer->frame, err);
+        code = mp4_add(writer, frame, i, err);
         if (code)
             return code;
     }
@@ -1378,11 +1373,8 @@ static bags_code mp4_encode(void *state, const bags_value *value, bags_buffer *s
     bags_code code = format_array_check(value, err);
     if (code)
         return code;
-    if (value->shape[0] == 0) {
-        blob->data = NULL;
-        blob->size = 0;
+    if (value->shape[0] == 0)
         return BAGS_OK;
-    }
     mp4_writer writer;
     memset(&writer, 0, sizeof writer);
     code = mp4_write(&writer, value, &made->options, scratch, blob, err);
