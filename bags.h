@@ -1829,33 +1829,6 @@ BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs
     size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
 #endif
 
-/* A plain field of all datapoints of a shard as one array. */
-typedef struct bags_column {
-    const unsigned char *data; /* contiguous blobs, unaligned */
-    uint64_t length;           /* number of blobs */
-    uint64_t size;             /* bytes of all */
-    uint64_t item_size;        /* bytes of each, if all are equal; otherwise 0 */
-    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
-                                offsets[i + 1] of data, like Arrow's
-                                LargeBinary. NULL if item_size is not 0 */
-} bags_column;
-
-/*
- * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
- * column: an array [length, ...], without a copy, if all blobs have one size.
- *
- * *out is valid like a row's views, its offsets until the row is reused or freed. If
- * mapped, at most the offsets are copied, 8 bytes per blob; otherwise everything is.
- *
- * Returns BAGS_OK, what bags_reader_get returns, or
- *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
- *                     in the order of the datapoints: use bags_reader_get_range
- *
- * Cost: O(length) to check the table and, the first time, the shard's refs.
- */
-BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
-    size_t field, bags_row *row, bags_column *out, bags_error *err);
-
 /*
  * View the mapped blobs of a plain field of shard i, 0 <= i < the count of
  * bags_reader_shards, as they are stored, without a copy: an array [length, ...] if all
@@ -1899,7 +1872,7 @@ BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t it
     return bagi_row_slots(row)[slot].items[item];
 }
 
-/* True if what a call returned at `data`, an item's blob or a column, is in the row's
+/* True if what a call returned at `data`, an item's blob, is in the row's
  * own memory: it is valid until the row is reused or freed. False: it is valid until
  * the reader is closed. */
 BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
@@ -12577,53 +12550,6 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
     out->size = (size_t)size;
     out->length = (size_t)length;
     out->ends = ends;
-    return BAGS_OK;
-}
-
-/* The size of all blobs, which a table of their ends, of 1 or more, states; 0 if they
- * differ, or one ends after `limit`. */
-static uint64_t bagi_item_size(
-    const unsigned char *ends, uint64_t length, uint64_t limit) {
-    uint64_t size = bagi_load_u64(ends), differ = 0;
-    if (size > limit / length)
-        return 0;
-    for (uint64_t i = 0, end = size; i < length; i++, end += size)
-        differ |= bagi_load_u64(ends + 8 * i) ^ end;
-    return differ ? 0 : size;
-}
-
-BAGS_API BAGI_COLD bags_code bags_reader_column(const bags_reader *reader,
-    uint64_t shard, size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    BAGI_BEGIN(reader && row && out, err);
-    static const uint64_t none[1] = {0};
-    const bag_reader *bag = NULL;
-    bags_range range;
-    bags_column column = BAGI_ZERO;
-    BAGI_TRY(bags_reader_blobs(reader, shard, field, true, row, &range, err));
-    column.length = reader->shards[shard].length;
-    column.offsets = none;
-    if (column.length && !range.length) { /* not mapped, or to be verified */
-        BAGI_TRY(bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err));
-        BAGI_TRY(bag_reader_get_range(bag, 0, column.length, &row->data, &range, err));
-    }
-    column.data = range.data;
-    column.size = range.size;
-    if (column.length)
-        column.item_size = bagi_item_size(range.ends, column.length, range.size);
-    if (column.item_size) {
-        column.offsets = NULL;
-    } else if (column.length) {
-        if (column.length > SIZE_MAX / 16)
-            return bagi_fail_memory(err, SIZE_MAX);
-        BAGI_TRY(
-            bags_buffer_reserve(&row->items, 8 * ((size_t)column.length + 1), err));
-        uint64_t *offsets = (uint64_t *)(void *)row->items.data;
-        offsets[0] = 0;
-        for (size_t i = 0; i < column.length; i++)
-            offsets[i + 1] = bagi_load_u64(range.ends + 8 * i);
-        column.offsets = offsets;
-    }
-    *out = column;
     return BAGS_OK;
 }
 

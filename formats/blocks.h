@@ -5,32 +5,12 @@
 #ifndef BAGS_FORMATS_BLOCKS_H
 #define BAGS_FORMATS_BLOCKS_H
 
-#include "bags.h"
+#include "codecs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Allocate the zeroed state of an open codec or file, whose first member is the
- * buffer that holds it. NULL if out of memory. */
-static inline void *format_state(
-    const bags_allocator *allocator, size_t size, bags_error *err) {
-    bags_buffer memory = bags_buffer_of(allocator);
-    if (bags_buffer_reserve(&memory, size, err))
-        return NULL;
-    memset(memory.data, 0, size);
-    memcpy(memory.data, &memory, sizeof memory);
-    return memory.data;
-}
-
-static inline void format_state_close(void *state) {
-    bags_buffer memory;
-    if (!state)
-        return;
-    memcpy(&memory, state, sizeof memory);
-    bags_buffer_free(&memory);
-}
 
 /* Memory that is freed with the object that it belongs to. */
 typedef struct format_block {

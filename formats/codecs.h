@@ -6,7 +6,6 @@
  *     png.c       png           libpng         -lpng
  *     image.c     (images)      none
  *     numpy.c     npy           none
- *     npz.c       (.npz files)  libzip         -lzip
  *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
  *     mp4.c       mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                              -lavutil
@@ -25,6 +24,9 @@
 #define BAGS_CODECS_H
 
 #include "bags.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -295,10 +297,6 @@ typedef struct bags_npy {
     size_t size; /* bytes of all rows */
 } bags_npy;
 
-/* A field of a structure by its name, or else by its title; NULL if there is
- * none. Threads: any. Cost: O(fields). */
-const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name);
-
 /*
  * Decode a .npy file of version 1, 2 or 3, as the codec does. *value is valid
  * until the scratch is reused or freed, and as long as the file's bytes. The array
@@ -319,11 +317,6 @@ const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name)
 bags_code bags_npy_read(
     bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err);
 
-/* Like bags_npy_read, but the same for every dtype: rows as they are in the file.
- * Only arrays in Fortran order are copied. */
-bags_code bags_npy_view(
-    bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err);
-
 /*
  * Encode an array as numpy.save does, to the byte. *out is valid until the scratch is
  * reused or freed.
@@ -340,51 +333,6 @@ bags_code bags_npy_view(
  */
 bags_code bags_npy_write(
     const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
-
-/* ========================================================================
- * >>npz
- * NumPy's .npz files: several .npy files in a ZIP archive. On libzip.
- * ====================================================================== */
-
-typedef struct bags_npz bags_npz;
-
-/*
- * Open a .npz file in memory, which must not change until the archive is closed.
- *
- * Returns the archive, or NULL: BAGS_ERROR_CORRUPT (not a ZIP archive, or an
- * inconsistent one), BAGS_ERROR_MEMORY.
- *
- * Threads: one at a time per archive. Cost: O(members).
- */
-bags_npz *bags_npz_open(bags_view file, bags_error *err);
-
-/* Release an archive. NULL is accepted. */
-void bags_npz_close(bags_npz *npz);
-
-/* The number of arrays, and the name of array i without its ".npy", valid until
- * the archive is closed; an empty view if there is no array i. */
-size_t bags_npz_length(const bags_npz *npz);
-bags_view bags_npz_name(const bags_npz *npz, size_t i);
-
-/*
- * Extract the .npy file of array i, for bags_npy_read. *out is valid until the
- * scratch is reused or freed.
- *
- *   limit  the most bytes that it may have; 0: no limit. The size that the archive
- *          claims is checked before memory is allocated, and cannot be more than
- *          1,032 times the compressed size.
- *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    i is out of range
- *   BAGS_ERROR_CORRUPT  damaged, or a size that cannot be true
- *   BAGS_ERROR_VALUE    encrypted, or compressed by other methods than deflate
- *   BAGS_ERROR_LIMIT    more than `limit` bytes
- *   BAGS_ERROR_MEMORY   out of memory
- *
- * Threads: one at a time per archive. Cost: that of inflating it.
- */
-bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
-    bags_view *out, bags_error *err);
 
 /* ========================================================================
  * >>zstd
@@ -521,16 +469,6 @@ bool bags_tree_is_array(const struct msgpack_object *object);
 bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scratch,
     bags_value *value, bags_error *err);
 
-/*
- * Make *object an array in a tree, to be part of one that is written. It is valid
- * until the scratch is reused or freed, and as long as the value's elements.
- *
- * Returns BAGS_OK, BAGS_ERROR_VALUE (not an array; above 2^32-1 bytes) or
- * BAGS_ERROR_MEMORY. Threads: any, each with its own scratch. Cost: O(1).
- */
-bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
-    struct msgpack_object *object, bags_error *err);
-
 /* ========================================================================
  * >>mp4
  * Video in memory, on FFmpeg's libavformat, libavcodec and libswscale. There are
@@ -552,6 +490,15 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
  * those of PyAV's to_ndarray(format="rgb24"): converted by bilinear scaling with
  * the coefficients of BT.601, also where the video states others. Sound and
  * rotation marks are ignored.
+ *
+ * A video that is written has at most 2 GiB, and frames of 1 to 32767 pixels in height and
+ * width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored as 4:4:4.
+ * Encoding fails with
+ *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
+ *                      that it has
+ *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
+ *                      16 x 16)
+ *   BAGS_ERROR_MEMORY  out of memory
  *
  * For other options, copy the codec and let its `user` point to a bags_mp4_options
  * that lives as long as the registry. Arguments of the type come before options.
@@ -659,50 +606,77 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
     uint64_t stop, uint64_t step, void *data, size_t size, uint64_t *frames,
     bags_error *err);
 
-typedef struct bags_mp4_writer bags_mp4_writer;
-
-/*
- * Begin a video that is made frame by frame, of at most 2 GiB. `buffer` receives it
- * when the writer is closed.
- *
- *   height, width  of every frame, 1 to 32767. In h264 and hevc, whose usual 4:2:0
- *                  frames are even, odd sizes are stored as 4:4:4.
- *   options        NULL: the defaults
- *
- * Returns the writer, which bags_mp4_writer_close or _abort releases, or NULL:
- *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
- *                      that it has
- *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
- *                      16 x 16)
- *   BAGS_ERROR_MEMORY  out of memory
- *
- * Threads: one at a time per writer. Cost: memory for the encoded video and a few
- * frames.
- */
-bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
-    const bags_mp4_options *options, bags_buffer *buffer, bags_error *err);
-
-/*
- * Add a frame: height x width x 3 bytes of RGB, which are not needed after the
- * call. Returns BAGS_OK, BAGS_ERROR_VALUE or BAGS_ERROR_MEMORY; the writer keeps
- * its first failure, and every later call repeats it.
- */
-bags_code bags_mp4_writer_add(
-    bags_mp4_writer *writer, const void *frame, bags_error *err);
-
-/*
- * Finish the video and release the writer, also on failure. *blob, which is empty
- * without a frame, is valid until the buffer is reused or freed. Returns BAGS_OK or
- * the first failure. NULL is accepted, and is BAGS_OK.
- */
-bags_code bags_mp4_writer_close(
-    bags_mp4_writer *writer, bags_view *blob, bags_error *err);
-
-/* Release a writer without finishing the video. NULL is accepted. */
-void bags_mp4_writer_abort(bags_mp4_writer *writer);
-
 #ifdef __cplusplus
 }
 #endif
+
+/* ========================================================================
+ * >>private
+ * State, arrays and checksums, for files of formats/. Programs do not call it.
+ * ====================================================================== */
+
+/* Allocate the zeroed state of an open codec or file, whose first member is the
+ * buffer that holds it. NULL if out of memory. */
+static inline void *format_state(
+    const bags_allocator *allocator, size_t size, bags_error *err) {
+    bags_buffer own = bags_buffer_of(allocator);
+    if (bags_buffer_reserve(&own, size, err))
+        return NULL;
+    memset(own.data, 0, size);
+    memcpy(own.data, &own, sizeof own);
+    return own.data;
+}
+
+static inline void format_state_close(void *state) {
+    bags_buffer own;
+    if (!state)
+        return;
+    memcpy(&own, state, sizeof own);
+    bags_buffer_free(&own);
+}
+
+/* An array to be encoded has as many bytes as its dtype and shape state. */
+static inline bags_code format_array_check(const bags_value *value, bags_error *err) {
+    size_t size = 0;
+    if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (value->size == size)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_VALUE,
+        "size differs from that of the dtype and shape (%" PRIu64
+        " bytes, expected %" PRIu64 ")",
+        (uint64_t)value->size, (uint64_t)size);
+}
+
+/* The CRC-32 of zip and PNG. Its tables are of eight bytes at once: table[k][i] is the
+ * CRC of byte i and k zeros. */
+static inline void format_crc_tables(uint32_t (*table)[256]) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+        table[0][i] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t crc = table[k - 1][i];
+            table[k][i] = crc >> 8 ^ table[0][crc & 255];
+        }
+}
+
+/* Start with UINT32_MAX; the CRC is the complement of the last result. */
+static inline uint32_t format_crc_add(
+    uint32_t (*table)[256], uint32_t crc, const unsigned char *data, size_t size) {
+    for (; size >= 8; data += 8, size -= 8) {
+        crc ^= (uint32_t)bags_load(data, 4, false);
+        crc = table[7][crc & 255] ^ table[6][crc >> 8 & 255] ^
+              table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^ table[3][data[4]] ^
+              table[2][data[5]] ^ table[1][data[6]] ^ table[0][data[7]];
+    }
+    for (; size > 0; data++, size--)
+        crc = crc >> 8 ^ table[0][(crc ^ *data) & 255];
+    return crc;
+}
 
 #endif /* BAGS_CODECS_H */

@@ -1,7 +1,6 @@
 /*
  * image.c - what JPEG and PNG files state, without decoding them. No library.
  */
-#include "crc32.h"
 #include "images.h"
 
 uint32_t bags_image_orientation(bags_view file) { return format_orientation(file); }

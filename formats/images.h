@@ -5,11 +5,8 @@
 #define BAGS_FORMATS_IMAGES_H
 
 #include "codecs.h"
-#include "values.h"
 
-#include <inttypes.h>
 #include <setjmp.h>
-#include <string.h>
 
 /* ---- errors of libjpeg and libpng ---- */
 

@@ -17,7 +17,6 @@
  *
  * libjpeg reports an error by a jump: see images.h.
  */
-#include "blocks.h"
 #include "images.h"
 
 #include <limits.h>

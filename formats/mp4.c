@@ -32,15 +32,12 @@
  * FFmpeg prints through a logger that belongs to the program, which is not
  * changed here: our own contexts lower the level of their messages instead.
  */
-#include "blocks.h"
 #include "codecs.h"
-#include "values.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef __cplusplus
@@ -1088,8 +1085,7 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     uint64_t frame = reader->info.height * reader->info.width * 3;
     if (start > *stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", (uint64_t)start,
-            (uint64_t)*stop);
+            "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", start, *stop);
     if (*stop > reader->info.frames)
         *stop = reader->info.frames;
     if (*step == 0)
@@ -1099,7 +1095,7 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
                           *count > (SIZE_MAX - MP4_HEADER) / frame))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "frames too large (%" PRIu64 " of %" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)*count, (uint64_t)frame, (uint64_t)reader->options.max_size);
+            *count, frame, reader->options.max_size);
     *size = (size_t)(*count * frame);
     return BAGS_OK;
 }
@@ -1148,7 +1144,7 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t 
 
 /* ---- writer ---- */
 
-struct bags_mp4_writer {
+typedef struct mp4_writer {
     AVClass quiet;
     AVFormatContext *format;
     AVIOContext *io; /* memory, in which the file grows */
@@ -1156,17 +1152,13 @@ struct bags_mp4_writer {
     AVCodecContext *codec;
     struct SwsContext *scaler;
     AVPacket *packet;
-    AVFrame *rgb;            /* a copy of a frame, with padded lines */
-    AVFrame *frame;          /* what the encoder receives */
-    int64_t frames, packets; /* in, out */
-    bags_buffer *buffer;     /* receives the complete file */
-    bags_error error;        /* the first failure */
-};
+    AVFrame *rgb;    /* a copy of a frame, with padded lines */
+    AVFrame *frame;  /* what the encoder receives */
+    int64_t packets; /* that were written */
+} mp4_writer;
 
-void bags_mp4_writer_abort(bags_mp4_writer *writer) {
+static void mp4_writer_close(mp4_writer *writer) {
     uint8_t *file = NULL;
-    if (!writer)
-        return;
     avcodec_free_context(&writer->codec);
     avformat_free_context(writer->format);
     if (writer->io)
@@ -1176,11 +1168,10 @@ void bags_mp4_writer_abort(bags_mp4_writer *writer) {
     av_packet_free(&writer->packet);
     av_frame_free(&writer->rgb);
     av_frame_free(&writer->frame);
-    av_free(writer);
 }
 
-static bags_code mp4_encoder_open(bags_mp4_writer *writer, uint64_t height,
-    uint64_t width, const bags_mp4_options *options, bags_error *err) {
+static bags_code mp4_encoder_open(mp4_writer *writer, uint64_t height, uint64_t width,
+    const bags_mp4_options *options, bags_error *err) {
     bool even = false;
     const AVCodec *encoder = mp4_choose_encoder(options, &even, err);
     if (!encoder)
@@ -1226,7 +1217,7 @@ static bags_code mp4_encoder_open(bags_mp4_writer *writer, uint64_t height,
 }
 
 static bags_code mp4_muxer_open(
-    bags_mp4_writer *writer, const bags_mp4_options *options, bags_error *err) {
+    mp4_writer *writer, const bags_mp4_options *options, bags_error *err) {
     const char *name = options->webm ? "webm" : "mp4";
     avformat_alloc_output_context2(&writer->format, NULL, name, NULL);
     if (!writer->format)
@@ -1244,7 +1235,7 @@ static bags_code mp4_muxer_open(
     return writer->stream ? BAGS_OK : mp4_fail_memory(err);
 }
 
-static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
+static bags_code mp4_write_header(mp4_writer *writer, bags_error *err) {
     AVCodecContext *codec = writer->codec;
     AVStream *stream = writer->stream;
     stream->time_base = codec->time_base;
@@ -1265,40 +1256,9 @@ static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
-    const bags_mp4_options *options, bags_buffer *buffer, bags_error *err) {
-    bags_mp4_options none;
-    bags_code code = BAGS_OK;
-    memset(&none, 0, sizeof none);
-    if (!options)
-        options = &none;
-    bags_mp4_writer *writer = (bags_mp4_writer *)av_mallocz(sizeof *writer);
-    if (!writer)
-        code = mp4_fail_memory(err);
-    else if (height - 1 >= INT16_MAX || width - 1 >= INT16_MAX)
-        code = bags_fail(err, BAGS_ERROR_VALUE,
-            "frame size out of range (%" PRIu64 " x %" PRIu64 ", 1 to 32767)",
-            (uint64_t)height, (uint64_t)width);
-    else if (options->fps_num > INT_MAX || options->fps_den > INT_MAX ||
-             options->bit_rate > INT_MAX || options->key_interval > INT_MAX)
-        code = bags_fail(
-            err, BAGS_ERROR_VALUE, "video option out of range (above 2^31-1)");
-    if (!code) {
-        writer->buffer = buffer;
-        code = mp4_muxer_open(writer, options, err);
-    }
-    if (!code)
-        code = mp4_encoder_open(writer, height, width, options, err);
-    if (!code)
-        code = mp4_write_header(writer, err);
-    if (!code)
-        return writer;
-    bags_mp4_writer_abort(writer);
-    return NULL;
-}
-
 /* Pass a frame to the encoder, or NULL at the end, and write what it returns. */
-static bags_code mp4_compress(bags_mp4_writer *writer, const AVFrame *frame) {
+static bags_code mp4_compress(
+    mp4_writer *writer, const AVFrame *frame, bags_error *err) {
     AVCodecContext *codec = writer->codec;
     AVPacket *packet = writer->packet;
     int result = avcodec_send_frame(codec, frame);
@@ -1316,75 +1276,89 @@ static bags_code mp4_compress(bags_mp4_writer *writer, const AVFrame *frame) {
         packet->stream_index = writer->stream->index;
         result = av_interleaved_write_frame(writer->format, packet);
     }
-    return mp4_fail(
-        &writer->error, BAGS_ERROR_VALUE, result, "cannot encode the video");
+    return mp4_fail(err, BAGS_ERROR_VALUE, result, "cannot encode the video");
 }
 
 /*
- * Copy a frame and convert it to the encoder's format. The copy has padding,
+ * Convert a frame to the encoder's format, and encode it. It is copied, with padding,
  * since the scaler reads complete vectors. The encoder's frame is replaced if the
  * encoder still holds it; encoders read its padding, too, which is zero, so that
  * the same frames make the same bytes.
  */
-static bags_code mp4_prepare(bags_mp4_writer *writer, const void *pixels) {
+static bags_code mp4_add(
+    mp4_writer *writer, const unsigned char *pixels, uint64_t index, bags_error *err) {
     AVFrame *rgb = writer->rgb, *frame = writer->frame;
     int width = writer->codec->width, height = writer->codec->height;
     if (frame->buf[0] && !av_frame_is_writable(frame))
         av_frame_unref(frame);
-    bags_code code = mp4_padded(rgb, AV_PIX_FMT_RGB24, width, height, &writer->error);
-    if (!code)
-        code = mp4_padded(frame, writer->codec->pix_fmt, width, height, &writer->error);
+    bags_code code = mp4_padded(rgb, AV_PIX_FMT_RGB24, width, height, err);
     if (code)
         return code;
-    av_image_copy_plane(rgb->data[0], rgb->linesize[0], (const unsigned char *)pixels,
-        width * 3, width * 3, height);
+    code = mp4_padded(frame, writer->codec->pix_fmt, width, height, err);
+    if (code)
+        return code;
+    av_image_copy_plane(
+        rgb->data[0], rgb->linesize[0], pixels, width * 3, width * 3, height);
     sws_scale(writer->scaler, (const uint8_t *const *)rgb->data, rgb->linesize, 0,
         height, frame->data, frame->linesize);
-    return BAGS_OK;
+    frame->pts = (int64_t)index;
+    return mp4_compress(writer, frame, err);
 }
 
-bags_code bags_mp4_writer_add(
-    bags_mp4_writer *writer, const void *frame, bags_error *err) {
-    if (!writer->error.code && !mp4_prepare(writer, frame)) {
-        writer->frame->pts = writer->frames++;
-        mp4_compress(writer, writer->frame);
-    }
-    if (writer->error.code)
-        return bags_fail(err, writer->error.code, "%s", writer->error.message);
-    return BAGS_OK;
-}
-
-bags_code bags_mp4_writer_close(
-    bags_mp4_writer *writer, bags_view *blob, bags_error *err) {
-    if (!writer)
-        return BAGS_OK;
+/* End the video, and copy it to a buffer. */
+static bags_code mp4_finish(
+    mp4_writer *writer, bags_buffer *buffer, bags_view *blob, bags_error *err) {
     uint8_t *file = NULL;
-    int size = 0;
-    if (!writer->error.code && writer->frames > 0 && !mp4_compress(writer, NULL)) {
-        int result = av_write_trailer(writer->format);
-        if (result >= 0 && writer->io->error < 0)
-            result = writer->io->error;
-        if (result < 0)
-            mp4_fail(
-                &writer->error, BAGS_ERROR_VALUE, result, "cannot finish the video");
-        size = avio_close_dyn_buf(writer->io, &file);
-        writer->io = NULL;
-    }
-    size_t all = writer->error.code || !file ? 0 : (size_t)size;
-    if (!writer->error.code)
-        bags_buffer_reserve(writer->buffer, all, &writer->error);
-    bags_code code = writer->error.code;
-    if (code) {
-        bags_fail(err, code, "%s", writer->error.message);
-    } else {
+    bags_code code = mp4_compress(writer, NULL, err);
+    if (code)
+        return code;
+    int result = av_write_trailer(writer->format);
+    if (result >= 0 && writer->io->error < 0)
+        result = writer->io->error;
+    if (result < 0)
+        return mp4_fail(err, BAGS_ERROR_VALUE, result, "cannot finish the video");
+    int size = avio_close_dyn_buf(writer->io, &file);
+    size_t all = file ? (size_t)size : 0;
+    writer->io = NULL;
+    code = bags_buffer_reserve(buffer, all, err);
+    if (!code) {
         if (all)
-            memcpy(writer->buffer->data, file, all);
-        blob->data = writer->buffer->data;
+            memcpy(buffer->data, file, all);
+        blob->data = buffer->data;
         blob->size = all;
     }
     av_free(file);
-    bags_mp4_writer_abort(writer);
     return code;
+}
+
+static bags_code mp4_write(mp4_writer *writer, const bags_value *frames,
+    const bags_mp4_options *options, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
+    uint64_t height = frames->shape[1], width = frames->shape[2];
+    const unsigned char *frame = (const unsigned char *)frames->data;
+    if (height - 1 >= INT16_MAX || width - 1 >= INT16_MAX)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "frame size out of range (%" PRIu64 " x %" PRIu64 ", 1 to 32767)", height,
+            width);
+    if (options->fps_num > INT_MAX || options->fps_den > INT_MAX ||
+        options->bit_rate > INT_MAX || options->key_interval > INT_MAX)
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "video option out of range (above 2^31-1)");
+    bags_code code = mp4_muxer_open(writer, options, err);
+    if (code)
+        return code;
+    code = mp4_encoder_open(writer, height, width, options, err);
+    if (code)
+        return code;
+    code = mp4_write_header(writer, err);
+    if (code)
+        return code;
+    for (uint64_t i = 0; i < frames->shape[0]; i++, frame += height * width * 3) {
+        code = mp4_add(writer, frame, i, err);
+        if (code)
+            return code;
+    }
+    return mp4_finish(writer, scratch, blob, err);
 }
 
 /* ---- table ---- */
@@ -1399,24 +1373,13 @@ static bags_code mp4_encode(void *state, const bags_value *value, bags_buffer *s
     bags_code code = format_array_check(value, err);
     if (code)
         return code;
-    uint64_t frames = value->shape[0];
-    if (frames == 0) {
-        blob->data = NULL;
-        blob->size = 0;
+    if (value->shape[0] == 0)
         return BAGS_OK;
-    }
-    bags_error own;
-    if (!err)
-        err = &own;
-    bags_mp4_writer *writer = bags_mp4_writer_open(
-        value->shape[1], value->shape[2], &made->options, scratch, err);
-    if (!writer)
-        return err->code;
-    size_t size = (size_t)(value->shape[1] * value->shape[2] * 3);
-    const unsigned char *frame = (const unsigned char *)value->data;
-    while (frames-- > 0 && !bags_mp4_writer_add(writer, frame, NULL))
-        frame += size;
-    return bags_mp4_writer_close(writer, blob, err);
+    mp4_writer writer;
+    memset(&writer, 0, sizeof writer);
+    code = mp4_write(&writer, value, &made->options, scratch, blob, err);
+    mp4_writer_close(&writer);
+    return code;
 }
 
 static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,

@@ -16,7 +16,6 @@
  */
 #include "codecs.h"
 #include "text.h"
-#include "values.h"
 
 #include <msgpack.h>
 
@@ -631,52 +630,6 @@ bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
         elements = scratch->data + front;
     }
     *value = bags_array(dtype, dims, (const uint64_t *)(void *)scratch->data, elements);
-    return BAGS_OK;
-}
-
-static void mp_make_text(msgpack_object *object, const char *text, size_t size) {
-    object->type = MSGPACK_OBJECT_STR;
-    object->via.str.ptr = text;
-    object->via.str.size = (uint32_t)size;
-}
-
-bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
-    msgpack_object *object, bags_error *err) {
-    size_t dims = value->dims;
-    if (value->kind != BAGS_KIND_ARRAY || !bags_dtype_size(value->dtype) ||
-        dims > BAGS_MAX_DIMS)
-        return bags_fail(err, BAGS_ERROR_VALUE, "expected an array");
-    bags_code code = format_array_check(value, err);
-    if (code)
-        return code;
-    if (value->size > UINT32_MAX)
-        return bags_fail(err, BAGS_ERROR_VALUE, "array above 2^32-1 bytes in a tree");
-    const size_t text_size = 16;
-    code = bags_buffer_reserve(scratch, (4 + dims) * sizeof *object + text_size, err);
-    if (code)
-        return code;
-    msgpack_object *parts = (msgpack_object *)(void *)scratch->data;
-    char *text = (char *)(void *)(parts + 4 + dims);
-    const char *order = bags_dtype_size(value->dtype) == 1 ? "|"
-                        : bags_little_endian()             ? "<"
-                                                           : ">";
-    int length =
-        snprintf(text, text_size, "%s%s", order, bags_dtype_code(value->dtype));
-    mp_make_text(&parts[0], "_", 1);
-    mp_make_text(&parts[1], text, (size_t)length);
-    parts[2].type = MSGPACK_OBJECT_ARRAY;
-    parts[2].via.array.size = (uint32_t)dims;
-    parts[2].via.array.ptr = parts + 4;
-    for (size_t i = 0; i < dims; i++) {
-        parts[4 + i].type = MSGPACK_OBJECT_POSITIVE_INTEGER;
-        parts[4 + i].via.u64 = value->shape[i];
-    }
-    parts[3].type = MSGPACK_OBJECT_BIN;
-    parts[3].via.bin.size = (uint32_t)value->size;
-    parts[3].via.bin.ptr = (const char *)value->data;
-    object->type = MSGPACK_OBJECT_ARRAY;
-    object->via.array.size = 4;
-    object->via.array.ptr = parts;
     return BAGS_OK;
 }
 

@@ -23,7 +23,6 @@
  */
 #include "codecs.h"
 #include "text.h"
-#include "values.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -326,13 +325,23 @@ static void npy_field(npy_parser *p, bags_npy_type *field, int depth) {
     npy_expect(p, ")");
 }
 
+/* True if a field of a structure has this name or title. */
+static bool npy_has_field(const bags_npy_type *type, const char *name) {
+    for (size_t i = 0; i < type->count; i++) {
+        const bags_npy_type *field = &type->fields[i];
+        if (!strcmp(field->name, name) || (field->title && !strcmp(field->title, name)))
+            return true;
+    }
+    return false;
+}
+
 /* Append a field to the structure whose fields are the last open ones. */
 static void npy_add(npy_parser *p, bags_npy_type *type, const bags_npy_type *field) {
     type->fields = p->types + (p->open - type->count);
     if (p->open == p->closed) /* each has a "(": it is the limit */
         npy_limit(p, "more than 4096 fields");
-    else if (bags_npy_field(type, field->name) ||
-             (field->title && (bags_npy_field(type, field->title) ||
+    else if (npy_has_field(type, field->name) ||
+             (field->title && (npy_has_field(type, field->title) ||
                                   !strcmp(field->name, field->title))))
         npy_fail(p, "two fields have the same name");
     if (p->code)
@@ -369,16 +378,6 @@ static void npy_structure(npy_parser *p, bags_npy_type *type, int depth) {
     p->closed -= type->count;
     type->fields = p->types + p->closed;
     memmove(p->types + p->closed, p->types + p->open, type->count * sizeof *p->types);
-}
-
-const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name) {
-    for (size_t i = 0; i < type->count; i++)
-        if (strcmp(type->fields[i].name, name) == 0)
-            return &type->fields[i];
-    for (size_t i = 0; i < type->count; i++)
-        if (type->fields[i].title && !strcmp(type->fields[i].title, name))
-            return &type->fields[i];
-    return NULL;
 }
 
 /* ---- read a file ---- */
@@ -521,26 +520,26 @@ static unsigned char *npy_transpose(unsigned char *to, const unsigned char *from
 }
 
 /*
- * Decode a file. If `convert`, the elements of a bags_dtype will be aligned and
- * in native byte order. Where they must be copied, the header is parsed a second
- * time, since the scratch may move when it grows.
+ * Where the elements must be copied, the header is parsed a second time, since the scratch
+ * may move when it grows.
  */
-static bags_code npy_open(bags_view file, bool convert, bags_buffer *scratch,
-    const bags_npy **out, bags_error *err) {
+bags_code bags_npy_read(
+    bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err) {
     npy_parts parts;
     size_t front = 0;
     memset(&parts, 0, sizeof parts);
     bags_code code = npy_split(file, &parts, err);
-    if (!code)
-        code = npy_parse(&parts, 0, scratch, &front, err);
+    if (code)
+        return code;
+    code = npy_parse(&parts, 0, scratch, &front, err);
     if (code)
         return code;
     bags_npy *npy = (bags_npy *)(void *)scratch->data;
-    convert = convert && npy->type.dtype;
+    bool is_array = npy->type.dtype != BAGS_DTYPE_NONE;
     bool transpose = parts.fortran && npy->dims > 1 && npy->size > 0;
-    bool swap = convert && npy_ordered(&npy->type) &&
+    bool swap = is_array && npy_ordered(&npy->type) &&
                 npy->type.big_endian == bags_little_endian();
-    bool move = convert && (uintptr_t)npy->rows % npy->stride != 0;
+    bool move = is_array && (uintptr_t)npy->rows % npy->stride != 0;
     if (transpose || swap || move) {
         code = npy_parse(&parts, npy->size, scratch, &front, err);
         if (code)
@@ -555,22 +554,7 @@ static bags_code npy_open(bags_view file, bool convert, bags_buffer *scratch,
             bags_swap_bytes(rows, rows, npy->size, bags_dtype_swap(npy->type.dtype));
         npy->rows = rows;
     }
-    *out = npy;
-    return BAGS_OK;
-}
-
-bags_code bags_npy_view(
-    bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err) {
-    return npy_open(file, false, scratch, out, err);
-}
-
-bags_code bags_npy_read(
-    bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    const bags_npy *npy = NULL;
-    bags_code code = npy_open(file, true, scratch, &npy, err);
-    if (code)
-        return code;
-    if (npy->type.dtype) {
+    if (is_array) {
         *value = bags_array(npy->type.dtype, npy->dims, npy->shape, npy->rows);
         return BAGS_OK;
     }

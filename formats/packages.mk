@@ -3,7 +3,6 @@
 
 PKG_jpeg := libjpeg
 PKG_png := libpng
-PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_zstd := libzstd

@@ -15,7 +15,6 @@
  *
  * libpng reports an error by a jump: see images.h.
  */
-#include "blocks.h"
 #include "images.h"
 
 #include <stdlib.h>

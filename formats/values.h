@@ -46,20 +46,6 @@ static inline bool format_needs_dictionary(const bags_type *type, bags_view blob
     return bags_load(blob.data + start, size == 3 ? 4 : size, false) != 0;
 }
 
-/* An array to be encoded has as many bytes as its dtype and shape state. */
-static inline bags_code format_array_check(const bags_value *value, bags_error *err) {
-    size_t size = 0;
-    if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "array too large for the address space");
-    if (value->size == size)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_VALUE,
-        "size differs from that of the dtype and shape (%" PRIu64
-        " bytes, expected %" PRIu64 ")",
-        (uint64_t)value->size, (uint64_t)size);
-}
-
 /* The number that a float of 2, 4 or 8 bytes is. */
 static inline double format_real(uint64_t bits, size_t size) {
     uint32_t low = (uint32_t)bits;

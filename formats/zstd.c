@@ -23,7 +23,6 @@
  * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
  * another dictionary; a dictionary without a number; zstd in zstd.
  */
-#include "blocks.h"
 #include "codecs.h"
 #include "values.h"
 

@@ -147,11 +147,15 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     if (strcmp(track->name, "bzna_input") != 0 || !s->length || bz_size(track, 0) < 12)
         return BAGS_OK;
     bags_code code = bz_move(s, &first, 0, &offset);
-    if (!code)
-        code = bags_source_view(s, offset, 12, &start);
-    if (!code && bags_import_magic(start.data, start.size))
-        *type = bags_import_magic(start.data, start.size);
-    return code;
+    if (code)
+        return code;
+    code = bags_source_view(s, offset, 12, &start);
+    if (code)
+        return code;
+    const char *image = bags_import_magic(start.data, start.size);
+    if (image)
+        *type = image;
+    return BAGS_OK;
 }
 
 /* Find the moov box, the index, and copy its content. The rest may not fit in memory. */
@@ -184,59 +188,69 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
 }
 
-static bags_code bz_open(bags_source *s) {
+/* Add the field of a track, but for thumbnails. */
+static bags_code bz_add_track(bags_source *s, bags_view trak) {
     bz_state *b = (bz_state *)s->state;
+    const char *type;
+    bz_track track;
+    memset(&track, 0, sizeof track);
+    bags_code code = bz_open_track(s, &track, trak);
+    if (code)
+        return code;
+    if (strcmp(track.name, "bzna_thumb") == 0) {
+        bags_source_leave_out(s, "track", 1, "%s", track.name);
+        return BAGS_OK;
+    }
+    if (s->count == 0)
+        s->length = track.sizes.count;
+    else if (track.sizes.count != s->length)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "tracks differ in length (%s %" PRIu64 ", %s %" PRIu64 ")",
+            s->fields[0].name, s->length, track.name, track.sizes.count);
+    code = bz_type(s, &track, &type);
+    if (code)
+        return code;
+    b->tracks = (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
+    if (!b->tracks)
+        return BAGS_ERROR_MEMORY;
+    b->tracks[s->count] = track;
+    bags_source_field(s, track.name, type);
+    return BAGS_OK;
+}
+
+static bags_code bz_open(bags_source *s) {
     bags_view moov = {NULL, 0}, box;
-    const char *kind;
     char type[4];
     bags_code code = bags_source_open_file(s, s->path);
-    if (!code)
-        code = bz_load_moov(s, &moov);
-    while (!code && bags_import_box(&moov, type, &box)) {
-        bz_track track;
-        memset(&track, 0, sizeof track);
+    if (code)
+        return code;
+    code = bz_load_moov(s, &moov);
+    if (code)
+        return code;
+    while (bags_import_box(&moov, type, &box)) {
         if (memcmp(type, "trak", 4) != 0)
             continue;
-        code = bz_open_track(s, &track, box);
-        bool thumb = !code && strcmp(track.name, "bzna_thumb") == 0;
-        if (thumb)
-            bags_source_leave_out(s, "track", 1, "%s", track.name);
-        if (code || thumb)
-            continue;
-        if (s->count == 0)
-            s->length = track.sizes.count;
-        else if (track.sizes.count != s->length)
-            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                "tracks differ in length (%s %" PRIu64 ", %s %" PRIu64 ")",
-                s->fields[0].name, s->length, track.name, track.sizes.count);
-        code = bz_type(s, &track, &kind);
-        if (!code)
-            b->tracks =
-                (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
-        if (!code && !b->tracks)
-            code = BAGS_ERROR_MEMORY;
+        code = bz_add_track(s, box);
         if (code)
-            break;
-        b->tracks[s->count] = track;
-        bags_source_field(s, track.name, kind);
+            return code;
     }
-    if (!code && moov.size > 0)
-        code = bz_bad(s, "moov box", "");
-    if (!code && s->count == 0)
-        code = bags_source_fail(s, BAGS_ERROR_CORRUPT, "no tracks");
-    return code;
+    if (moov.size > 0)
+        return bz_bad(s, "moov box", "");
+    if (s->count == 0)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no tracks");
+    return BAGS_OK;
 }
 
 static bags_code bz_read(bags_source *s, uint64_t index) {
     bz_state *b = (bz_state *)s->state;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; !s->ended && !code && i < s->count; i++) {
+    for (size_t i = 0; !s->ended && i < s->count; i++) {
         bz_track *track = &b->tracks[i];
         uint64_t offset;
         bags_view sample;
-        code = bz_move(s, track, index, &offset);
-        if (!code)
-            code = bags_source_view(s, offset, bz_size(track, index), &sample);
+        bags_code code = bz_move(s, track, index, &offset);
+        if (code)
+            return code;
+        code = bags_source_view(s, offset, bz_size(track, index), &sample);
         if (code)
             return code;
         if (track->text && sample.size > 0 && sample.data[sample.size - 1] == 0)
@@ -245,7 +259,7 @@ static bags_code bz_read(bags_source *s, uint64_t index) {
                            ? bags_utf8_sized((const char *)sample.data, sample.size)
                            : bags_blob(sample.data, sample.size);
     }
-    return code;
+    return BAGS_OK;
 }
 
 static bool bz_detect(const char *path) {

@@ -451,6 +451,39 @@ static bags_code cv_next(bags_source *s) {
     }
 }
 
+/* Read the first lines of the first file with a separator. *first: the number of values of
+ * the first line; *count: of each, or 0 if they differ. */
+static bags_code cv_try(bags_source *s, char separator, size_t *first, size_t *count) {
+    cv_state *c = (cv_state *)s->state;
+    *first = *count = 0;
+    c->chosen = separator;
+    s->path_next = 0;
+    bags_code code = cv_open_file(s);
+    if (code || c->stated)
+        return code;
+    code = cv_skip_comments(s, 0, false);
+    if (code)
+        return code;
+    if (cv_byte(s, 0) == CV_END) { /* nothing else */
+        s->path_next = 0;
+        code = cv_open_file(s);
+        if (code)
+            return code;
+    }
+    for (size_t line = 0; line < CV_SAMPLE; line++) {
+        code = cv_line(s);
+        if (code || c->count == 0)
+            return code;
+        if (line == 0)
+            *first = *count = c->count;
+        if (c->count != *count && !cv_is_blank(c)) {
+            *count = 0;
+            break;
+        }
+    }
+    return BAGS_OK;
+}
+
 /* Choose the separator by the first lines of the first file. */
 static bags_code cv_choose(bags_source *s) {
     static const char separators[] = {',', '\t', ';', '|'};
@@ -458,36 +491,18 @@ static bags_code cv_choose(bags_source *s) {
     size_t most = 1, most_first = 1;
     char best = 0, best_first = 0;
     for (size_t i = 0; i < sizeof separators; i++) {
-        size_t count = 0;
-        c->chosen = separators[i];
-        s->path_next = 0;
-        bags_code code = cv_open_file(s);
+        size_t first, count;
+        bags_code code = cv_try(s, separators[i], &first, &count);
+        if (code && code != BAGS_ERROR_CORRUPT)
+            return code;
         if (!code && c->stated) {
             best = c->separator;
             break;
         }
-        if (!code)
-            code = cv_skip_comments(s, 0, false);
-        if (!code && cv_byte(s, 0) == CV_END) { /* nothing else */
-            s->path_next = 0;
-            code = cv_open_file(s);
+        if (first > most_first) {
+            most_first = first;
+            best_first = c->separator;
         }
-        for (size_t line = 0; !code && line < CV_SAMPLE; line++) {
-            code = cv_line(s);
-            if (line == 0 && !code && c->count > most_first) {
-                most_first = c->count;
-                best_first = c->separator;
-            }
-            if (code || c->count == 0)
-                break;
-            count = line == 0                             ? c->count
-                    : count == c->count || cv_is_blank(c) ? count
-                                                          : 0;
-            if (count == 0)
-                break;
-        }
-        if (code && code != BAGS_ERROR_CORRUPT)
-            return code;
         if (!code && count > most) {
             most = count;
             best = c->separator;
@@ -508,8 +523,7 @@ static const char *const cv_types[] = {
  * column of numbers or Booleans begins with one. The columns are those of the lines after
  * it. A line before it that begins with # is the header, unless a column of numbers or
  * Booleans begins with text. */
-static bags_code cv_decide(
-    bags_source *s, const char **firsts, const cv_column *of_first) {
+static void cv_decide(bags_source *s, const char **firsts, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
     bool data = false, text = false, over_numbers = false;
     for (size_t i = 0; i < c->column_count; i++) {
@@ -533,7 +547,7 @@ static bags_code cv_decide(
         c->header = c->hash;
     } else if (!data || text) {
         c->header = firsts;
-        return BAGS_OK;
+        return;
     }
     s->length++;
     for (size_t i = 0; i < c->column_count; i++) {
@@ -550,7 +564,6 @@ static bags_code cv_decide(
                        : first->kind > column->kind                        ? first->kind
                                                     : column->kind;
     }
-    return BAGS_OK;
 }
 
 /* The name of a column: that of the header, a number after one that is a duplicate. */
@@ -620,12 +633,14 @@ static bags_code cv_open_comments(bags_source *s) {
     if (cv_byte(s, 0) != '#')
         return c->failed;
     bags_code code = cv_skip_comments(s, 0, false);
-    if (!code)
-        code = cv_line(s);
+    if (code)
+        return code;
+    code = cv_line(s);
+    if (code)
+        return code;
     size_t count = c->count;
     s->path_next = 0;
-    if (!code)
-        code = cv_open_file(s);
+    code = cv_open_file(s);
     if (code || count == 0)
         return code; /* all lines begin with # */
     code = cv_skip_comments(s, count, true);
@@ -649,71 +664,93 @@ static bags_code cv_open_columns(
     bags_source *s, const char ***firsts, cv_column **of_first) {
     cv_state *c = (cv_state *)s->state;
     bags_code code = cv_open_file(s);
-    if (!code)
-        code = cv_open_comments(s);
-    if (!code)
-        code = cv_line(s);
-    if (!code && c->count == 0)
-        return bags_source_fail(s, BAGS_ERROR_MISSING, "it is empty");
     if (code)
         return code;
+    code = cv_open_comments(s);
+    if (code)
+        return code;
+    code = cv_line(s);
+    if (code)
+        return code;
+    if (c->count == 0)
+        return bags_source_fail(s, BAGS_ERROR_MISSING, "it is empty");
     c->column_count = c->count;
     c->columns = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
     *of_first = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
     *firsts = cv_texts(s);
     if (!c->columns || !*of_first || !*firsts)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < c->count; i++)
+    for (size_t i = 0; i < c->count; i++) {
         code = cv_learn(s, &(*of_first)[i], i);
-    return code;
+        if (code)
+            return code;
+    }
+    return BAGS_OK;
 }
 
-static bags_code cv_open(bags_source *s) {
+/* Read all lines: what the columns are. */
+static bags_code cv_learn_all(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     const char **firsts = NULL;
     cv_column *of_first = NULL;
-    bool decided = false;
-    bags_code code = bags_source_files(s, bags_import_is_csv_name);
-    if (!code)
-        code = cv_choose(s);
-    if (!code)
-        code = cv_open_columns(s, &firsts, &of_first);
-    for (s->ended = false; !code;) {
+    bags_code code = cv_open_columns(s, &firsts, &of_first);
+    if (code)
+        return code;
+    s->ended = false;
+    for (bool decided = false;;) {
         /* The other files are read when it is known whether there is a header. */
         size_t count = s->path_count;
         s->path_count = decided ? count : 1;
         code = cv_next(s);
         s->path_count = count;
-        if (!code && s->ended && !decided) {
-            code = cv_decide(s, firsts, of_first);
+        if (code || (s->ended && decided))
+            return code;
+        if (s->ended) {
+            cv_decide(s, firsts, of_first);
             decided = true;
             continue;
         }
-        if (code || s->ended)
-            break;
         s->length++;
-        for (size_t i = 0; !code && i < c->column_count; i++)
+        for (size_t i = 0; i < c->column_count; i++) {
             code = cv_learn(s, &c->columns[i], i);
+            if (code)
+                return code;
+        }
     }
+}
+
+static bags_code cv_open(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    bags_code code = bags_source_files(s, bags_import_is_csv_name);
+    if (code)
+        return code;
+    code = cv_choose(s);
+    if (code)
+        return code;
+    code = cv_learn_all(s);
+    if (code)
+        return code;
     s->where = s->path;
-    for (size_t i = 0; !code && i < c->column_count; i++)
+    for (size_t i = 0; i < c->column_count; i++) {
         code = cv_add_field(s, i);
+        if (code)
+            return code;
+    }
     cv_close_file(c);
     s->path_next = 0;
-    return code;
+    return BAGS_OK;
 }
 
 static bags_code cv_read(bags_source *s, uint64_t index) {
     static const unsigned char bits[2] = {0, 1};
     cv_state *c = (cv_state *)s->state;
-    bags_code code = BAGS_OK;
     s->ended = false;
-    while (!code && !s->ended && c->next <= index) {
-        code = cv_next(s);
-        c->next += !code && !s->ended;
+    while (!s->ended && c->next <= index) {
+        bags_code code = cv_next(s);
+        if (code)
+            return code;
+        c->next += !s->ended;
     }
-    if (code)
-        return code;
     if (s->ended ? c->next != s->length : c->next > s->length)
         return bags_source_fail(
             s, BAGS_ERROR_CORRUPT, "the file changed while it was read");

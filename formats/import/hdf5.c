@@ -8,10 +8,11 @@
  *     episodes  a group of groups with the same datasets, such as demo_0, demo_1:
  *               a datapoint per group, in the order of their names, numbers by
  *               value. Datasets become sequences of their rows; the field "group"
- *               has the group's name. Datasets elsewhere are left out
+ *               has the group's name
  *
- * A file that can be either is an error unless the groups have names of episodes (see
- * h5_are_named) or the layout is stated (bags_source_options).
+ * Lengths and groups decide, not names. Episodes have all datasets of the source: if a
+ * file has others, import FILE/GROUP. If datasets of equal length are in such groups, the
+ * layout must be stated (bags_source_options).
  *
  * A field has the path of its dataset, joined by dots, and of a member of a
  * compound, of which each is a field.
@@ -240,67 +241,6 @@ static bags_code h5_list_inner(
         return h5_fail(s, name);
     bags_code code = h5_list_group(s, inner, walk, list);
     h5_done(inner);
-    return code;
-}
-
-/* Set *are if the groups in a list are episodes: no name is that of a split; if
- * their names end in digits, they have datasets; otherwise, if `any` name will do,
- * the first and the last have datasets of the same paths. */
-static bags_code h5_is_episodes(
-    bags_source *s, hid_t group, const h5_list *list, bool any, bool *are) {
-    static const char *const splits[] = {
-        "train", "training", "val", "valid", "validation", "test", "eval"};
-    h5_list first, last;
-    *are = false;
-    if (list->count == 0 || list->others > 0 || (any && list->count < 2))
-        return BAGS_OK;
-    for (size_t i = 0; i < list->count; i++) {
-        const char *name = list->names[i];
-        size_t size = strlen(name);
-        if (!any && (size == 0 || name[size - 1] < '0' || name[size - 1] > '9'))
-            return BAGS_OK;
-        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            if (strcmp(name, splits[k]) == 0)
-                return BAGS_OK;
-    }
-    /* Of a difference, read returns an error. */
-    bags_code code = h5_list_inner(s, group, list->names[0], H5_GROUPS, &first);
-    *are = !any && !code && first.others > 0;
-    if (code || *are)
-        return code;
-    code = h5_list_inner(s, group, list->names[0], H5_PATHS, &first);
-    if (!code)
-        code = h5_list_inner(s, group, list->names[list->count - 1], H5_PATHS, &last);
-    *are = !code && first.count > 0 && first.count == last.count;
-    for (size_t i = 0; *are && i < first.count; i++)
-        *are = strcmp(first.names[i], last.names[i]) == 0;
-    return code;
-}
-
-/* Find the only group of episodes in a group: its path, or NULL. */
-static bags_code h5_find(bags_source *s, hid_t group, const char *path, int depth,
-    bool any, const char **found) {
-    h5_list list;
-    bool are = false;
-    bags_code code = h5_list_group(s, group, H5_GROUPS, &list);
-    if (!code)
-        code = h5_is_episodes(s, group, &list, any, &are);
-    if (are && *found)
-        return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "several groups of episodes (%.200s and %.200s); import "
-            "one of them, as FILE/GROUP, or pass --layout rows",
-            *found, path);
-    if (are)
-        *found = path;
-    for (size_t i = 0; !code && !are && i < list.count && depth < H5_DEPTH; i++) {
-        const char *inner =
-            bags_source_format(s, "%s%s%s", path, *path ? "/" : "", list.names[i]);
-        hid_t child = inner ? H5Gopen2(group, list.names[i], H5P_DEFAULT) : -1;
-        code = !inner      ? BAGS_ERROR_MEMORY
-               : child < 0 ? h5_fail(s, inner)
-                           : h5_find(s, child, inner, depth + 1, any, found);
-        h5_done(child);
-    }
     return code;
 }
 
@@ -794,167 +734,151 @@ static void h5_drop_sets(h5_state *h) {
     h->count = h->set_count = 0;
 }
 
-/* True if all groups have names such as demo_0 or episode12. */
-static bool h5_are_named(const h5_list *groups) {
-    static const char *const words[] = {
-        "demo", "ep", "episode", "traj", "trajectory", "rollout"};
-    for (size_t i = 0; i < groups->count; i++) {
-        const char *name = groups->names[i];
-        size_t size = strcspn(name, "_-0123456789"), k = 0;
-        const size_t count = sizeof words / sizeof *words;
-        while (k < count &&
-               (strlen(words[k]) != size || memcmp(words[k], name, size) != 0))
-            k++;
-        name += size;
-        name += *name == '_' || *name == '-';
-        if (k == count || !*name || name[strspn(name, "0123456789")])
-            return false;
-    }
-    return true;
-}
+/* ---- layout ---- */
 
 /* How the datasets of a group can be read. */
 typedef struct h5_readings {
-    h5_list sets;
+    size_t sets;               /* the number of datasets */
     const char *first, *other; /* those of unequal length; other NULL: none */
     uint64_t length, other_length;
-    const char *episodes; /* the path of the group of episodes, or NULL */
-    h5_list groups;       /* in it */
-    size_t outside;       /* datasets elsewhere that are not scalars */
-    const char *outsider; /* the first of them */
+    const char *path; /* of the group that has all datasets in groups: ".", "./data" */
+    h5_list groups;   /* its groups; `others` is not 0 if it has datasets, too */
+    bool same;        /* the groups have the same datasets */
 } h5_readings;
 
-/* True for a dataset that is not in the group of episodes. */
-static bool h5_is_outside(const h5_readings *r, const char *path) {
-    size_t size = r->episodes ? strlen(r->episodes) : 0;
-    return size && (strncmp(path, r->episodes, size) || path[size] != '/');
-}
-
-/* Learn the lengths of all datasets, and which are outside of the episodes. */
+/* Learn the lengths of all datasets. */
 static bags_code h5_compare(bags_source *s, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
-    r->first = r->other = NULL;
-    r->outside = 0;
-    for (size_t i = 0; i < r->sets.count; i++) {
-        const char *path = r->sets.names[i];
+    h5_list list;
+    bags_code code = h5_list_group(s, h->group, H5_REPORT, &list);
+    r->sets = code ? 0 : list.count;
+    for (size_t i = 0; i < r->sets; i++) {
+        const char *path = list.names[i];
         h5_set set;
         memset(&set, 0, sizeof set);
-        bags_code code = h5_open_set(s, h->group, path, &set);
+        code = h5_open_set(s, h->group, path, &set);
         h5_close_set(&set);
         if (code)
             return code;
-        if (set.rank == 0)
-            continue;
-        if (!r->first) {
+        if (set.rank > 0 && !r->first) {
             r->first = path;
             r->length = set.dims[0];
-        } else if (!r->other && set.dims[0] != r->length) {
+        } else if (set.rank > 0 && !r->other && set.dims[0] != r->length) {
             r->other = path;
             r->other_length = set.dims[0];
         }
-        if (h5_is_outside(r, path) && r->outside++ == 0)
-            r->outsider = path;
     }
+    return code;
+}
+
+/* Find the group that has all datasets in groups. A group with a single member in which
+ * there are only groups is followed by that member. */
+static bags_code h5_find_groups(bags_source *s, h5_readings *r) {
+    h5_state *h = (h5_state *)s->state;
+    r->path = ".";
+    bags_code code = h5_list_inner(s, h->group, r->path, H5_GROUPS, &r->groups);
+    while (!code && r->groups.count == 1 && r->groups.others == 0) {
+        h5_list inner;
+        const char *path = bags_source_format(s, "%s/%s", r->path, r->groups.names[0]);
+        if (!path)
+            return BAGS_ERROR_MEMORY;
+        code = h5_list_inner(s, h->group, path, H5_GROUPS, &inner);
+        if (code || inner.others > 0 || inner.count == 0)
+            break;
+        r->path = path;
+        r->groups = inner;
+    }
+    return code;
+}
+
+/* Compare the first and the last group. If one between them has other datasets, read
+ * returns an error. */
+static bags_code h5_compare_groups(bags_source *s, h5_readings *r) {
+    h5_state *h = (h5_state *)s->state;
+    const char *names[2] = {r->groups.names[0], r->groups.names[r->groups.count - 1]};
+    h5_list lists[2];
+    for (size_t i = 0; i < 2; i++) {
+        const char *path = bags_source_format(s, "%s/%s", r->path, names[i]);
+        if (!path)
+            return BAGS_ERROR_MEMORY;
+        bags_code code = h5_list_inner(s, h->group, path, H5_PATHS, &lists[i]);
+        if (code)
+            return code;
+    }
+    r->same = lists[0].count > 0 && lists[0].count == lists[1].count;
+    for (size_t i = 0; r->same && i < lists[0].count; i++)
+        r->same = strcmp(lists[0].names[i], lists[1].names[i]) == 0;
     return BAGS_OK;
 }
 
-/* Find the only group of episodes, if there is one. */
-static bags_code h5_find_episodes(bags_source *s, bool any, h5_readings *r) {
-    h5_state *h = (h5_state *)s->state;
-    bags_code code = h5_find(s, h->group, "", 0, any, &r->episodes);
-    if (!code && r->episodes)
-        code = h5_list_inner(
-            s, h->group, *r->episodes ? r->episodes : ".", H5_GROUPS, &r->groups);
-    return code ? code : h5_compare(s, r);
-}
-
-/* Both readings are possible, or one of them would leave out data. Names decide, unless
- * the datasets outside of the episodes have the length of all others. */
-static bags_code h5_ambiguous(bags_source *s, const h5_readings *r) {
-    const char *rows = r->other
-                           ? bags_source_format(s,
-                                 "which differ in length: %s %" PRIu64 ", %s %" PRIu64,
-                                 r->first, r->length, r->other, r->other_length)
-                           : bags_source_format(s, "%" PRIu64 " of each", r->length);
-    const char *left =
-        r->outside
-            ? bags_source_format(s,
-                  " without %" PRIu64 " datasets elsewhere (%.100s%s)",
-                  (uint64_t)r->outside, r->outsider, r->outside > 1 ? ", ..." : "")
-            : "";
-    if (!rows || !left)
-        return BAGS_ERROR_MEMORY;
+/* Suggest to import a group of the source. */
+static bags_code h5_fail_layout(
+    bags_source *s, const h5_readings *r, const char *what) {
+    const char *group = r->groups.count > 0 ? r->groups.names[0] : "GROUP";
     return bags_source_fail(s, BAGS_ERROR_TYPE,
-        "ambiguous: a datapoint may be a row of all %" PRIu64
-        " datasets (%.300s), or a group in \"/%.100s\" (%.60s, ...; %" PRIu64
-        " in all)%s; pass --layout rows or --layout episodes, or import a "
-        "group, as FILE/GROUP",
-        (uint64_t)r->sets.count, rows, r->episodes, r->groups.names[0],
-        (uint64_t)r->groups.count, left);
+        "%s; import a group of it, such as FILE%.200s/%.200s", what, r->path + 1,
+        group);
 }
 
-/* Decide what the source is: set `episodes` of *r to NULL if it is rows. */
-static bags_code h5_decide(bags_source *s, h5_readings *r) {
-    h5_state *h = (h5_state *)s->state;
+/* Decide whether the source is episodes. */
+static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     bags_source_layout layout = s->options.layout;
     memset(r, 0, sizeof *r);
-    bags_code code = h5_list_group(s, h->group, H5_REPORT, &r->sets);
-    if (code || layout == BAGS_LAYOUT_ROWS)
-        return code ? code : h5_compare(s, r);
-    code = h5_find_episodes(s, false, r);
-    bool any = !code && !r->episodes && r->other;
-    if (any || (!code && !r->episodes && layout == BAGS_LAYOUT_EPISODES)) {
-        code = h5_find_episodes(s, true, r);
-        if (code && code != BAGS_ERROR_MEMORY && layout == BAGS_LAYOUT_DETECT) {
-            r->episodes = NULL; /* the lengths are what is wrong */
-            code = BAGS_OK;
-        }
-    }
+    bags_code code = h5_compare(s, r);
     if (code)
         return code;
-    if (!r->episodes)
-        return layout == BAGS_LAYOUT_EPISODES
-                   ? bags_source_fail(s, BAGS_ERROR_TYPE,
-                         "no group of groups with the same datasets in it")
-                   : BAGS_OK;
-    bool named = h5_are_named(&r->groups);
-    bool both = !r->other && r->outside > 0;
-    if (layout == BAGS_LAYOUT_DETECT && (both || !named) &&
-        (!r->other || r->outside > 0))
-        return h5_ambiguous(s, r);
-    for (size_t i = 0; i < r->sets.count; i++)
-        if (h5_is_outside(r, r->sets.names[i]))
-            bags_source_leave_out(s, "dataset", 1, "%s", r->sets.names[i]);
-    return code;
+    code = h5_find_groups(s, r);
+    if (code)
+        return code;
+    if (r->groups.count > 0 && r->groups.others == 0) {
+        code = h5_compare_groups(s, r);
+        if (code)
+            return code;
+    }
+    *are_episodes =
+        layout == BAGS_LAYOUT_EPISODES ||
+        (layout == BAGS_LAYOUT_DETECT && r->other && r->same && r->groups.count > 1);
+    if (*are_episodes && !r->same)
+        return h5_fail_layout(s, r,
+            "not episodes: no groups that have the same datasets, and all of them");
+    if (*are_episodes)
+        return BAGS_OK;
+    if (r->other) {
+        const char *what = bags_source_format(s,
+            "the datasets differ in length (%.200s %" PRIu64 ", %.200s %" PRIu64 ")",
+            r->first, r->length, r->other, r->other_length);
+        return what ? h5_fail_layout(s, r, what) : BAGS_ERROR_MEMORY;
+    }
+    if (layout == BAGS_LAYOUT_DETECT && r->same && r->groups.count > 1)
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "ambiguous: a datapoint may be a row of all %" PRIu64 " datasets (%" PRIu64
+            " of each), or one of %" PRIu64 " groups (%.200s, ...); pass --layout rows "
+            "or --layout episodes",
+            (uint64_t)r->sets, r->length, (uint64_t)r->groups.count,
+            r->groups.names[0]);
+    return BAGS_OK;
 }
 
 /* Decide what the source is, and open its columns. */
 static bags_code h5_open_layout(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     h5_readings found;
-    bags_code code = h5_decide(s, &found);
-    if (!code && !found.episodes && found.other)
-        return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "the datasets differ in length (%s %" PRIu64 ", %s %" PRIu64
-            "); import a group of it, as FILE/GROUP",
-            found.first, found.length, found.other, found.other_length);
-    if (!code && !found.episodes) {
+    bags_code code = h5_decide(s, &found, &h->episodes);
+    if (code)
+        return code;
+    if (!h->episodes) {
         s->length = found.first ? found.length : 1;
         return h5_open_sets(s, h->group);
     }
-    if (code)
-        return code;
-    h->episodes = true;
-    hid_t group =
-        H5Gopen2(h->group, *found.episodes ? found.episodes : ".", H5P_DEFAULT);
+    hid_t group = H5Gopen2(h->group, found.path, H5P_DEFAULT);
     if (group < 0)
-        return h5_fail(s, found.episodes);
+        return h5_fail(s, found.path);
     h5_done(h->group);
     h->group = group;
     h->names = found.groups;
     s->length = h->names.count;
     hid_t first = H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
-    code = first < 0 ? h5_fail(s, found.episodes) : h5_open_sets(s, first);
+    code = first < 0 ? h5_fail(s, found.path) : h5_open_sets(s, first);
     h5_done(first);
     return code;
 }

@@ -153,8 +153,7 @@ static bags_code zr_read_zip(
     const char *name = bags_source_format(s, "%s: %s", s->where, key);
     bags_code code = name ? bags_source_reserve(s, &z->file, 0) : BAGS_ERROR_MEMORY;
     return code ? code
-                : format_unzip(z->zip, entry->index, name, UINT64_MAX, limit, z->file,
-                      out, s->err);
+                : format_unzip(z->zip, entry->index, name, limit, z->file, out, s->err);
 }
 
 /* The bytes of a key. BAGS_ERROR_MISSING if there is none. */

@@ -10,7 +10,6 @@
  * fields, which are only written where they are needed. All times are 1980-01-01.
  */
 #include "blocks.h"
-#include "crc32.h"
 #include "files.h"
 #include "storage.h"
 #include "text.h"

@@ -59,7 +59,7 @@ static uint64_t sum_of(uint64_t label, bags_view image, const bags_view *caption
 typedef struct ours {
     bags_reader *reader, *columns;
     bags_row row, of_column;
-    bags_column labels;
+    bags_range labels;
 } ours;
 
 enum { CAPTION, PICTURE, LABEL }; /* the fields, sorted by name */
@@ -137,9 +137,9 @@ static uint64_t all_ours(void *reader, uint64_t index) {
 
 static void view_ours(void *reader, uint64_t count) {
     ours *o = (ours *)reader;
-    if (bags_reader_column(o->columns, 0, LABEL, &o->of_column, &o->labels, &err))
+    if (bags_reader_blobs(o->columns, 0, LABEL, true, &o->of_column, &o->labels, &err))
         die("%s", err.message);
-    if (o->labels.item_size != 8 || o->labels.length != count)
+    if (o->labels.length != count || o->labels.size != 8 * count)
         die("a column of other labels");
 }
 

@@ -603,9 +603,8 @@ def what_is_left_out_is_counted_and_named():
              ['left out: 3 message', 'left out: 1 schema (s)', 'left out: 1 attachment (a)',
               'left out: 1 metadata record (m)']),
             ('arrow', SOURCES / 'arrow/types.arrow', ['left out: 1 column (im.path)']),
-            ('hdf5', SOURCES / 'demos.h5',
-             ['left out: 3 attributes (data/demo_0@num_samples, data/demo_1@num_samples, mask@a)',
-              'left out: 1 named type (kind)', 'left out: 1 dataset (mask/train)'])):
+            ('hdf5', SOURCES / 'steps.h5',
+             ['left out: 1 attribute (action@unit)', 'left out: 1 named type (kind)'])):
         if kind in _kinds():
             for options in (['--dry-run'], ['out']):
                 said = run('import', source, *options).err.splitlines()
@@ -695,17 +694,39 @@ def csv_needs_no_duckdb():
 def an_ambiguous_hdf5_file_needs_a_layout():
     if 'hdf5' not in _kinds():
         return
-    refuse('import', SOURCES / 'cameras.h5', 'out', says=[
-        'cameras.h5: ambiguous', '--layout rows or --layout episodes', 'FILE/GROUP'])
-    rows = run('import', SOURCES / 'cameras.h5', '--dry-run', '--layout', 'rows').json
-    assert rows['length'] == 4 and len(rows['spec']) == 3
-    episodes = run('import', SOURCES / 'cameras.h5', '--dry-run', '--layout', 'episodes').json
-    assert episodes['length'] == 2 and episodes['spec'] == {'group': 'utf8', 'x': 'i64[]'}
-    refuse('import', SOURCES / 'cameras.h5', 'out', '--layout', 'row', says='rows, episodes',
+    refuse('import', SOURCES / 'equal.h5', 'out', says=[
+        'equal.h5: ambiguous', '2 datasets (3 of each)', '2 groups (0, ...)',
+        '--layout rows or --layout episodes'])
+    rows = run('import', SOURCES / 'equal.h5', '--dry-run', '--layout', 'rows').json
+    assert rows['length'] == 3 and rows['spec'] == {'0.x': 'i64', '1.x': 'i64'}
+    run('import', SOURCES / 'equal.h5', 'out', '--layout', 'episodes')
+    assert read('out')['spec'] == {'group': 'utf8', 'x': 'i64[]'}
+    assert values('out') == [{'group': str(i), 'x': [0, 1, 2]} for i in range(2)]
+    shutil.rmtree('out')
+    refuse('import', SOURCES / 'equal.h5', 'out', '--layout', 'row', says='rows, episodes',
            code=2)
     refuse('import', SOURCES / 'mcap/plain.mcap', 'out', '--layout', 'rows', says='only HDF5',
            code=2) if 'mcap' in _kinds() else None
     assert not os.path.exists('out')
+
+
+def hdf5_is_rows_or_episodes_by_its_structure():
+    """Of robomimic, with and without lists of demonstrations; of RLDS."""
+    if 'hdf5' not in _kinds():
+        return
+    demos = {'actions': 'array(float64,2)[]', 'group': 'utf8', 'obs.joints': 'array(float32,3)[]'}
+    for source in (SOURCES / 'robot.h5', SOURCES / 'robot.h5/data'):
+        found = run('import', source, '--dry-run').json
+        assert found['length'] == 3 and found['spec'] == demos, found
+    run('import', SOURCES / 'robot.h5', 'out')
+    assert [row['group'] for row in values('out')] == ['demo_0', 'demo_1', 'demo_10']
+    steps = run('import', SOURCES / 'steps.h5', '--dry-run').json
+    assert steps['length'] == 5 and 'observation.state' in steps['spec'], steps
+    refuse('import', SOURCES / 'demos.h5', 'bad', says=[
+        'demos.h5: the datasets differ in length (data/demo_0/x 3, mask/train 2)',
+        'such as FILE/data'])
+    refuse('import', SOURCES / 'steps.h5', 'bad', '--layout', 'episodes',
+           says='not episodes: no groups')
 
 
 def _zarray(dtype, fill):

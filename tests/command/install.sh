@@ -124,7 +124,6 @@ use() {
     local format=$1 package=bags-$1 symbol="&bags_codec_$1" static=
     shift
     case $format in
-    npz) symbol=bags_npz_close ;;
     http) symbol=bags_http_close ;;
     numpy) symbol='&bags_codec_npy' package=bags ;;
     resample) symbol=bags_resample package=bags ;;
@@ -151,7 +150,7 @@ shared_formats() {
 # What FFmpeg, libcurl, libzip and the libraries of importers need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy resample loader $(formats | grep -v -e mp4 -e npz -e http -e import-); do
+    for name in numpy resample loader $(formats | grep -v -e mp4 -e http -e import-); do
         use "$name" -static || return
     done
 }

@@ -20,11 +20,13 @@ repository with the command `bags` on the path; blocks run in order.
 ```cmake and ```meson are built by tests/command/install.sh.
 Other languages are an error, so that no block goes unchecked.
 
-A link to a file must name one, and its #anchor a heading of that file.
+A link to a file must name one, and its #anchor a heading of that file. Each codec of a
+table is compiled and linked from a copy of the files that its row names.
 """
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -238,6 +240,25 @@ class Document:
                 self.pieces([b for b in blocks if b.section == block.section and
                              b.language == 'c' and not b.has_main()])
 
+    def codecs(self, text):
+        """Rows of | codec | types | library | copy | link |."""
+        for file, copy, link in re.findall(
+                r'^\| (\w+\.c) (?:\|[^|\n]*){2}\| ([\w.]*) ?\| (?:`(.*)` )?\|$', text, re.M):
+            if f'-DBAGS_WITH_{file[:-2].upper()}=1' not in self.compiler.compiling:
+                print(f'skipped {self.title}: {file}: its library is missing')
+                continue
+            where = self.directory / f'copy of {file}'
+            where.mkdir()
+            for name in filter(None, ('bags.h', 'formats/codecs.h', f'formats/{file}',
+                                      copy and f'formats/{copy}')):
+                shutil.copy(ROOT / name, where)
+            (where / 'program.c').write_text(
+                '#include "codecs.h"\nint main(void) { return bags_version()[0] == 0; }\n')
+            result = self.run('gcc', *CFLAGS, *self.compiler.compiling, '-I.', 'program.c', file,
+                              self.compiler.implementation, *link.split(), '-o', 'program',
+                              where=where)
+            self.check(f'a copy of {file}', *result, None)
+
     def links(self):
         broken = list(broken_links(self.path))
         self.check('links', len(broken), '\n'.join(broken) + '\n', None)
@@ -251,8 +272,10 @@ def main():
         compiler = Compiler(directory)
         for number, path in enumerate(paths):
             document = Document(path, directory / str(number), compiler)
+            text = path.read_text(encoding='utf-8')
             document.links()
-            document.all(blocks_of(path.read_text(encoding='utf-8')))
+            document.codecs(text)
+            document.all(blocks_of(text))
             passed += document.passed
             failed += document.failed
     print(f'{passed} passed, {failed} failed')

@@ -654,14 +654,14 @@ static void assert_replaced(
     const bags_reader *reader, uint64_t index, uint64_t place, const char *shard) {
     bags_row row = {0};
     bags_view blob;
-    bags_column column;
+    bags_range all;
     bags_info info;
     for (int i = 0; i < 4; i++) {
         poison();
         bags_code code =
             i == 0   ? bags_reader_get(reader, index, NULL, 0, &row, &said)
             : i == 1 ? bags_reader_get_blob(reader, index, 1, 0, &row, &blob, &said)
-            : i == 2 ? bags_reader_column(reader, place, 1, &row, &column, &said)
+            : i == 2 ? bags_reader_blobs(reader, place, 1, true, &row, &all, &said)
                      : bags_reader_info(reader, &info, NULL, &said);
         assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
         assert_says(shard);
@@ -1034,7 +1034,6 @@ static void null_is_an_invalid_argument(void **state) {
     bags_view view = {NULL, 0}, views[2];
     bags_range range;
     bags_value value = bags_int(1);
-    bags_column column;
     bags_info info;
     bags_type type;
     size_t size = 0;
@@ -1097,9 +1096,6 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_reader_items(NULL, 0, 0, &row, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, NULL, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, &row, NULL, &said));
-    assert_null_is_refused(bags_reader_column(NULL, 0, 0, &row, &column, &said));
-    assert_null_is_refused(bags_reader_column(reader, 0, 0, NULL, &column, &said));
-    assert_null_is_refused(bags_reader_column(reader, 0, 0, &row, NULL, &said));
     bags_range all;
     assert_null_is_refused(bags_reader_blobs(NULL, 0, 0, true, &row, &all, &said));
     assert_null_is_refused(bags_reader_blobs(reader, 0, 0, true, NULL, &all, &said));

@@ -1,4 +1,4 @@
-/* Many blobs at once: lists of indices, prefetch, columns; and the access
+/* Many blobs at once: lists of indices, prefetch, a shard's blobs; and the access
  * options, which must not change what is read. */
 // flavours: test: asan; check: release
 #include "check.h"
@@ -126,7 +126,7 @@ static void invalid_lists_are_refused(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_column column;
+        bags_range column;
         assert_fails(
             BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         assert_says("x*datapoint*23*length 23");
@@ -137,10 +137,10 @@ static void invalid_lists_are_refused(void **state) {
         bags_select none = bags_whole(3);
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
-        assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_column(reader, 3, 0, &row, &column, &said));
-        assert_fails(
-            BAGS_ERROR_FIELD, bags_reader_column(reader, 0, 3, &row, &column, &said));
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_blobs(reader, 3, 0, true, &row, &column, &said));
+        assert_fails(BAGS_ERROR_FIELD,
+            bags_reader_blobs(reader, 0, 3, true, &row, &column, &said));
         assert_int_equal(bags_row_length(&row, 0), 0);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -224,11 +224,10 @@ static void items_of_sequences_are_prefetched(void **state) {
         bags_select back = bags_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
-        bags_column column;
-        assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_column(reader, 0, 0, &row, &column, &said));
-        assert_says("sequence");
         bags_range all;
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
+        assert_says("sequence");
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_blobs(reader, 0, 0, false, &row, &all, &said));
         assert_fails(BAGS_ERROR_RANGE,
@@ -308,7 +307,7 @@ static void a_large_blob_is_requested_when_it_is_read(void **state) {
     }
 }
 
-static void a_column_holds_all_blobs_of_a_shard(void **state) {
+static void blobs_of_a_shard_are_viewed_where_it_is_mapped(void **state) {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
         const char *path = at("%d", kind);
@@ -318,26 +317,11 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
             bags_row row = {0};
             for (uint64_t shard = 0; shard < 3; shard++)
                 for (size_t field = 0; field < 3; field++) {
-                    bags_column c;
-                    assert_ok(
-                        bags_reader_column(reader, shard, field, &row, &c, &said));
-                    assert_true(c.length == (shard < 2 ? SHARD : ROWS % SHARD));
-                    assert_true(c.item_size == (field == LABEL ? 8u : 0));
-                    assert_true((c.offsets == NULL) == (field == LABEL));
-                    for (uint64_t i = 0; i < c.length; i++) {
-                        uint64_t start = c.offsets ? c.offsets[i] : i * c.item_size;
-                        uint64_t stop =
-                            c.offsets ? c.offsets[i + 1] : start + c.item_size;
-                        bags_view blob = {c.data + start, (size_t)(stop - start)};
-                        check_blob(blob, field, shard * SHARD + i);
-                        assert_true(stop <= c.size);
-                    }
-                    /* The same without a copy, where it is mapped. */
+                    uint64_t length = shard < 2 ? SHARD : ROWS % SHARD;
                     bags_range all;
                     assert_ok(bags_reader_blobs(
                         reader, shard, field, true, &row, &all, &said));
-                    assert_true(mode == 0 ? all.length == c.length : true);
-                    assert_true(all.length == 0 || all.length == c.length);
+                    assert_true(all.length == length || (mode > 0 && !all.length));
                     for (size_t i = 0; i < all.length; i++)
                         check_blob(bags_range_get(&all, i), field, shard * SHARD + i);
                 }
@@ -356,16 +340,16 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
     }
 }
 
-static void the_order_of_a_column_is_checked_once(void **state) {
+static void the_order_of_blobs_is_checked_once(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     bags_reader *reader = open_mode(at("x"), NO_MMAP);
     uint64_t reads[2];
     bags_row row = {0};
     for (int i = 0; i < 2; i++) {
-        bags_column c;
+        bags_range c;
         reads[i] = disk.counts[HOOK_READ];
-        assert_ok(bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
+        assert_ok(bags_reader_blobs(reader, 0, IMAGE, true, &row, &c, &said));
         reads[i] = disk.counts[HOOK_READ] - reads[i];
     }
     assert_true(reads[1] < reads[0]);
@@ -373,23 +357,23 @@ static void the_order_of_a_column_is_checked_once(void **state) {
     bags_reader_close(reader);
 }
 
-static void a_field_that_is_not_in_order_has_no_column(void **state) {
+static void blobs_that_are_not_in_order_are_an_error(void **state) {
     (void)state;
     save_rows(at("x"), V1, true);
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_column c;
-        assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_column(reader, 1, TITLE, &row, &c, &said));
+        bags_range c;
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_blobs(reader, 1, TITLE, true, &row, &c, &said));
         assert_says("x/000001/title.bag*datapoint 9*blob 1");
-        assert_ok(bags_reader_column(reader, 1, IMAGE, &row, &c, &said));
+        assert_ok(bags_reader_blobs(reader, 1, IMAGE, true, &row, &c, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
 }
 
-static void an_empty_dataset_has_empty_columns(void **state) {
+static void an_empty_dataset_has_no_blobs(void **state) {
     (void)state;
     hand_set set;
     memset(&set, 0, sizeof set);
@@ -399,10 +383,9 @@ static void an_empty_dataset_has_empty_columns(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("%d", variant), mode);
             bags_row row = {0};
-            bags_column c;
-            assert_ok(bags_reader_column(reader, 0, 0, &row, &c, &said));
+            bags_range c;
+            assert_ok(bags_reader_blobs(reader, 0, 0, true, &row, &c, &said));
             assert_true(c.length == 0 && c.size == 0);
-            assert_true(c.item_size || c.offsets[0] == 0);
             bags_row_free(&row);
             bags_reader_close(reader);
         }
@@ -462,7 +445,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     hand_free(&hand);
 }
 
-static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
+static void invalid_tables_are_found_by_get_many_and_blobs(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     bytes bag = load(at("x/000000/image.bag"));
@@ -472,15 +455,16 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_column c;
+        bags_range c;
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_many(reader, orders[0], 8, IMAGE, &row, &said));
         assert_says("image.bag");
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
+        if (mode == 0)
+            assert_fails(BAGS_ERROR_CORRUPT,
+                bags_reader_blobs(reader, 0, IMAGE, true, &row, &c, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_prefetch(reader, orders[0], 8, NULL, 0, &row, &said));
-        assert_ok(bags_reader_column(reader, 0, LABEL, &row, &c, &said));
+        assert_ok(bags_reader_blobs(reader, 0, LABEL, true, &row, &c, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -488,7 +472,7 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
 
 /* From datapoint 65536 on, refs that are the datapoint's own index are compared, not
  * parsed: what differs is found there, too. */
-static void refs_that_differ_in_a_large_column_are_found(void **state) {
+static void refs_that_differ_in_a_large_shard_are_found(void **state) {
     enum { LENGTH = 66000, SIZE = 11, START = LENGTH - 3 }; /* bytes of a row */
     static const struct {
         size_t row, byte;
@@ -526,12 +510,11 @@ static void refs_that_differ_in_a_large_column_are_found(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("x"), mode);
             bags_row row = {0};
-            bags_column c;
+            bags_range c;
             for (size_t field = 0; field < 2; field++) {
                 assert_int_equal(cases[i].codes[field],
-                    bags_reader_column(reader, 0, field, &row, &c, &said));
-                if (cases[i].codes[field] == BAGS_OK)
-                    assert_int_equal(c.item_size, field == 0 ? 4 : 0);
+                    bags_reader_blobs(reader, 0, field, true, &row, &c, &said));
+                assert_true(cases[i].codes[field] == BAGS_OK || c.length == 0);
             }
             bags_row_free(&row);
             bags_reader_close(reader);
@@ -575,12 +558,12 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
 
 /* One of the three calls that read many datapoints. */
 static bags_code read_many(const bags_reader *reader, int what, bags_row *row) {
-    bags_column c;
+    bags_range c;
     if (what == 0)
         return bags_reader_get_many(reader, orders[1], 8, IMAGE, row, &said);
     if (what == 1)
         return bags_reader_prefetch(reader, orders[1], 8, NULL, 0, row, &said);
-    return bags_reader_column(reader, 1, TITLE, row, &c, &said);
+    return bags_reader_blobs(reader, 1, TITLE, true, row, &c, &said);
 }
 
 static void every_system_failure_is_reported(void **state) {
@@ -773,13 +756,13 @@ int main(void) {
         TEST(items_of_sequences_are_prefetched),
         TEST(a_failing_advise_hook_changes_nothing),
         TEST(a_large_blob_is_requested_when_it_is_read),
-        TEST(a_column_holds_all_blobs_of_a_shard),
-        TEST(the_order_of_a_column_is_checked_once),
-        TEST(a_field_that_is_not_in_order_has_no_column),
-        TEST(an_empty_dataset_has_empty_columns),
+        TEST(blobs_of_a_shard_are_viewed_where_it_is_mapped),
+        TEST(the_order_of_blobs_is_checked_once),
+        TEST(blobs_that_are_not_in_order_are_an_error),
+        TEST(an_empty_dataset_has_no_blobs),
         TEST(many_blobs_of_a_bag_are_read),
-        TEST(invalid_tables_are_found_by_get_many_and_columns),
-        TEST(refs_that_differ_in_a_large_column_are_found),
+        TEST(invalid_tables_are_found_by_get_many_and_blobs),
+        TEST(refs_that_differ_in_a_large_shard_are_found),
         TEST(overlapping_blobs_are_not_copied_again_and_again),
         TEST(every_system_failure_is_reported),
         TEST(running_out_of_memory_is_reported),

@@ -522,15 +522,15 @@ static void a_missing_item_is_named(void **state) {
     bags_reader_close(reader);
 }
 
-/* After a column was read, refs are not read any more; items are counted
- * anyway. */
-static void one_blob_of_a_column_is_read(void **state) {
+/* After the order of a field's blobs was checked, its refs are not read any more; items
+ * are counted anyway. */
+static void one_blob_of_a_field_in_order_is_read(void **state) {
     bags_row row = {0};
-    bags_column column;
+    bags_range all;
     (void)state;
     save_formula(at("x"), 20, V1);
     bags_reader *reader = open_mode(at("x"), MAPPED);
-    assert_ok(bags_reader_column(reader, 0, TITLE, &row, &column, &said));
+    assert_ok(bags_reader_blobs(reader, 0, TITLE, true, &row, &all, &said));
     for (uint64_t i = 0; i < 20; i++)
         check_blob(reader, i, TITLE, 0, TITLE, &row);
     check_no_blob(reader, 3, TITLE, 1, BAGS_ERROR_RANGE, &row);
@@ -539,12 +539,12 @@ static void one_blob_of_a_column_is_read(void **state) {
     bags_reader_close(reader);
 }
 
-static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
+static void blobs_of_different_sizes_are_one_range(void **state) {
     static const char *const texts[] = {"a", "bcdefgh", "", "ijklmnop"};
     (void)state;
     for (size_t first = 0; first < 3; first++) {
         bags_row row = {0};
-        bags_column column;
+        bags_range all;
         hand_set set;
         uint64_t offset = 0;
         memset(&set, 0, sizeof set);
@@ -558,15 +558,16 @@ static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
         set_save(&set, V1, at("%d", (int)first));
         set_free(&set);
         bags_reader *reader = open_mode(at("%d", (int)first), MAPPED);
-        assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
-        assert_int_equal(column.length, 4 - first);
-        assert_int_equal(column.item_size, 0);
+        assert_ok(bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
+        assert_int_equal(all.length, 4 - first);
         for (size_t i = first; i < 4; i++) {
-            assert_int_equal(column.offsets[i - first], offset);
-            assert_memory_equal(column.data + offset, texts[i], strlen(texts[i]));
-            offset += strlen(texts[i]);
+            bags_view blob = bags_range_get(&all, i - first);
+            assert_ptr_equal(blob.data, all.data + offset);
+            assert_int_equal(blob.size, strlen(texts[i]));
+            assert_memory_equal(blob.data, texts[i], blob.size);
+            offset += blob.size;
         }
-        assert_int_equal(column.offsets[4 - first], offset);
+        assert_int_equal(all.size, offset);
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -2095,7 +2096,7 @@ static bags_code read_somehow(
     const bags_reader *reader, int call, bags_row *row, uint32_t *sum) {
     static const uint64_t indices[] = {19, 3, 3, 0};
     bags_view blob = {NULL, 0};
-    bags_column column = {0};
+    bags_range all = {0};
     bags_info info = {0};
     bags_field_info fields[FIELDS] = {{0, 0}};
     uint64_t count = 0;
@@ -2117,7 +2118,9 @@ static bags_code read_somehow(
         code = bags_reader_items(reader, 7, WORDS, row, &count, &said);
         break;
     case 5:
-        code = bags_reader_column(reader, 0, TITLE, row, &column, &said);
+        code = bags_reader_blobs(reader, 0, TITLE, true, row, &all, &said);
+        if (!code && all.length == 0) /* it was not mapped */
+            code = bags_reader_get_range(reader, 0, 20, TITLE, row, &said);
         break;
     case 6:
         code = bags_reader_info(reader, &info, fields, &said);
@@ -2130,7 +2133,7 @@ static bags_code read_somehow(
     count += info.size + fields[WORDS].blobs;
     *sum = bags_crc32c(0, &count, sizeof count);
     *sum = bags_crc32c(*sum, blob.data, blob.size);
-    *sum = bags_crc32c(*sum, column.data, (size_t)column.size);
+    *sum = bags_crc32c(*sum, all.data, all.size);
     for (size_t slot = 0; slot < FIELDS; slot++) {
         for (size_t item = 0; item < bags_row_length(row, slot); item++) {
             blob = bags_row_bytes(row, slot, item);
@@ -2193,8 +2196,8 @@ int main(void) {
         TEST(items_are_counted_without_reading_them),
         TEST(one_blob_is_read_in_every_mode_and_variant),
         TEST(a_missing_item_is_named),
-        TEST(one_blob_of_a_column_is_read),
-        TEST(a_column_of_blobs_of_different_sizes_has_offsets),
+        TEST(one_blob_of_a_field_in_order_is_read),
+        TEST(blobs_of_different_sizes_are_one_range),
         TEST(refs_of_every_layout_are_read_in_any_order),
         TEST(empty_refs_of_many_fields_are_refused),
         TEST(rows_of_many_fields_are_read_and_damaged_ones_refused),

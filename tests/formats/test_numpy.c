@@ -44,11 +44,20 @@ static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
     turn_elements(npy + size - value->size, value->size, bags_dtype_swap(value->dtype));
 }
 
+/* A file whose dtype bags_dtype lacks. */
+static const bags_npy *read_npy(
+    bags_view file, bags_buffer *scratch, bags_value *value) {
+    assert_ok(bags_npy_read(file, scratch, value, &said));
+    assert_int_equal(value->kind, BAGS_KIND_OBJECT);
+    return (const bags_npy *)value->object;
+}
+
 /* A structure whose dtype is spelled in another way than NumPy's keeps that. */
 static void check_same_structure(const bags_value *value, bags_view file) {
     bags_buffer scratch = {0};
-    const bags_npy *was = (const bags_npy *)value->object, *npy = NULL;
-    assert_ok(bags_npy_view(file, &scratch, &npy, &said));
+    bags_value again;
+    const bags_npy *was = (const bags_npy *)value->object;
+    const bags_npy *npy = read_npy(file, &scratch, &again);
     assert_int_equal(npy->type.count, was->type.count);
     for (size_t i = 0; i < npy->type.count; i++) {
         assert_string_equal(npy->type.fields[i].name, was->type.fields[i].name);
@@ -125,14 +134,20 @@ static void elements_are_viewed_where_alignment_permits_and_copied_elsewhere(
 
 /* ------------------------------------------------ structures */
 
-static void a_structure_has_its_fields_by_name(void **state) {
+static const bags_npy_type *field_named(const bags_npy_type *type, const char *name) {
+    for (size_t i = 0; i < type->count; i++)
+        if (strcmp(type->fields[i].name, name) == 0)
+            return &type->fields[i];
+    fail_msg("no field %s", name);
+    return NULL;
+}
+
+static void a_structure_has_its_fields(void **state) {
     bags_buffer scratch = {0};
     bags_value value;
     (void)state;
     bytes file = load(DATA "npy/structure-nested.npy");
-    assert_ok(bags_npy_read(view(&file), &scratch, &value, &said));
-    assert_int_equal(value.kind, BAGS_KIND_OBJECT);
-    const bags_npy *npy = (const bags_npy *)value.object;
+    const bags_npy *npy = read_npy(view(&file), &scratch, &value);
     assert_int_equal(npy->dims, 1);
     assert_int_equal(npy->length, 2);
     assert_int_equal(npy->stride, 2 + 2 * 20 + 8);
@@ -141,50 +156,45 @@ static void a_structure_has_its_fields_by_name(void **state) {
     assert_true(npy->type.structure);
     assert_int_equal(npy->type.count, 3);
 
-    const bags_npy_type *field = bags_npy_field(&npy->type, "name");
-    assert_non_null(field);
-    assert_ptr_equal(field, bags_npy_field(&npy->type, "a title"));
+    const bags_npy_type *field = field_named(&npy->type, "name");
     assert_string_equal(field->title, "a title");
     assert_int_equal(field->kind, 'i');
     assert_true(field->big_endian);
     assert_int_equal(field->dtype, BAGS_DTYPE_INT16);
     assert_int_equal(field->offset, 0);
 
-    const bags_npy_type *inner = bags_npy_field(&npy->type, "inner");
-    assert_non_null(inner);
+    const bags_npy_type *inner = field_named(&npy->type, "inner");
     assert_int_equal(inner->offset, 2);
     assert_int_equal(inner->item_size, 20);
     assert_int_equal(inner->size, 40);
     assert_int_equal(inner->dims, 1);
     assert_int_equal(inner->shape[0], 2);
-    const bags_npy_type *deep = bags_npy_field(inner, "deep");
-    assert_non_null(deep);
+    const bags_npy_type *deep = field_named(inner, "deep");
     assert_int_equal(deep->offset, 8);
-    const bags_npy_type *y = bags_npy_field(deep, "y");
+    const bags_npy_type *y = field_named(deep, "y");
     assert_int_equal(y->dims, 2);
     assert_int_equal(y->size, 4);
-    const bags_npy_type *z = bags_npy_field(deep, "z");
+    const bags_npy_type *z = field_named(deep, "z");
     assert_int_equal(z->kind, 'M');
     assert_string_equal(z->unit, "us");
     assert_int_equal(z->step, 1);
     assert_int_equal(z->offset, 4);
     assert_int_equal(z->dtype, BAGS_DTYPE_NONE);
 
-    const bags_npy_type *last = bags_npy_field(&npy->type, "last");
+    const bags_npy_type *last = field_named(&npy->type, "last");
     assert_int_equal(last->kind, 'c');
     assert_int_equal(last->item_size, 8);
     assert_int_equal(last->offset, 42);
-    assert_null(bags_npy_field(&npy->type, "x"));
     bytes_free(&file);
     bags_buffer_free(&scratch);
 }
 
 static void padding_between_fields_is_not_a_field(void **state) {
     bags_buffer scratch = {0};
-    const bags_npy *npy = NULL;
+    bags_value value;
     (void)state;
     bytes file = load(DATA "npy/structure-offsets.npy");
-    assert_ok(bags_npy_view(view(&file), &scratch, &npy, &said));
+    const bags_npy *npy = read_npy(view(&file), &scratch, &value);
     assert_int_equal(npy->type.count, 2);
     assert_int_equal(npy->type.fields[0].offset, 5);
     assert_int_equal(npy->type.fields[1].offset, 20);
@@ -202,19 +212,18 @@ static void kinds_that_bags_lacks_are_described(void **state) {
         const char *unit;
         uint32_t step;
         bool big;
-    } rows[] = {{"complex64", 'c', 8, "", 0, false},
-        {"complex64.big", 'c', 8, "", 0, true}, {"bytes", 'S', 5, "", 0, false},
-        {"text", 'U', 12, "", 0, false}, {"text-big", 'U', 8, "", 0, true},
-        {"raw", 'V', 7, "", 0, false}, {"date", 'M', 8, "D", 1, false},
-        {"date-25s", 'M', 8, "s", 25, false}, {"date-generic", 'M', 8, "", 0, false},
-        {"span", 'm', 8, "ns", 1, false}, {"longdouble", 'f', 16, "", 0, false},
-        {"clongdouble", 'c', 32, "", 0, false}, {"bytes-0", 'S', 0, "", 0, false}};
+    } rows[] = {{"bytes", 'S', 5, "", 0, false}, {"text", 'U', 12, "", 0, false},
+        {"text-big", 'U', 8, "", 0, true}, {"raw", 'V', 7, "", 0, false},
+        {"date", 'M', 8, "D", 1, false}, {"date-25s", 'M', 8, "s", 25, false},
+        {"date-generic", 'M', 8, "", 0, false}, {"span", 'm', 8, "ns", 1, false},
+        {"longdouble", 'f', 16, "", 0, false}, {"clongdouble", 'c', 32, "", 0, false},
+        {"bytes-0", 'S', 0, "", 0, false}};
     bags_buffer scratch = {0};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const bags_npy *npy = NULL;
+        bags_value value;
         bytes file = load_format(DATA "npy/%s.npy", rows[i].name);
-        assert_ok(bags_npy_view(view(&file), &scratch, &npy, &said));
+        const bags_npy *npy = read_npy(view(&file), &scratch, &value);
         assert_int_equal(npy->type.kind, rows[i].kind);
         assert_int_equal(npy->type.item_size, rows[i].item_size);
         assert_string_equal(npy->type.unit, rows[i].unit);
@@ -226,16 +235,11 @@ static void kinds_that_bags_lacks_are_described(void **state) {
     bags_buffer_free(&scratch);
 }
 
-static void a_view_keeps_the_byte_order_and_reading_makes_it_native(void **state) {
+static void reading_makes_the_byte_order_native(void **state) {
     bags_buffer scratch = {0};
-    const bags_npy *npy = NULL;
     bags_value value;
     (void)state;
     bytes file = load(DATA "npy/int16.big.npy");
-    assert_ok(bags_npy_view(view(&file), &scratch, &npy, &said));
-    assert_true(npy->type.big_endian);
-    assert_int_equal(npy->rows[2 * 23], 0);
-    assert_int_equal(npy->rows[2 * 23 + 1], 23);
     assert_ok(bags_npy_read(view(&file), &scratch, &value, &said));
     assert_int_equal(((const int16_t *)value.data)[23], 23);
     bytes_free(&file);
@@ -282,12 +286,12 @@ static bags_code write_descr(
 static void a_structure_is_written_from_the_text_of_its_dtype(void **state) {
     bags_buffer scratch = {0}, read = {0};
     bags_view out;
-    const bags_npy *npy = NULL;
+    bags_value value;
     (void)state;
     assert_ok(write_descr(
         "[('x', '<i2'), ('\xe6\x97\xa5', '|u1', (2,))]", 4, &scratch, &out));
     assert_int_equal(out.data[6], 3); /* not Latin-1 */
-    assert_ok(bags_npy_view(out, &read, &npy, &said));
+    const bags_npy *npy = read_npy(out, &read, &value);
     assert_int_equal(npy->type.count, 2);
     assert_string_equal(npy->type.fields[1].name, "\xe6\x97\xa5");
     assert_int_equal(npy->rows[3], 4);
@@ -562,10 +566,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_dtype_order_and_version_is_written_as_numpy_does),
         TEST(elements_are_viewed_where_alignment_permits_and_copied_elsewhere),
-        TEST(a_structure_has_its_fields_by_name),
+        TEST(a_structure_has_its_fields),
         TEST(padding_between_fields_is_not_a_field),
         TEST(kinds_that_bags_lacks_are_described),
-        TEST(a_view_keeps_the_byte_order_and_reading_makes_it_native),
+        TEST(reading_makes_the_byte_order_native),
         TEST(values_other_than_arrays_are_not_written),
         TEST(a_structure_is_written_from_the_text_of_its_dtype),
         TEST(a_dtype_that_cannot_be_read_is_not_written),

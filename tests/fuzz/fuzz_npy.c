@@ -32,8 +32,9 @@ static void look_at_type(const bags_npy_type *type, size_t room) {
     for (size_t i = 0; i < type->count; i++) {
         const bags_npy_type *field = &type->fields[i];
         look_at_type(field, type->item_size);
-        if (i < 64 && bags_npy_field(type, field->name) != field)
-            abort();
+        for (size_t k = 0; k < i && i < 64; k++)
+            if (strcmp(type->fields[k].name, field->name) == 0)
+                abort();
     }
 }
 
@@ -52,28 +53,24 @@ static void look_at_value(const bags_value *value) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    bags_buffer buffers[4];
+    bags_buffer buffers[3];
     bags_view file = {data, size}, first, second;
     bags_value value;
-    const bags_npy *npy = NULL;
     memset(buffers, 0, sizeof buffers);
     if (bags_npy_read(file, &buffers[0], &value, NULL))
         goto done;
     look_at_value(&value);
-    if (bags_npy_view(file, &buffers[1], &npy, NULL))
-        abort();
-    look(npy->rows, npy->size);
     /* The text of a header may grow when it is written, above its limit. */
-    if (bags_npy_write(&value, &buffers[2], &first, NULL))
+    if (bags_npy_write(&value, &buffers[1], &first, NULL))
         goto done;
     if (bags_npy_read(first, &buffers[0], &value, NULL))
         abort();
     look_at_value(&value);
-    if (bags_npy_write(&value, &buffers[3], &second, NULL) ||
+    if (bags_npy_write(&value, &buffers[2], &second, NULL) ||
         first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
         abort();
 done:
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < 3; i++)
         bags_buffer_free(&buffers[i]);
     return 0;
 }

@@ -7,8 +7,7 @@ npy/NAME.npy           an array as numpy.save writes it
 npy/NAME.HOW.npy       the same array stored in another way: read and written
                        again it must give NAME.npy (structures keep their
                        spelling)
-bad/FAULT.npy          to be refused, as bad-npz/FAULT.npz
-npz/NAME.npz           npy/int16, structure and text in one archive
+bad/FAULT.npy          to be refused
 msgpack/NAME.msgpack   as msgpack.packb writes it, NAME.json what to print of it
 golden/DATASET.FIELD.json    every msgpack and tree value of the golden datasets,
                              one a line
@@ -23,7 +22,6 @@ import math
 import pathlib
 import struct
 import warnings
-import zipfile
 
 import msgpack
 import numpy as np
@@ -225,38 +223,6 @@ def bad_arrays():
     bad('names-not-utf8', header(text("[('\xff', '<f4')]"), 3, data))
 
 
-# ------------------------------------------------------------------ npz
-
-def archives():
-    members = {name: np.load(HERE / f'npy/{name}.npy')
-               for name in ('int16', 'structure', 'text')}
-    for name, save in ('stored', np.savez), ('deflated', np.savez_compressed):
-        file = io.BytesIO()
-        save(file, **members)
-        write(f'npz/{name}.npz', file.getvalue())
-    file = io.BytesIO()
-    np.savez(file)
-    write('npz/empty.npz', file.getvalue())
-    write('bad-npz/other-method.npz', archive_of_one(zipfile.ZIP_BZIP2))
-    # In the header of the member and in that of the directory.
-    for name, place, value in ('claims-2-gigabytes', 22, b'\0\0\0\x7f'), (
-            'encrypted', 6, b'\1\0'):
-        data = bytearray(archive_of_one(zipfile.ZIP_DEFLATED))
-        directory = data.index(b'PK\1\2')
-        for at in place, directory + place + 2:
-            data[at:at + len(value)] = value
-        write(f'bad-npz/{name}.npz', data)
-
-
-def archive_of_one(method):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, 'w') as archive:
-        info = zipfile.ZipInfo('zeros.npy')
-        info.compress_type = method
-        archive.writestr(info, npy(np.zeros(1000)))
-    return file.getvalue()
-
-
 # -------------------------------------------------------------- msgpack
 
 def shown(value):
@@ -388,6 +354,5 @@ def golden():
 
 arrays()
 bad_arrays()
-archives()
 messages()
 golden()

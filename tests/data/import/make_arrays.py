@@ -23,11 +23,13 @@ by DuckDB 1.5 with this query:
   FROM range(7) t(i)) TO 'tests/data/import/types.parquet' (FORMAT parquet)
 """
 import hashlib
+import io
 import json
 import pathlib
 import shutil
 import struct
 import warnings
+import zipfile
 
 import h5py
 import numcodecs
@@ -114,6 +116,42 @@ def codecs():
 
 
     group(HERE / 'small.zip', {'x': (data[:, :5], (4, 5), {'compressor': numcodecs.Blosc('lz4')})})
+
+
+def bad_zips():
+    """bad-member-FAULT.zip: an array with a chunk that is refused or damaged."""
+    about = {'zarr_format': 2, 'shape': [1000], 'chunks': [1000], 'dtype': '|u1',
+             'compressor': None, 'filters': None, 'order': 'C', 'fill_value': 0}
+
+    def zip_of(name, method, change=lambda *_: None):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, 'w') as archive:
+            for key, data, how in ('x/.zarray', json.dumps(about), zipfile.ZIP_STORED), (
+                    'x/0', bytes(1000), method):
+                info = zipfile.ZipInfo(key)
+                info.compress_type = how
+                archive.writestr(info, data)
+        data = bytearray(file.getvalue())
+        local = data.rindex(b'PK\3\4')
+        change(data, local, data.rindex(b'PK\1\2'))
+        (HERE / f'bad-member-{name}.zip').write_bytes(data)
+
+    def put(place, value):
+        """In the header of the member and in that of the directory."""
+        def change(data, local, directory):
+            for at in local + place, directory + place + 2:
+                data[at:at + len(value)] = value
+        return change
+
+    def flip(data, local, directory):
+        data[data.index(b'PK\1\2') - 1] ^= 1
+
+    zip_of('method', zipfile.ZIP_BZIP2)
+    zip_of('claims', zipfile.ZIP_DEFLATED, put(22, b'\0\0\0\x7f'))
+    zip_of('encrypted', zipfile.ZIP_DEFLATED, put(6, b'\1\0'))
+    zip_of('damaged', zipfile.ZIP_STORED, flip)
+    about['chunks'] = [500]
+    zip_of('large', zipfile.ZIP_STORED)
 
 
 def types():
@@ -237,10 +275,10 @@ def hdf5():
     with bad('large') as f:
         f.create_dataset('x', (10, 10**6, 10**6), dtype='f8', chunks=(1, 100, 100))
     with bad('lengths') as f:
-        f['train/x'], f['test/x'] = np.arange(3), np.arange(2)
+        f['train/x'], f['train/y'], f['test/x'] = np.arange(3), np.arange(3), np.arange(2)
     with bad('episode') as f:
         for i in range(3):
-            f[f'ep{i}/x'] = np.zeros((2, 2 + (i == 2)))
+            f[f'ep{i}/x'] = np.zeros((2 + i, 2 + (i == 2)))
     with bad('empty') as f:
         f['x'] = h5py.Empty('f4')
     with bad('filter') as f:  # one of h5py's own
@@ -257,15 +295,26 @@ def layouts():
             f['cameras/cam_0/x'], f['cameras/cam_1/x'] = np.arange(4), np.arange(second)
     with file('equal') as f:
         f['0/x'], f['1/x'] = np.arange(3), np.arange(3)
-    with file('twins') as f:
-        f['time'] = np.arange(3)
-        f['data/demo_0/x'], f['data/demo_1/x'] = np.arange(3), np.arange(3)
+    # As robomimic writes them, without and with the lists of demonstrations.
+    for name, lengths in (('robot', {0: 2, 1: 3, 10: 1}), ('single', {0: 3})):
+        with file(name) as f:
+            for i, length in lengths.items():
+                demo = f.create_group(f'data/demo_{i}')
+                demo.attrs['num_samples'] = length
+                demo['actions'] = np.zeros((length, 2))
+                demo['obs/joints'] = np.zeros((length, 3), 'f4')
     with file('demos') as f:
         for i in range(2):
             f[f'data/demo_{i}/x'] = np.arange(3)
             f[f'data/demo_{i}'].attrs['num_samples'] = 3
         f['mask/train'] = np.array([b'demo_0', b'demo_1'])
         f['mask'].attrs['a'] = 1
+        f['kind'] = np.dtype('i4')
+    with file('steps') as f:  # the steps of all episodes, as RLDS has them
+        f['observation/image'] = np.zeros((5, 4, 4, 3), 'u1')
+        f['observation/state'] = np.zeros((5, 7), 'f4')
+        f['action'], f['is_first'] = np.zeros((5, 2), 'f4'), np.arange(5) % 3 == 0
+        f['action'].attrs['unit'] = 'm'
         f['kind'] = np.dtype('i4')
     with file('members') as f:
         f['mixed'] = np.array([(1.5, 2.25)], np.dtype([('r', '<f4'), ('i', '<f8')]))
@@ -354,6 +403,7 @@ def tables():
 for old in ('types.zarr',):
     shutil.rmtree(HERE / old, ignore_errors=True)
 codecs()
+bad_zips()
 types()
 l5kit()
 hdf5()

@@ -13,12 +13,7 @@ static void datasets_of_equal_length_are_rows(void **state) {
     check_import(HDF5, IMPORT_DATA "rows.h5", IMPORT_DATA "rows.expected");
 }
 
-static void groups_are_episodes_in_the_order_of_their_numbers(void **state) {
-    (void)state;
-    check_import(HDF5, IMPORT_DATA "episodes.h5", IMPORT_DATA "episodes.expected");
-    check_import(HDF5, IMPORT_DATA "episodes.h5/data", IMPORT_DATA "episodes.expected");
-}
-
+/* The layout is decided by where the datasets are, and their lengths. */
 static void check_layout(
     const char *name, bags_source_layout layout, const char *pattern) {
     bags_code code;
@@ -32,45 +27,85 @@ static void check_layout(
     bytes_free(&text);
 }
 
-static void a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
-    void **state) {
-    (void)state;
-    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "cameras.h5",
-        "cameras.h5: ambiguous: *row of all 3 datasets (4 of each), or a group "
-        "in "
-        "\"/cameras\" (cam_0, ...; 2 in all) without 1 datasets elsewhere "
-        "(time); pass --layout rows or --layout episodes");
-    check_layout("cameras.h5", BAGS_LAYOUT_ROWS,
-        "4\ni64 * cameras.cam_0.x\ni64 * cameras.cam_1.x\ni64 * time\n");
-    assert_string_equal(import_left_out, "");
-    check_layout("cameras.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
-    assert_string_equal(import_left_out, "dataset 1 time;");
-    /* Neither reading has all. */
-    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rates.h5",
-        "ambiguous: *which differ in length: cameras/cam_0/x 4, "
-        "cameras/cam_1/x 2*"
-        "without 1 datasets elsewhere (time)");
-    check_layout("rates.h5/cameras", BAGS_LAYOUT_DETECT, "2\ni64[] * x\n");
-    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "equal.h5",
-        "ambiguous: *row of all 2 datasets (3 of each), or a group in \"/\" "
-        "(0, ");
-    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "twins.h5",
-        "ambiguous: *row of all 3 datasets (3 of each), or a group in "
-        "\"/data\"");
-    check_layout("equal.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\n");
-    import_layout = BAGS_LAYOUT_EPISODES;
-    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rows.h5",
-        "no group of groups with the same datasets");
+static void check_layout_fails(
+    const char *name, bags_source_layout layout, const char *message) {
+    char path[256];
+    snprintf(path, sizeof path, IMPORT_DATA "%s", name);
+    import_layout = layout;
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, path, message);
     import_layout = BAGS_LAYOUT_DETECT;
+}
+
+static void groups_are_episodes_in_the_order_of_their_numbers(void **state) {
+    static const char robot[] = "3\narray(float64,2)[] * actions\n"
+                                "array(float32,3)[] * obs.joints\nutf8 * group\n";
+    (void)state;
+    check_import(HDF5, IMPORT_DATA "episodes.h5/data", IMPORT_DATA "episodes.expected");
+    check_layout("robot.h5", BAGS_LAYOUT_DETECT, robot);
+    check_layout("robot.h5", BAGS_LAYOUT_EPISODES, robot);
+    check_layout("robot.h5/data", BAGS_LAYOUT_DETECT, robot);
+    check_layout_fails("robot.h5", BAGS_LAYOUT_ROWS,
+        "the datasets differ in length (data/demo_0/actions 2, data/demo_1/actions 3); "
+        "import a group of it, such as FILE/data/demo_0");
+}
+
+static void rows_may_have_groups(void **state) {
+    static const char steps[] = "5\narray(float32,2) * action\narray(bool) * is_first\n"
+                                "array(uint8,4,4,3) * observation.image\n"
+                                "array(float32,7) * observation.state\n";
+    (void)state;
+    check_layout("steps.h5", BAGS_LAYOUT_DETECT, steps);
+    check_layout("steps.h5", BAGS_LAYOUT_ROWS, steps);
+    check_layout_fails("steps.h5", BAGS_LAYOUT_EPISODES,
+        "not episodes: no groups that have the same datasets, and all of them; import "
+        "a group of it, such as FILE/observation");
+    check_layout("cameras.h5", BAGS_LAYOUT_DETECT,
+        "4\ni64 * cameras.cam_0.x\ni64 * cameras.cam_1.x\ni64 * time\n");
+}
+
+static void one_group_is_rows_unless_the_layout_is_stated(void **state) {
+    (void)state;
+    check_layout("single.h5", BAGS_LAYOUT_DETECT,
+        "3\narray(float64,2) * data.demo_0.actions\n"
+        "array(float32,3) * data.demo_0.obs.joints\n");
+    check_layout("single.h5", BAGS_LAYOUT_EPISODES,
+        "1\narray(float64,2)[] * actions\narray(float32,3)[] * obs.joints\n"
+        "utf8 * group\n");
+}
+
+static void groups_of_equal_length_need_a_layout(void **state) {
+    (void)state;
+    check_layout_fails("equal.h5", BAGS_LAYOUT_DETECT,
+        "equal.h5: ambiguous: a datapoint may be a row of all 2 datasets (3 of each), "
+        "or one of 2 groups (0, ...); pass --layout rows or --layout episodes");
+    check_layout("equal.h5", BAGS_LAYOUT_ROWS, "3\ni64 * 0.x\ni64 * 1.x\n");
+    check_layout("equal.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
+    check_layout_fails("cameras.h5/cameras", BAGS_LAYOUT_DETECT,
+        "ambiguous: *row of all 2 datasets (4 of each), or one of 2 groups (cam_0, ");
+    check_layout("demos.h5/data", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
+}
+
+/* Nothing is left out to make a layout possible. */
+static void neither_rows_nor_episodes_is_an_error(void **state) {
+    (void)state;
+    check_layout_fails("demos.h5", BAGS_LAYOUT_DETECT,
+        "demos.h5: the datasets differ in length (data/demo_0/x 3, mask/train 2); "
+        "import a group of it, such as FILE/data");
+    check_layout_fails("demos.h5", BAGS_LAYOUT_EPISODES, "not episodes: ");
+    check_layout_fails("rates.h5", BAGS_LAYOUT_DETECT,
+        "differ in length (cameras/cam_0/x 4, cameras/cam_1/x 2); import a group of "
+        "it, such as FILE/cameras");
+    check_layout("rates.h5/cameras", BAGS_LAYOUT_DETECT, "2\ni64[] * x\n");
 }
 
 static void what_is_left_out_is_counted_and_named(void **state) {
     (void)state;
-    /* Names such as demo_0 decide. */
-    check_layout("demos.h5", BAGS_LAYOUT_DETECT, "2\ni64[] * x\nutf8 * group\n");
+    check_layout("steps.h5", BAGS_LAYOUT_DETECT, "5\n");
+    assert_string_equal(import_left_out, "attribute 1 action@unit;named type 1 kind;");
+    check_layout("robot.h5", BAGS_LAYOUT_DETECT, "3\n");
     assert_string_equal(import_left_out,
-        "attribute 3 data/demo_0@num_samples,data/demo_1@num_samples,mask@a;"
-        "named type 1 kind;dataset 1 mask/train;");
+        "attribute 3 data/demo_0@num_samples,data/demo_1@num_samples,"
+        "data/demo_10@num_samples;");
 }
 
 static void types_are_what_they_are_and_not_what_they_look_like(void **state) {
@@ -142,14 +177,17 @@ static void damage_is_an_error_or_without_effect(void **state) {
 static void an_allocation_that_fails_is_an_error(void **state) {
     (void)state;
     check_out_of_memory(HDF5, IMPORT_DATA "rows.h5");
-    check_out_of_memory(HDF5, IMPORT_DATA "episodes.h5");
+    check_out_of_memory(HDF5, IMPORT_DATA "episodes.h5/data");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datasets_of_equal_length_are_rows),
         TEST(groups_are_episodes_in_the_order_of_their_numbers),
-        TEST(a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated),
+        TEST(rows_may_have_groups),
+        TEST(one_group_is_rows_unless_the_layout_is_stated),
+        TEST(groups_of_equal_length_need_a_layout),
+        TEST(neither_rows_nor_episodes_is_an_error),
         TEST(what_is_left_out_is_counted_and_named),
         TEST(types_are_what_they_are_and_not_what_they_look_like),
         TEST(a_group_of_a_file_can_be_imported),

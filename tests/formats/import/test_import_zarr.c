@@ -422,6 +422,26 @@ static void a_damaged_zip_is_an_error_or_without_effect(void **state) {
     check_damage(ZARR, at("small.zip"), at("small.zip"), false, 16 << 20);
 }
 
+static void members_of_a_zip_that_cannot_be_read_are_refused(void **state) {
+    static const struct {
+        const char *name, *message;
+        bags_code code;
+    } bad[] = {
+        {"claims", "x/0: claims too much (2130706432 bytes, compressed ",
+            BAGS_ERROR_CORRUPT},
+        {"encrypted", "x/0: encrypted", BAGS_ERROR_VALUE},
+        {"method", "x/0: unsupported compression (method 12)", BAGS_ERROR_VALUE},
+        {"damaged", "x/0: damaged", BAGS_ERROR_CORRUPT},
+        {"large", "x/0: too large (1000 bytes, maximum 500)", BAGS_ERROR_LIMIT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char path[256];
+        snprintf(path, sizeof path, IMPORT_DATA "bad-member-%s.zip", bad[i].name);
+        check_import_fails(ZARR, bad[i].code, path, bad[i].message);
+    }
+}
+
 static void an_allocation_that_fails_is_an_error(void **state) {
     (void)state;
     check_out_of_memory(ZARR, L5KIT "chunked-dataset/data.zarr");
@@ -442,6 +462,7 @@ int main(void) {
         TEST(a_datapoint_may_be_skipped),
         TEST(damage_is_an_error_or_without_effect),
         TEST(a_damaged_zip_is_an_error_or_without_effect),
+        TEST(members_of_a_zip_that_cannot_be_read_are_refused),
         TEST(an_allocation_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /*
- * unzip.h - a member of a zip file, read with libzip, for npz.c and import/zarr.c. Programs
- * do not include it.
+ * unzip.h - a member of a zip file, read with libzip, for zarr.c. Programs do not include
+ * it.
  */
-#ifndef BAGS_FORMATS_UNZIP_H
-#define BAGS_FORMATS_UNZIP_H
+#ifndef BAGS_FORMATS_IMPORT_UNZIP_H
+#define BAGS_FORMATS_IMPORT_UNZIP_H
 
 #include "bags.h"
 
@@ -20,10 +20,10 @@ static inline bags_code format_unzip_fail(
         name, zip_error_strerror(why));
 }
 
-/* Check that what an archive of this size states about a member can be true, and that it
- * has at most `limit` bytes. */
-static inline bags_code format_unzip_check(const char *name, const zip_stat_t *about,
-    uint64_t archive_size, uint64_t limit, bags_error *err) {
+/* Check that what an archive states about a member can be true, and that it has at most
+ * `limit` bytes. */
+static inline bags_code format_unzip_check(
+    const char *name, const zip_stat_t *about, uint64_t limit, bags_error *err) {
     const zip_uint64_t needed =
         ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
     bool stored = about->comp_method == ZIP_CM_STORE;
@@ -35,8 +35,7 @@ static inline bags_code format_unzip_check(const char *name, const zip_stat_t *a
     if (!stored && about->comp_method != ZIP_CM_DEFLATE)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "%s: unsupported compression (method %d)", name, (int)about->comp_method);
-    if (about->comp_size > archive_size ||
-        about->size / (stored ? 1 : FORMAT_UNZIP_RATIO) > about->comp_size)
+    if (about->size / (stored ? 1 : FORMAT_UNZIP_RATIO) > about->comp_size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: claims too much (%" PRIu64 " bytes, compressed %" PRIu64 ")", name,
             (uint64_t)about->size, (uint64_t)about->comp_size);
@@ -49,16 +48,16 @@ static inline bags_code format_unzip_check(const char *name, const zip_stat_t *a
 
 /* Read a member into a buffer, with a zero byte after it. Messages begin with `name`. */
 static inline bags_code format_unzip(zip_t *archive, uint64_t i, const char *name,
-    uint64_t archive_size, uint64_t limit, bags_buffer *buffer, bags_view *out,
-    bags_error *err) {
+    uint64_t limit, bags_buffer *buffer, bags_view *out, bags_error *err) {
     zip_stat_t about;
     zip_stat_init(&about);
     if (zip_stat_index(archive, i, 0, &about))
         return format_unzip_fail(err, name, zip_get_error(archive));
-    bags_code code = format_unzip_check(name, &about, archive_size, limit, err);
-    size_t size = code ? 0 : (size_t)about.size, done = 0;
-    if (!code)
-        code = bags_buffer_reserve(buffer, size + 1, err);
+    bags_code code = format_unzip_check(name, &about, limit, err);
+    if (code)
+        return code;
+    size_t size = (size_t)about.size, done = 0;
+    code = bags_buffer_reserve(buffer, size + 1, err);
     if (code)
         return code;
     zip_file_t *member = zip_fopen_index(archive, i, 0);
@@ -79,4 +78,4 @@ static inline bags_code format_unzip(zip_t *archive, uint64_t i, const char *nam
     return BAGS_OK;
 }
 
-#endif /* BAGS_FORMATS_UNZIP_H */
+#endif /* BAGS_FORMATS_IMPORT_UNZIP_H */
