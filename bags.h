@@ -2146,8 +2146,8 @@ typedef SRWLOCK bagi_mutex;
 typedef pthread_mutex_t bagi_mutex;
 #endif
 
-/* Two locks of an object that a child made by fork() may use, from bagi_guard_open to
- * bagi_guard_close. The second is taken inside the first. */
+/* Two locks of an object that a child made by fork() may use: they exist from
+ * bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
     /* fork() waits for the locks: what holds them waits for nothing but the system. Without
@@ -2174,11 +2174,13 @@ static void bagi_unlock(bagi_mutex *mutex) { (void)mutex; }
 
 /* Nothing here forks. */
 static bool bagi_guard_open(bagi_guard *guard) {
-    (void)guard;
-    return true;
+    return bagi_mutex_init(guard->first) && bagi_mutex_init(guard->second);
 }
 
-static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
+static void bagi_guard_close(bagi_guard *guard) {
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
+}
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     (void)buffer, (void)size;
@@ -2237,11 +2239,13 @@ static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
 /* Nothing here forks. */
 static bool bagi_guard_open(bagi_guard *guard) {
-    (void)guard;
-    return true;
+    return bagi_mutex_init(guard->first) && bagi_mutex_init(guard->second);
 }
 
-static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
+static void bagi_guard_close(bagi_guard *guard) {
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
+}
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
@@ -2821,10 +2825,12 @@ BAGI_COLD static void bagi_guards_inherit(void) {
 /* False if the system lacks memory. */
 BAGI_COLD static bool bagi_guard_open(bagi_guard *guard) {
     static bool watched;
+    bool first = bagi_mutex_init(guard->first);
+    bool second = first && bagi_mutex_init(guard->second);
     pthread_mutex_lock(&bagi_guards_lock);
     watched = watched || !pthread_atfork(bagi_guards_take, bagi_guards_release,
                              bagi_guards_inherit);
-    bool done = watched;
+    bool done = watched && second;
     if (done) {
         guard->next = bagi_guards;
         if (bagi_guards)
@@ -2832,6 +2838,10 @@ BAGI_COLD static bool bagi_guard_open(bagi_guard *guard) {
         bagi_guards = guard;
     }
     pthread_mutex_unlock(&bagi_guards_lock);
+    if (!done && second)
+        bagi_mutex_free(guard->second);
+    if (!done && first)
+        bagi_mutex_free(guard->first);
     return done;
 }
 
@@ -2841,6 +2851,10 @@ BAGI_COLD static void bagi_guard_close(bagi_guard *guard) {
         guard->next->previous = guard->previous;
     *(guard->previous ? &guard->previous->next : &bagi_guards) = guard->next;
     pthread_mutex_unlock(&bagi_guards_lock);
+    if (guard->lost) /* a thread that does not exist here holds one of them */
+        return;
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
 }
 
 /* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
@@ -10289,8 +10303,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_BEGIN(writer, err);
     BAGI_CHECK(bagi_writer_assert(writer));
     bagi_writer_check_idle(writer);
-    if (writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
+    bagi_writer_flush_ours(writer);
     if (writer->begun)
         bagi_writer_draft_begun(writer);
     BAGI_CHECK(bagi_writer_assert(writer));
@@ -11561,20 +11574,11 @@ BAGI_COLD static bags_reader *bagi_reader_new(
     }
     if (!code) {
         reader->shown = bagi_shown(&reader->env, reader->path);
-        reader->has_mutexes = bagi_mutex_init(&reader->mutex);
-        if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
-            bagi_mutex_free(&reader->mutex);
-            reader->has_mutexes = false;
-        }
         bagi_guard *guard = &reader->files.guard;
         guard->first = &reader->mutex;
         guard->second = &reader->files.mutex;
         guard->waits = reader->env.io.open == bagi_local_open;
-        if (reader->has_mutexes && !bagi_guard_open(guard)) {
-            bagi_mutex_free(&reader->mutex);
-            bagi_mutex_free(&reader->files.mutex);
-            reader->has_mutexes = false;
-        }
+        reader->has_mutexes = bagi_guard_open(guard);
         code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
     }
     if (!code)
@@ -11666,7 +11670,7 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     bags_allocator memory = reader->env.memory;
     if (reader->has_mutexes)
         bagi_guard_close(&reader->files.guard);
-    if (reader->files.guard.lost) /* the other thread was changing it */
+    if (reader->files.guard.lost) /* another thread was changing it */
         return;
     bagi_dictionaries_free(&memory, &reader->dictionaries);
     bagi_reader_drop(reader, &reader->spec);
@@ -11674,10 +11678,6 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     bags_buffer_free(&reader->arrays[1]);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
-    if (reader->has_mutexes) {
-        bagi_mutex_free(&reader->mutex);
-        bagi_mutex_free(&reader->files.mutex);
-    }
     bagi_free(&memory, reader, sizeof *reader);
 }
 
