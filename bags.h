@@ -61,7 +61,7 @@
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
- *     >>bag-write 680      >>spec 390           >>shards 550         >>dataset-write 1940
+ *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
  *     >>dataset-read 1580  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 270
  *
@@ -3704,8 +3704,8 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* For objects that are const to their users and change all the same: parts of a reader that
- * a mutex guards or that are set atomically, and what is freed. */
+/* Remove const: a reader is const to its users, and changes only where a mutex guards it
+ * or where it is set atomically; text that is freed is const to its owner. */
 static void *bagi_mutable(const void *object) { return (void *)(uintptr_t)object; }
 
 /* The text must contain no NUL: its length is the size that is freed. */
@@ -5933,8 +5933,8 @@ static void bagi_dictionaries_free(
 /* ========================================================================
  * >>set
  * The files of Bags that are read. A Bag is seen through two pointers, to the bytes of
- * its blobs and to their end offsets. Either points into a map or a copy, or is NULL: then
- * the file is read. It may belong to a set, which limits how many files are open.
+ * its blobs and to their end offsets. Either points into a map or a copy, or is NULL:
+ * then the file is read. It may belong to a set, which limits how many files are open.
  *
  *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
  *                                |
@@ -5945,7 +5945,7 @@ static void bagi_dictionaries_free(
  *     listed: bagi_file_pin opens it if it is closed, and keeps it open until
  *     bagi_file_unpin; in between others may close it: bagi_files_evict
  *
- * These rules hold while a Bag is open:
+ * These invariants hold while a Bag is open:
  *
  *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
  *      are not checked: every read checks those that it uses.
@@ -6265,8 +6265,8 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
 /* ========================================================================
  * >>open
  * Opens the files of a Bag, finds its variant, and checks its shape and its checksums'
- * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the shard decides. Of a
- * standalone one, the files do:
+ * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the
+ * shard decides. Of a standalone one, the files do:
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
@@ -6621,8 +6621,9 @@ BAGI_COLD static void bagi_bag_ready(
     BAGI_CHECK(bagi_bag_assert(bag));
 }
 
-/* Open the blobs of a Bag and, if it has one, its index: *split. *moved: a standalone Bag
- * without an index changed meanwhile; its writer creates that just after the Bag. */
+/* Open the blobs of a Bag and its index, if there is one: *split. *moved: a standalone
+ * Bag without an index changed meanwhile: its writer creates the index just after the
+ * Bag. */
 BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bool *split, bool *moved, bags_error *err) {
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
@@ -6679,9 +6680,9 @@ BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *di
 }
 
 /*
- * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. A standalone
- * Bag may change while it is opened: its writer removes the index when it is finished. Then
- * everything is opened again.
+ * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. A
+ * standalone Bag may change while it is opened: its writer removes the index when it is
+ * finished. Then everything is opened again.
  */
 BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
@@ -6748,12 +6749,13 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
 /* ========================================================================
  * >>fetch
  * Reads the blobs that a caller requests, in any order. If a Bag is v1 and mapped,
- * bagi_mapped_get finds one of them with two loads. Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
- * place of the first among the results. First all table entries that are not at
- * hand are read, and the CRCs, if they are compared; the entries are checked; then the
- * blobs are read in the same way. The buffer is sized once for each step. To prefetch,
- * the same list is passed to the system as advice. Hooks that read many ranges at once
- * receive all ranges of a step in one call.
+ * bagi_mapped_get finds one of them with two loads. Every other read is a list of
+ * spans: consecutive blobs of one Bag, and the place of the first among the results.
+ * First all table entries that are not in memory are read, and the CRCs, if they are
+ * compared; the entries are checked; then the blobs are read in the same way. The
+ * buffer is sized once for each step. To prefetch, the same list is passed to the
+ * system as advice. Hooks that read many ranges at once receive all ranges of a step in
+ * one call.
  * ====================================================================== */
 
 /* What is wrong with a blob whose entries are invalid. */
@@ -6880,8 +6882,8 @@ typedef struct bagi_step {
     uint64_t total;        /* bytes */
 } bagi_step;
 
-/* Collect the ranges start .. stop of all spans, unless they are in memory. Ranges with
- * nothing between them become one; those with little are requested as one from a map. */
+/* Collect the ranges start .. stop of all spans, unless they are in memory. Adjacent
+ * ranges become one; ranges of a map with a small gap are requested as one. */
 static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     const uint64_t gap = 8192; /* bytes between two parts requested as one */
     int which = step->which;
@@ -6922,8 +6924,8 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     }
 }
 
-/* Read the ranges, or request them. The files of those that a hook reads are pinned: the
- * caller unpins them. That hook returns no failure: what is missing is read again. */
+/* Read the ranges, or request them. Files that read_many reads are pinned: the caller
+ * unpins them. That hook returns no failure: bytes that are missing are read again. */
 static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
     const bags_io *io = &step->any->env->io;
     bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
@@ -7159,12 +7161,12 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
 
 /* ========================================================================
  * >>cursor
- * Reads the blobs of a Bag from front to back, with memory of a fixed size: for recovery,
- * verify and checksum. A cursor is a forward walk over the blobs of a Bag. What is not mapped or cached passes
- * through windows of a fixed size. An invalid entry is reported once: if it is
- * outside the data, the next blob is measured from the last valid end; if it is
- * smaller than the entry before, either entry may be wrong, and the next blob is
- * measured from it. The bytes of a blob next to an invalid entry are not
+ * Reads the blobs of a Bag from front to back, with memory of a fixed size: for
+ * recovery, verify and checksum. A cursor is a forward walk over the blobs of a Bag.
+ * What is not mapped or cached passes through windows of a fixed size. An invalid entry
+ * is reported once: if it is outside the data, the next blob is measured from the last
+ * valid end; if it is smaller than the entry before, either entry may be wrong, and the
+ * next blob is measured from it. The bytes of a blob next to an invalid entry are not
  * usable, nor are those of overlapping blobs beyond twice the size of the data.
  * ====================================================================== */
 
@@ -9626,7 +9628,7 @@ BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id 
     return failure->code;
 }
 
-/* Create the next shard's directory, which claims it. */
+/* Create the directory of the next shard, which claims the shard. */
 BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *err = &writer->writing.failure;
@@ -9650,8 +9652,8 @@ BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
 }
 
 /* Create the record and the files of a shard whose directory was created. The record is
- * locked as long as the writer lives. It is on the disk before any other file is created,
- * so that a shard that has files without it was not left by a writer. */
+ * locked as long as the writer lives. It is on the disk before any other file is
+ * created, so that a shard that has files without it was not left by a writer. */
 BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     const bagi_dir *dir = &writer->dir;
     const bagi_spec *spec = &writer->spec;
@@ -9690,8 +9692,8 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     return err->code;
 }
 
-/* Claim the next shard, or leave nothing of it: only what is open here is removed if
- * another process created a file, or has locked the record. */
+/* Claim the next shard, or leave nothing of it. If another process created a file or
+ * has locked the record, only files that are open here are removed. */
 BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     const bags_io *io = &writer->writing.env.io;
     bags_error ignored;
@@ -10479,12 +10481,12 @@ static bool bagi_draft_ends(const bagi_scanning *scan) {
     return used == 0;
 }
 
-/* Find the last draft of the datapoint after the complete ones that is complete, and keep
- * it unless `drop`: its refs. It is one more datapoint. Drafts follow each other like rows
- * of refs.bag, each with the blobs of the one before; those of this datapoint begin after
- * the last that ends them, or that is of an earlier datapoint. Damaged ones were not on the
- * disk. The cursors are new: those of an incomplete row may be past what its drafts refer
- * to. `draft` is memory for one. */
+/* Find the last draft of the datapoint after the complete ones that is complete, and
+ * keep it unless `drop`: its refs. It is one more datapoint. Drafts follow each other
+ * like rows of refs.bag, each with the blobs of the one before; those of this datapoint
+ * begin after the last that ends them, or that is of an earlier datapoint. Damaged ones
+ * were not on the disk. The cursors are new: those of an incomplete row may be past
+ * what its drafts refer to. `draft` is memory for one. */
 BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
     void *file, unsigned char *draft, bool drop, bags_ref *refs, bagi_scan *found,
     bags_error *err) {
@@ -10959,17 +10961,17 @@ BAGI_COLD static bags_code bagi_writer_follow(
     return err->code;
 }
 
-/* Check the existing shards and, with `resume`, go over this worker's: count what is
- * finished, and take over what is not. The last one is continued, unless it is full; the
- * others are finished. *before is the last finished one. */
+/* Check the existing shards. With `resume`, count the finished shards of this worker,
+ * and take over the others. The last one is continued, unless it is full; the others
+ * are finished. *before is the last finished one. */
 BAGI_COLD static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_shard_list *list, bagi_shard_id *before) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     uint64_t next = 0; /* after the last shard that counts, and stays */
-    bool finalized = false;
     bagi_common common = BAGI_ZERO;
+    bool finalized = false;
     bagi_shard_id last = {0, 0}; /* that has datapoints */
     BAGI_TRY(bagi_writer_check_names(writer, list, &finalized));
     BAGI_TRY(bagi_writer_compare(writer, list, writer->shown));
@@ -11039,15 +11041,15 @@ BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     return code || found.length ? code : bagi_writer_claim(writer);
 }
 
-/* What exists at the path of a writer. */
+/* The kind of dataset at the path of a writer. */
 typedef enum bagi_existing {
     BAGI_NOTHING, /* or what exists fails the claim */
     BAGI_SINGLE,  /* an unsharded dataset, to be resumed */
     BAGI_SHARDS   /* shards of this worker or of others */
 } bagi_existing;
 
-/* Find out what exists at the path: only if it may be continued, or if other workers may
- * have written it. Free list->array, also after a failure. */
+/* Find out what exists at the path: only if it may be continued, or if other workers
+ * may have written it. Free list->array, also after a failure. */
 BAGI_COLD static bags_code bagi_writer_look(
     bags_writer *writer, bagi_existing *existing, bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
@@ -11432,9 +11434,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. Without spec.json it is unfinished. What is missing next to a spec.json
- * that was read is a fault of a finished shard. On the last try, missing files do not exist
- * yet. */
+/* Open one shard. Without spec.json it is unfinished. What is missing next to a
+ * spec.json that was read is a fault of a finished shard. On the last try, missing
+ * files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -11458,8 +11460,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
             code = BAGS_OK;
         if (found || unfinished != BAGS_UNFINISHED_READ)
             break;
-        /* If its files contradict each other, or nothing of it is complete and now it is
-         * finished, its writer is running. */
+        /* If its files contradict each other, or nothing of it is complete and now it
+         * is finished, its writer is running. */
         code = bagi_opening_unfinished(opening, dir, shard, part, &found);
         again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
                 code == BAGS_ERROR_STATE;
