@@ -46,20 +46,24 @@
  *         return 0;
  *     }
  *
- * CONTENTS (search for the tag)
- *     >>config   version, how functions are declared
- *     >>errors   bags_code, bags_error
- *     >>views    bags_view, bags_range, bags_buffer
- *     >>hooks    bags_allocator, bags_io, bags_env
- *     >>bag      one file: options, reader, writer
- *     >>types    type strings, dtypes, bags_value, codecs, bags_registry
- *     >>writer   datasets: fields, options, shards, recovery
- *     >>reader   datasets: options, selection, rows
- *     >>faults   finding everything that is wrong
+ * CONTENTS (search for the tag; the numbers are lines)
+ *     >>config     65  version, how functions are declared
+ *     >>errors     45  bags_code, bags_error
+ *     >>views     120  bags_view, bags_range, bags_buffer
+ *     >>hooks     150  bags_allocator, bags_io, bags_env
+ *     >>bag       240  one file: options, reader, writer
+ *     >>types     290  type strings, dtypes, bags_value, codecs, bags_registry
+ *     >>writer    400  datasets: fields, options, shards, recovery
+ *     >>reader    370  datasets: options, selection, rows
+ *     >>faults     95  finding everything that is wrong
  *     then the implementation; each section calls only earlier ones:
- *     >>platform  >>bytes  >>crc  >>fail  >>memory  >>files  >>json  >>refs
- *     >>type-text  >>codecs  >>bag-read  >>bag-write  >>spec  >>shards
- *     >>dataset-write  >>dataset-read  >>recover  >>finalize  >>verify  >>checksum
+ *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 150
+ *     >>memory 180         >>files 500          >>json 110           >>refs 200
+ *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
+ *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
+ *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
+ *     >>dataset-read 1580  >>recover 140        >>finalize 130       >>verify 500
+ *     >>checksum 270
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -2115,8 +2119,8 @@ typedef SRWLOCK bagi_mutex;
 typedef pthread_mutex_t bagi_mutex;
 #endif
 
-/* Two locks of an object that a child made by fork() may use, from bagi_guard_open to
- * bagi_guard_close. The second is taken inside the first. */
+/* Two locks of an object that a child made by fork() may use: they exist from
+ * bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
     /* fork() waits for the locks: what holds them waits for nothing but the system. Without
@@ -2143,11 +2147,13 @@ static void bagi_unlock(bagi_mutex *mutex) { (void)mutex; }
 
 /* Nothing here forks. */
 static bool bagi_guard_open(bagi_guard *guard) {
-    (void)guard;
-    return true;
+    return bagi_mutex_init(guard->first) && bagi_mutex_init(guard->second);
 }
 
-static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
+static void bagi_guard_close(bagi_guard *guard) {
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
+}
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     (void)buffer, (void)size;
@@ -2206,11 +2212,13 @@ static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
 /* Nothing here forks. */
 static bool bagi_guard_open(bagi_guard *guard) {
-    (void)guard;
-    return true;
+    return bagi_mutex_init(guard->first) && bagi_mutex_init(guard->second);
 }
 
-static void bagi_guard_close(bagi_guard *guard) { (void)guard; }
+static void bagi_guard_close(bagi_guard *guard) {
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
+}
 
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
     return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
@@ -2790,10 +2798,12 @@ BAGI_COLD static void bagi_guards_inherit(void) {
 /* False if the system lacks memory. */
 BAGI_COLD static bool bagi_guard_open(bagi_guard *guard) {
     static bool watched;
+    bool first = bagi_mutex_init(guard->first);
+    bool second = first && bagi_mutex_init(guard->second);
     pthread_mutex_lock(&bagi_guards_lock);
     watched = watched || !pthread_atfork(bagi_guards_take, bagi_guards_release,
                              bagi_guards_inherit);
-    bool done = watched;
+    bool done = watched && second;
     if (done) {
         guard->next = bagi_guards;
         if (bagi_guards)
@@ -2801,6 +2811,10 @@ BAGI_COLD static bool bagi_guard_open(bagi_guard *guard) {
         bagi_guards = guard;
     }
     pthread_mutex_unlock(&bagi_guards_lock);
+    if (!done && second)
+        bagi_mutex_free(guard->second);
+    if (!done && first)
+        bagi_mutex_free(guard->first);
     return done;
 }
 
@@ -2810,6 +2824,10 @@ BAGI_COLD static void bagi_guard_close(bagi_guard *guard) {
         guard->next->previous = guard->previous;
     *(guard->previous ? &guard->previous->next : &bagi_guards) = guard->next;
     pthread_mutex_unlock(&bagi_guards_lock);
+    if (guard->lost) /* a thread that does not exist here holds one of them */
+        return;
+    bagi_mutex_free(guard->first);
+    bagi_mutex_free(guard->second);
 }
 
 /* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
@@ -3186,6 +3204,7 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
     size_t size = strlen(text);
     return view.size == size && (size == 0 || memcmp(view.data, text, size) == 0);
 }
+
 /* ========================================================================
  * >>crc
  * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc. x86-64
@@ -3418,6 +3437,7 @@ static bool bagi_trailer_load(
     return (trailer->binds_shard || memcmp(data + 32, BAGI_TRAILER_ALONE, 8) == 0) &&
            bagi_load_u32(data + 40) == bags_crc32c(0, data, 40);
 }
+
 /* ========================================================================
  * >>fail
  * A message is written where the fault is found; callers that know more about the
@@ -3568,6 +3588,7 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
     return bags_fail(err, BAGS_ERROR_MEMORY,
         "out of memory (requested %" PRIu64 " bytes)", (uint64_t)size);
 }
+
 /* ========================================================================
  * >>memory
  * Allocation through the caller's hook, which receives the size of what it frees,
@@ -3656,10 +3677,14 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
+/* Remove const: a reader is const to its users, and changes only where a mutex guards it
+ * or where it is set atomically; text that is freed is const to its owner. */
+static void *bagi_mutable(const void *object) { return (void *)(uintptr_t)object; }
+
 /* The text must contain no NUL: its length is the size that is freed. */
 static void bagi_free_text(const bags_allocator *memory, const char *text) {
     if (text)
-        bagi_free(memory, (void *)(uintptr_t)text, strlen(text) + 1);
+        bagi_free(memory, bagi_mutable(text), strlen(text) + 1);
 }
 
 /* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
@@ -3749,12 +3774,13 @@ static bags_code bagi_push(bags_buffer *array, const bags_allocator *memory,
         memcpy(array->data + (*count)++ * size, item, size);
     return code;
 }
+
 /* ========================================================================
  * >>files
  * What the rest calls instead of the hooks: reads that are complete or fail with a
  * message, paths, the identity of files, and directories whose files have a name and a
  * suffix. A message begins with the path as the caller passed it, although the paths
- * that the hooks receive are absolute. The set of open files is in >>bag-read, and
+ * that the hooks receive are absolute. The set of open files is in >>set, and
  * what is written passes through the streams of >>bag-write.
  * ====================================================================== */
 
@@ -3782,8 +3808,9 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     if (!error)
         return BAGS_OK;
     why[0] = '\0';
+    path = bagi_passed(env, path);
     if (env->io.explain)
-        env->io.explain(env->io.user, bagi_passed(env, path), error, why, sizeof why);
+        env->io.explain(env->io.user, path, error, why, sizeof why);
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
      * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
     const char *text = *why             ? why
@@ -3797,7 +3824,7 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
                      : error == ENOMEM                   ? BAGS_ERROR_MEMORY
                      : error == BAGI_STALE               ? BAGS_ERROR_STATE
                                                          : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", bagi_shown(env, path), doing, text);
+    bags_fail(err, code, "%s: cannot %s: %s", bags_path_tail(path), doing, text);
     err->system = error;
     return code;
 }
@@ -4244,46 +4271,6 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     return code;
 }
 
-/* What is known of NAME.dict, if it exists. */
-typedef struct bagi_dictionary_sum {
-    bool exists;
-    size_t size;
-    uint32_t crc;
-} bagi_dictionary_sum;
-
-/* Read NAME.dict, if it exists, into an empty buffer, unless that is NULL. It is never
- * empty, and one that is too large is not one. */
-BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
-    bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
-    bags_buffer content = BAGI_ZERO;
-    bags_error why;
-    memset(sum, 0, sizeof *sum);
-    bags_code code = bagi_dir_read(dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX,
-        &content, &sum->size, NULL, &why);
-    if (code == BAGS_ERROR_MISSING)
-        return BAGS_OK;
-    if (!code && !sum->size)
-        code = bags_fail(&why, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
-            bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
-    sum->exists = !code;
-    sum->crc = code ? 0 : bags_crc32c(0, content.data, sum->size);
-    if (data && !code)
-        *data = content;
-    else
-        bags_buffer_free(&content);
-    if (!code)
-        return BAGS_OK;
-    *err = why;
-    return err->code = code == BAGS_ERROR_LIMIT ? BAGS_ERROR_CORRUPT : code;
-}
-
-/* What a trailer contains of the name of a Bag and its dictionary. */
-static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
-    unsigned char bytes[4];
-    bagi_store_u32(bytes, sum->crc);
-    uint32_t crc = bags_crc32c(0, name, strlen(name));
-    return bags_crc32c(crc, bytes, sum->exists ? sizeof bytes : 0);
-}
 /* ========================================================================
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It is read
@@ -4787,8 +4774,7 @@ BAGS_API bool bags_array_size(
 
 /* ========================================================================
  * >>codecs
- * Values, the built-in codecs, the registry, and the coder, through which all
- * other sections use a codec. The blobs of the built-in codecs:
+ * Values and the built-in codecs. The blobs of these:
  *
  *     bytes, utf8    the bytes of the value
  *     int            little-endian, as few bytes as possible; 0 has none
@@ -4797,11 +4783,7 @@ BAGS_API bool bags_array_size(
  *     array(D,...)   the elements, little-endian, in C order
  *     array          msgpack: 93 | str dtype | array of dimensions | bin elements
  *
- * An encoder and a decoder receive the state that `open` made of the type. A codec
- * is reached like this:
- *
- *     bags_type_parse -> bags_registry_find -> open -> encode or decode -> close
- *                        '------------ bagi_coder --------------------------'
+ * An encoder and a decoder receive the state that `open` made of the type.
  * ====================================================================== */
 
 /* A value that has only these members; the others are 0. */
@@ -5391,6 +5373,15 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
 #define bagi_array_encode NULL
 #endif
 
+/* ========================================================================
+ * >>coder
+ * The registry; the coder, through which all other sections use a codec; and NAME.dict,
+ * the dictionary that blobs of a Bag share. A codec is reached like this:
+ *
+ *     bags_type_parse -> bags_registry_find -> open -> encode or decode -> close
+ *                        '------------ bagi_coder --------------------------'
+ * ====================================================================== */
+
 /* ---- the registry ----
  * A list that is searched from its end, so that codecs that were added later precede
  * earlier ones and the built-in ones. A search is needed once per field when a
@@ -5809,28 +5800,114 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bagi_coder_close(&coder);
     return code;
 }
-/* ========================================================================
- * >>bag-read
- * A Bag is seen through two pointers, to the bytes of its blobs and to their end
- * offsets. Either points into a map or a copy, or is NULL: then the file is read.
- *
- *     bagi_bag_open        finds the files and the variant of a Bag, in O(1)
- *     bagi_mapped_get      one blob, if the Bag is v1 and mapped: two loads
- *     bagi_fetch_run_all   the blobs that a caller requests, in any order
- *     bagi_cursor_next     blobs from front to back, with memory of a fixed size
- *
- * Readers call the first three, recovery, verify and checksum also the last. What holds
- * while a Bag is open:
- *
- *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
- *      are not checked: every read checks those that it uses.
- *   2. Any number of threads may read. Nothing changes but the files of a set, which
- *      its mutex guards, and `order_checked` and `checked`, which are set atomically.
- *   3. A file that is mapped is not open. One that belongs to a set may be closed and
- *      opened again; it must then be the same file, in the same shard.
- * ====================================================================== */
 
-/* ---- files that are read ----
+/* ---- dictionaries ---- */
+
+/* What is known of NAME.dict, if it exists. */
+typedef struct bagi_dictionary_sum {
+    bool exists;
+    size_t size;
+    uint32_t crc;
+} bagi_dictionary_sum;
+
+/* Read NAME.dict, if it exists, into an empty buffer, unless that is NULL. It is never
+ * empty, and one that is too large is not one. */
+BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
+    bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
+    bags_buffer content = BAGI_ZERO;
+    bags_error why;
+    memset(sum, 0, sizeof *sum);
+    bags_code code = bagi_dir_read(dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX,
+        &content, &sum->size, NULL, &why);
+    if (code == BAGS_ERROR_MISSING)
+        return BAGS_OK;
+    if (!code && !sum->size)
+        code = bags_fail(&why, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
+            bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
+    sum->exists = !code;
+    sum->crc = code ? 0 : bags_crc32c(0, content.data, sum->size);
+    if (data && !code)
+        *data = content;
+    else
+        bags_buffer_free(&content);
+    if (!code)
+        return BAGS_OK;
+    *err = why;
+    return err->code = code == BAGS_ERROR_LIMIT ? BAGS_ERROR_CORRUPT : code;
+}
+
+/* What a trailer contains of the name of a Bag and its dictionary. */
+static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
+    unsigned char bytes[4];
+    bagi_store_u32(bytes, sum->crc);
+    uint32_t crc = bags_crc32c(0, name, strlen(name));
+    return bags_crc32c(crc, bytes, sum->exists ? sizeof bytes : 0);
+}
+
+/* Find the dictionary of a Bag in a list, to which it is added if it is missing. It is
+ * compared with a trailer, if that was read, and must be of the shard whose record has
+ * this identity. Messages have the path of NAME.dict. */
+BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t record,
+    const bagi_trailer *trailer, const bagi_dir *dir, const char *name,
+    const bagi_coder *coder, const bagi_dictionary **out, bags_error *err) {
+    const bags_allocator *memory = &dir->env->memory;
+    bagi_dictionary made = {*list, coder, {NULL, 0, NULL, NULL}, 0, NULL};
+    bagi_dictionary *found = *list;
+    bags_error why;
+    bagi_dictionary_sum sum;
+    BAGI_TRY(bagi_dictionary_read(dir, name, &sum, &made.data, err));
+    made.size = sum.size;
+    const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
+    const char *shown = bagi_shown(dir->env, path);
+    bags_view bytes = {made.data.data, made.size};
+    bags_code code = bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
+    if (!code)
+        code = bagi_check_record(dir->env, path, record, false, err);
+    if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
+            name);
+    while (found && (found->coder != coder || found->size != made.size ||
+                        memcmp(found->data.data, bytes.data, bytes.size) != 0))
+        found = found->older;
+    if (code || found) {
+        bags_buffer_free(&made.data);
+        *out = code ? NULL : found;
+        return code;
+    }
+    found = (bagi_dictionary *)bagi_alloc(memory, sizeof *found, err);
+    why.code = BAGS_OK;
+    code = found ? coder->codec->dictionary->prepare(
+                       coder->state, bytes, &made.prepared, &why)
+                 : BAGS_ERROR_MEMORY;
+    if (!code) {
+        *out = *list = (bagi_dictionary *)memcpy(found, &made, sizeof made);
+        return BAGS_OK;
+    }
+    if (found && bagi_codec_result(code, &why, err))
+        bagi_prefix(err, code, "%s: ", shown);
+    bagi_free(memory, found, sizeof *found);
+    bags_buffer_free(&made.data);
+    return code;
+}
+
+static void bagi_dictionaries_free(
+    const bags_allocator *memory, bagi_dictionary **list) {
+    while (*list) {
+        bagi_dictionary *dictionary = *list;
+        const bagi_coder *coder = dictionary->coder;
+        *list = dictionary->older;
+        coder->codec->dictionary->discard(coder->state, dictionary->prepared);
+        bags_buffer_free(&dictionary->data);
+        bagi_free(memory, dictionary, sizeof *dictionary);
+    }
+}
+
+/* ========================================================================
+ * >>set
+ * The files of Bags that are read. A Bag is seen through two pointers, to the bytes of
+ * its blobs and to their end offsets. Either points into a map or a copy, or is NULL:
+ * then the file is read. It may belong to a set, which limits how many files are open.
  *
  *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
  *                                |
@@ -5840,7 +5917,16 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  *
  *     listed: bagi_file_pin opens it if it is closed, and keeps it open until
  *     bagi_file_unpin; in between others may close it: bagi_files_evict
- */
+ *
+ * These invariants hold while a Bag is open:
+ *
+ *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
+ *      are not checked: every read checks those that it uses.
+ *   2. Any number of threads may read. Nothing changes but the files of a set, which
+ *      its mutex guards, and `order_checked` and `checked`, which are set atomically.
+ *   3. A file that is mapped is not open. One that belongs to a set may be closed and
+ *      opened again; it must then be the same file, in the same shard.
+ * ====================================================================== */
 
 typedef struct bagi_file {
     char *path;        /* NULL: the Bag has no such file */
@@ -5994,7 +6080,7 @@ BAGI_COLD static bags_code bagi_file_pin(
     const bag_reader *bag, const bagi_file *of, void **handle, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
-    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
+    bagi_file *file = (bagi_file *)bagi_mutable(of);
     bags_code code = BAGS_OK;
     uint64_t size = file->size, identity = file->identity;
     if (!file->listed) {
@@ -6039,7 +6125,7 @@ BAGI_COLD static bags_code bagi_file_pin(
 /* If more files than the limit were being read at once, one is closed now. */
 BAGI_COLD static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
     bagi_files *files = bag->files;
-    bagi_file *file = (bagi_file *)(uintptr_t)of;
+    bagi_file *file = (bagi_file *)bagi_mutable(of);
     if (!file->listed)
         return;
     bagi_lock(&files->mutex);
@@ -6149,16 +6235,17 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     memset(file, 0, sizeof *file);
 }
 
-/* ---- opening ----
- *
- * Which variant a Bag is depends on where it is. In a dataset the shard decides. Of a
- * standalone one, the files do:
+/* ========================================================================
+ * >>open
+ * Opens the files of a Bag, finds its variant, and checks its shape and its checksums'
+ * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the
+ * shard decides. Of a standalone one, the files do:
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
  *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_shape_split
  *     NAME.idx otherwise                               split, or still being written
- */
+ * ====================================================================== */
 
 /* What the files of a shard are compared with. */
 typedef struct bagi_record {
@@ -6413,69 +6500,16 @@ static void bagi_bag_free(bag_reader *bag) {
     bagi_free(&bag->env->memory, bag, sizeof *bag);
 }
 
-/* ---- dictionaries ---- */
-
-/* Find the dictionary of a Bag, which is open, in a list, to which it is added if it is
- * not there. It is compared with a trailer, if that was read. NULL after a
- * failure, whose message has the path of NAME.dict. */
-BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **list,
-    const bag_reader *bag, const bagi_trailer *trailer, const bagi_dir *dir,
-    const char *name, const bagi_coder *coder, bags_error *err) {
-    const bags_allocator *memory = &dir->env->memory;
-    bagi_dictionary made = {*list, coder, {NULL, 0, NULL, NULL}, 0, NULL};
-    bagi_dictionary *found = *list;
-    bags_error why;
-    bagi_dictionary_sum sum;
-    if (bagi_dictionary_read(dir, name, &sum, &made.data, err))
-        return NULL;
-    made.size = sum.size;
-    const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
-    const char *shown = bagi_shown(dir->env, path);
-    bags_view bytes = {made.data.data, made.size};
-    bags_code code = bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
-    if (!code)
-        code = bagi_check_record(dir->env, path, bag->record, false, err);
-    if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
-            name);
-    while (found && (found->coder != coder || found->size != made.size ||
-                        memcmp(found->data.data, bytes.data, bytes.size) != 0))
-        found = found->older;
-    if (!code && !found) {
-        found = (bagi_dictionary *)bagi_alloc(memory, sizeof *found, err);
-        why.code = BAGS_OK;
-        if (found)
-            code = coder->codec->dictionary->prepare(
-                coder->state, bytes, &made.prepared, &why);
-        if (found && !code)
-            return *list = (bagi_dictionary *)memcpy(found, &made, sizeof made);
-        if (bagi_codec_result(code, &why, err))
-            bagi_prefix(err, code, "%s: ", shown);
-        bagi_free(memory, found, sizeof *found);
-        found = NULL;
-    }
-    bags_buffer_free(&made.data);
-    return code ? NULL : found;
-}
-
-static void bagi_dictionaries_free(
-    const bags_allocator *memory, bagi_dictionary **list) {
-    while (*list) {
-        bagi_dictionary *dictionary = *list;
-        const bagi_coder *coder = dictionary->coder;
-        *list = dictionary->older;
-        coder->codec->dictionary->discard(coder->state, dictionary->prepared);
-        bags_buffer_free(&dictionary->data);
-        bagi_free(memory, dictionary, sizeof *dictionary);
-    }
+/* True for a standalone Bag that may have an index: NAME.bag. */
+static bool bagi_dir_may_have_index(const bagi_dir *dir) {
+    return dir->standalone && !dir->bare;
 }
 
 /* The files of a Bag may be opened soon. */
 BAGI_COLD static void bagi_bag_expect(
     const bagi_dir *dir, const bagi_bag_options *bag_options) {
     bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_BLOBS]);
-    if (bag_options->split || (dir->standalone && !dir->bare))
+    if (bag_options->split || bagi_dir_may_have_index(dir))
         bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_ENDS]);
     if (bag_options->verify_checksums)
         bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_CRCS]);
@@ -6483,7 +6517,7 @@ BAGI_COLD static void bagi_bag_expect(
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a Bag that is open, besides what the head of this section states.
+ * What holds for a Bag that is open, besides what the head of >>set states.
  *
  *   - without .idx the blobs, a 0 if there is one, and the ends fill the file; with it,
  *     the blobs are at its start
@@ -6560,26 +6594,79 @@ BAGI_COLD static void bagi_bag_ready(
     BAGI_CHECK(bagi_bag_assert(bag));
 }
 
+/* Open the blobs of a Bag and its index, if there is one: *split. *moved: a standalone
+ * Bag without an index changed meanwhile: its writer creates the index just after the
+ * Bag. */
+BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
+    const bagi_bag_options *bag_options, bool *split, bool *moved, bags_error *err) {
+    bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
+    const char *name = bag_options->name;
+    uint64_t before = 0;
+    bool search = bagi_dir_may_have_index(dir);
+    bags_code code = BAGS_OK;
+    BAGI_TRY(bagi_file_attach(bag, dir, name, BAGI_BLOBS, err));
+    if (search)
+        BAGI_TRY(bagi_file_size(bag->env, blobs->handle, blobs->path, &before, err));
+    *split = search || bag_options->split;
+    if (*split)
+        code = bagi_file_attach(bag, dir, name, BAGI_ENDS, err);
+    if (search && code == BAGS_ERROR_MISSING) {
+        bagi_file_close(bag, index);
+        *split = false;
+        code = BAGS_OK;
+    }
+    BAGI_TRY(code);
+    /* The blobs are measured after the index, so that they cover it while a writer
+     * appends. */
+    if (*split)
+        BAGI_TRY(bagi_file_map(bag, index, bag_options->no_mmap, err));
+    BAGI_TRY(bagi_file_map(bag, blobs, bag_options->no_mmap, err));
+    *moved = search && !*split && blobs->size != before;
+    return BAGS_OK;
+}
+
+/* Find the shape of a Bag, and open its checksums if they are verified. */
+BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_bag_options *bag_options, bool *moved, bags_error *err) {
+    bool split = false, cache = bag_options->cache_index;
+    BAGI_TRY(bagi_bag_attach(bag, dir, bag_options, &split, moved, err));
+    if (*moved)
+        return BAGS_OK;
+    if (!split) {
+        BAGI_TRY(bagi_bag_shape(bag, bag_options->allow_empty, err));
+    } else {
+        bags_code code = BAGS_OK;
+        if (dir->standalone && !bag_options->unfinished)
+            code = bagi_bag_shape(bag, false, err);
+        if (code != BAGS_ERROR_CORRUPT) /* no table */
+            BAGI_TRY(code);
+        BAGI_TRY(bagi_bag_shape_split(bag, bag_options, err));
+    }
+    BAGI_TRY(bagi_bag_entries(bag, BAGI_ENDS, cache, err));
+    if (!BAGI_CHECKSUMS || !bag_options->verify_checksums)
+        return BAGS_OK;
+    BAGI_TRY(bagi_crcs_open(bag, dir, bag_options, err));
+    BAGI_TRY(bagi_crcs_check(bag, dir, bag_options, err));
+    BAGI_TRY(bagi_bag_entries(bag, BAGI_CRCS, cache, err));
+    return bagi_crcs_check_shard(
+        bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, err);
+}
+
 /*
- * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open.
- *
- * The writer of a standalone Bag creates the index just after the Bag, and removes it
- * when the Bag is finished. What seems to be a Bag without an index, or one that
- * contradicts it, may only have changed since it was measured: then everything is
- * opened again.
+ * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. A
+ * standalone Bag may change while it is opened: its writer removes the index when it is
+ * finished. Then everything is opened again.
  */
 BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
     bags_error *err) {
     const bagi_env *env = dir->env;
-    bool search = dir->standalone && !dir->bare, moved = false;
-    bool verify = BAGI_CHECKSUMS && bag_options->verify_checksums;
+    bool moved;
     bags_error why;
-    bags_code code = BAGS_OK;
+    bags_code code;
     bagi_bag_expect(dir, bag_options);
     do {
-        uint64_t before = 0, after = 0;
-        bool split = bag_options->split || search;
+        moved = false;
         bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
         if (!bag)
             return BAGS_ERROR_MEMORY;
@@ -6588,46 +6675,15 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         bag->files = files;
         bag->layout = BAGI_SPLIT;
         blobs->grows = index->grows = bag_options->grows;
-        code = bagi_file_attach(bag, dir, bag_options->name, BAGI_BLOBS, &why);
-        if (!code && search)
-            code = bagi_file_size(env, blobs->handle, blobs->path, &before, &why);
-        if (!code && split)
-            code = bagi_file_attach(bag, dir, bag_options->name, BAGI_ENDS, &why);
-        if (code == BAGS_ERROR_MISSING && search && index->path) {
-            bagi_file_close(bag, index);
-            split = false;
-            code = BAGS_OK;
-        }
-        /* The blobs are measured after the index, so that they cover it while a
-         * writer appends. */
-        if (!code && split)
-            code = bagi_file_map(bag, index, bag_options->no_mmap, &why);
-        if (!code)
-            code = bagi_file_map(bag, blobs, bag_options->no_mmap, &why);
-        moved = !code && search && !split && blobs->size != before;
-        if (!code && (!split || (search && !bag_options->unfinished)))
-            code = bagi_bag_shape(bag, bag_options->allow_empty && !split, &why);
-        if (split && code == BAGS_ERROR_CORRUPT) /* no table */
-            code = BAGS_OK;
-        if (!code && split)
-            code = bagi_bag_shape_split(bag, bag_options, &why);
-        if (!code)
-            code = bagi_bag_entries(bag, BAGI_ENDS, bag_options->cache_index, &why);
-        if (!code && verify)
-            code = bagi_crcs_open(bag, dir, bag_options, &why);
-        if (!code && verify)
-            code = bagi_crcs_check(bag, dir, bag_options, &why);
-        if (!code && verify)
-            code = bagi_bag_entries(bag, BAGI_CRCS, bag_options->cache_index, &why);
-        if (!code && verify && !moved)
-            code = bagi_crcs_check_shard(
-                bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
+        code = bagi_bag_try_open(bag, dir, bag_options, &moved, &why);
         if (blobs->path)
             code = bagi_check_found(
                 env, blobs->path, bag_options->record.identity, code, &why);
-        if (code == BAGS_ERROR_CORRUPT && search && index->handle)
-            moved = env->io.size(env->io.user, index->handle, &after) == 0 &&
-                    after != index->size;
+        /* What contradicts the index may only have changed since that was measured. */
+        uint64_t now = index->size;
+        if (code == BAGS_ERROR_CORRUPT && dir->standalone && index->handle)
+            moved = env->io.size(env->io.user, index->handle, &now) == 0 &&
+                    now != index->size;
         if (code || moved) {
             bagi_bag_free(bag);
         } else {
@@ -6663,7 +6719,17 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
     return trailing;
 }
 
-/* ---- invalid blobs ---- */
+/* ========================================================================
+ * >>fetch
+ * Reads the blobs that a caller requests, in any order. If a Bag is v1 and mapped,
+ * bagi_mapped_get finds one of them with two loads. Every other read is a list of
+ * spans: consecutive blobs of one Bag, and the place of the first among the results.
+ * First all table entries that are not in memory are read, and the CRCs, if they are
+ * compared; the entries are checked; then the blobs are read in the same way. The
+ * buffer is sized once for each step. To prefetch, the same list is passed to the
+ * system as advice. Hooks that read many ranges at once receive all ranges of a step in
+ * one call.
+ * ====================================================================== */
 
 /* What is wrong with a blob whose entries are invalid. */
 BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t index,
@@ -6704,16 +6770,6 @@ static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t siz
     if (bag->random && size > 4096)
         bagi_file_advise(bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
 }
-
-/* ---- fetch ----
- *
- * Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
- * place of the first among the results. First all table entries that are not at
- * hand are read, and the CRCs, if they are compared; the entries are checked; then the
- * blobs are read in the same way. The buffer is sized once for each step. To prefetch,
- * the same list is passed to the system as advice. Hooks that read many ranges at once
- * receive all ranges of a step in one call.
- */
 
 typedef struct bagi_span {
     const bag_reader *bag;
@@ -6783,29 +6839,29 @@ BAGI_COLD static bags_code bagi_fetch_check(
         code = bagi_check_record(
             bag->env, bag->file[BAGI_BLOBS].path, bag->record, announce, err);
         if (!code && !announce)
-            BAGI_STORE(
-                &((bag_reader *)(uintptr_t)bag)->checked, (void *)(uintptr_t)bag);
+            BAGI_STORE(&((bag_reader *)bagi_mutable(bag))->checked, bagi_mutable(bag));
     }
     return code;
 }
 
-/*
- * One step of a fetch: read the ranges start .. stop of all spans from this file of
- * their Bags, unless they are at hand; or request them. Ranges with nothing between
- * them are read as one, those with little are requested as one from a map. The files of
- * those that a hook reads are pinned meanwhile. That hook returns no failure: what is
- * missing is read again.
- */
-static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *err) {
+/* One step of a fetch: the ranges of this file of the Bags to read, or to request. */
+typedef struct bagi_step {
+    int which;
+    bool request;
+    bags_io_read *reads; /* `count` ranges, and their Bags: see BAGI_SPAN_SIZE */
+    const bag_reader **bags;
+    size_t count;
+    const bag_reader *any; /* one that is not in memory; NULL: nothing is to be read */
+    uint64_t total;        /* bytes */
+} bagi_step;
+
+/* Collect the ranges start .. stop of all spans, unless they are in memory. Adjacent
+ * ranges become one; ranges of a map with a small gap are requested as one. */
+static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     const uint64_t gap = 8192; /* bytes between two parts requested as one */
+    int which = step->which;
     bagi_span *span = bagi_fetch_spans(fetch);
-    bags_io_read *reads = (bags_io_read *)(void *)(span + fetch->count);
-    const bag_reader **bags = (const bag_reader **)(void *)(reads + fetch->count);
-    bool request = fetch->advise && which == BAGI_BLOBS;
-    const bag_reader *any = NULL; /* one that is not at hand */
-    uint64_t total = 0, end = 0;
-    size_t count = 0, size = 0;
-    bags_code code = BAGS_OK;
+    uint64_t end = 0;
     for (size_t i = 0; i < fetch->count; i++, span++) {
         const bag_reader *bag = span->bag;
         const bagi_file *file = bagi_bag_file(bag, which);
@@ -6819,62 +6875,87 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
                 bagi_file_advise(bag, file, start, stop - start, BAGS_ADVICE_SOON);
             continue;
         }
-        any = bag;
-        span->at[which] = fetch->used + (size_t)total;
+        step->any = bag;
+        span->at[which] = fetch->used + (size_t)step->total;
         if (start == stop)
             continue;
-        if (count == 0 || bags[count - 1] != bag || start > end ||
-            start < reads[count - 1].offset) {
-            memset(&reads[count], 0, sizeof *reads);
-            reads[count].offset = end = start;
-            bags[count++] = bag;
+        size_t last = step->count - 1;
+        if (step->count == 0 || step->bags[last] != bag || start > end ||
+            start < step->reads[last].offset) {
+            last = step->count++;
+            memset(&step->reads[last], 0, sizeof *step->reads);
+            step->reads[last].offset = end = start;
+            step->bags[last] = bag;
         }
         span->at[which] -= (size_t)(end - start);
         if (stop > end) {
-            uint64_t more = stop - end;
-            total = more > UINT64_MAX - total ? UINT64_MAX : total + more;
-            reads[count - 1].size += (size_t)more;
+            uint64_t more = stop - end, most = UINT64_MAX - step->total;
+            step->total += BAGI_MIN(more, most);
+            step->reads[last].size += (size_t)more;
             end = stop;
         }
     }
-    if (!any)
-        return BAGS_OK;
-    const bags_io *io = &any->env->io;
-    if (!request && (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: blob %" PRIu64
-            " and those requested with it are too large for the address "
-            "space (%" PRIu64 " bytes)",
-            any->file[BAGI_BLOBS].shown, bagi_fetch_spans(fetch)->first, total);
-    if (!request)
-        code = bags_buffer_reserve(fetch->data, fetch->used + size + BAGI_SLACK, err);
-    for (size_t i = 0; i < count && !code; i++) {
-        const bagi_file *file = bagi_bag_file(bags[i], which);
-        if (!request) {
-            reads[i].data = fetch->data->data + fetch->used;
-            fetch->used += reads[i].size;
-        }
+}
+
+/* Read the ranges, or request them. Files that read_many reads are pinned: the caller
+ * unpins them. That hook returns no failure: bytes that are missing are read again. */
+static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
+    const bags_io *io = &step->any->env->io;
+    bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
+    for (size_t i = 0; i < step->count; i++) {
+        const bag_reader *bag = step->bags[i];
+        const bagi_file *file = bagi_bag_file(bag, step->which);
+        bags_io_read *read = &step->reads[i];
         if (io->read_many)
-            code = bagi_file_pin(bags[i], file, &reads[i].file, err);
-        else if (request)
-            bagi_file_advise(
-                bags[i], file, reads[i].offset, reads[i].size, BAGS_ADVICE_SOON);
+            BAGI_TRY(bagi_file_pin(bag, file, &read->file, err));
+        else if (step->request)
+            bagi_file_advise(bag, file, read->offset, read->size, BAGS_ADVICE_SOON);
     }
-    bool check = io->expect && which == BAGI_BLOBS && !request;
-    if (check && !code)
-        code = bagi_fetch_check(bags, count, true, err);
-    if (io->read_many && !code)
-        io->read_many(io->user, reads, count);
-    for (size_t i = 0; i < count; i++) {
-        const bagi_file *file = bagi_bag_file(bags[i], which);
-        size_t done = BAGI_MIN(reads[i].done, reads[i].size);
-        if (!code && !request)
-            code = bagi_file_read(bags[i], file, reads[i].offset + done,
-                (unsigned char *)reads[i].data + done, reads[i].size - done, err);
+    if (check)
+        BAGI_TRY(bagi_fetch_check(step->bags, step->count, true, err));
+    if (io->read_many)
+        io->read_many(io->user, step->reads, step->count);
+    for (size_t i = 0; i < step->count && !step->request; i++) {
+        const bag_reader *bag = step->bags[i];
+        const bags_io_read *read = &step->reads[i];
+        size_t done = BAGI_MIN(read->done, read->size);
+        BAGI_TRY(
+            bagi_file_read(bag, bagi_bag_file(bag, step->which), read->offset + done,
+                (unsigned char *)read->data + done, read->size - done, err));
+    }
+    return check ? bagi_fetch_check(step->bags, step->count, false, err) : BAGS_OK;
+}
+
+/* One step of a fetch: read the ranges start .. stop of all spans, or request them. */
+static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *err) {
+    bagi_span *spans = bagi_fetch_spans(fetch);
+    bags_io_read *reads = (bags_io_read *)(void *)(spans + fetch->count);
+    const bag_reader **bags = (const bag_reader **)(void *)(reads + fetch->count);
+    bagi_step step = {
+        which, fetch->advise && which == BAGI_BLOBS, reads, bags, 0, NULL, 0};
+    size_t size = 0;
+    bagi_fetch_collect(fetch, &step);
+    if (!step.any)
+        return BAGS_OK;
+    if (!step.request) {
+        if (!bagi_size(step.total, &size) || size > SIZE_MAX / 2 - fetch->used)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "%s: blob %" PRIu64
+                " and those requested with it are too large for the address "
+                "space (%" PRIu64 " bytes)",
+                step.any->file[BAGI_BLOBS].shown, spans->first, step.total);
+        BAGI_TRY(
+            bags_buffer_reserve(fetch->data, fetch->used + size + BAGI_SLACK, err));
+    }
+    for (size_t i = 0; i < step.count && !step.request; i++) {
+        reads[i].data = fetch->data->data + fetch->used;
+        fetch->used += reads[i].size;
+    }
+    bags_code code = bagi_fetch_read(&step, err);
+    for (size_t i = 0; i < step.count; i++)
         if (reads[i].file)
-            bagi_file_unpin(bags[i], file);
-    }
-    return check && !code ? bagi_fetch_check(bags, count, false, err) : code;
+            bagi_file_unpin(bags[i], bagi_bag_file(bags[i], which));
+    return code;
 }
 
 /* The result of a fetch for a span. */
@@ -7051,15 +7132,16 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     return code;
 }
 
-/* ---- cursor ----
- *
- * A forward walk over the blobs of a Bag. What is not mapped or cached passes
- * through windows of a fixed size. An invalid entry is reported once: if it is
- * outside the data, the next blob is measured from the last valid end; if it is
- * smaller than the entry before, either entry may be wrong, and the next blob is
- * measured from it. The bytes of a blob next to an invalid entry are not
+/* ========================================================================
+ * >>cursor
+ * Reads the blobs of a Bag from front to back, with memory of a fixed size: for
+ * recovery, verify and checksum. A cursor is a forward walk over the blobs of a Bag.
+ * What is not mapped or cached passes through windows of a fixed size. An invalid entry
+ * is reported once: if it is outside the data, the next blob is measured from the last
+ * valid end; if it is smaller than the entry before, either entry may be wrong, and the
+ * next blob is measured from it. The bytes of a blob next to an invalid entry are not
  * usable, nor are those of overlapping blobs beyond twice the size of the data.
- */
+ * ====================================================================== */
 
 #define BAGI_CURSOR_ENTRIES ((size_t)4096)
 #define BAGI_CURSOR_WINDOW (8 * (BAGI_CURSOR_ENTRIES + 1) + 4 * BAGI_CURSOR_ENTRIES)
@@ -7283,23 +7365,6 @@ typedef struct bagi_scanning {
     bags_ref *refs;         /* of the row that is looked at */
 } bagi_scanning;
 
-/* End it with bagi_scan_close, also after a failure. */
-static bags_code bagi_scan_open(bagi_scanning *scan, bag_reader **readers,
-    const bags_type *types, size_t count, bags_error *err) {
-    const bags_allocator *memory = &readers[0]->env->memory;
-    scan->readers = readers;
-    scan->types = types;
-    scan->count = count;
-    scan->bags = (bagi_scan_cursor *)bagi_alloc(
-        memory, (count + 1) * sizeof(bagi_scan_cursor), err);
-    scan->refs = (bags_ref *)bagi_alloc(memory, count * sizeof(bags_ref), err);
-    if (!scan->bags || !scan->refs)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i <= count; i++)
-        bagi_cursor_open(&scan->bags[i].cursor, readers[i], 0, readers[i]->length);
-    return BAGS_OK;
-}
-
 /* Trim the Bags to what is complete, and count the bytes after it. */
 static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
     const bags_allocator *memory = &scan->readers[0]->env->memory;
@@ -7342,44 +7407,47 @@ static void bagi_scan_keep(bagi_scanning *scan) {
     }
 }
 
-/* Find the complete datapoints that refs lists, up to the first that is not. */
-static bags_code bagi_scan_rows(
-    bagi_scanning *scan, bagi_scan *found, bags_error *err) {
-    bagi_cursor *refs = &scan->bags[scan->count].cursor;
-    bags_code code = BAGS_OK;
-    while (!code && found->length < scan->readers[scan->count]->length) {
+/* Find the longest prefix of complete datapoints: those whose refs are valid and
+ * whose blobs are in the files and match their checksums. End the scan with
+ * bagi_scan_close, also after a failure. */
+static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
+    const bags_type *types, size_t count, bagi_scan *found, bags_error *err) {
+    const bags_allocator *memory = &readers[0]->env->memory;
+    memset(found, 0, sizeof *found);
+    scan->readers = readers;
+    scan->types = types;
+    scan->count = count;
+    scan->bags = (bagi_scan_cursor *)bagi_alloc(
+        memory, (count + 1) * sizeof(bagi_scan_cursor), err);
+    scan->refs = (bags_ref *)bagi_alloc(memory, count * sizeof(bags_ref), err);
+    if (!scan->bags || !scan->refs)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i <= count; i++)
+        bagi_cursor_open(&scan->bags[i].cursor, readers[i], 0, readers[i]->length);
+    bagi_cursor *refs = &scan->bags[count].cursor;
+    for (; found->length < readers[count]->length; found->length++) {
         bags_view row;
         bool valid = true;
-        code = bagi_cursor_complete(refs, 1, &found->reason, err);
-        if (!code && !found->reason && scan->types)
-            code = bagi_cursor_refs(
-                refs, scan->types, scan->count, scan->refs, &row, &valid, err);
+        BAGI_TRY(bagi_cursor_complete(refs, 1, &found->reason, err));
+        if (!found->reason && types)
+            BAGI_TRY(
+                bagi_cursor_refs(refs, types, count, scan->refs, &row, &valid, err));
         if (!valid)
             found->reason = "a blob of refs.bag is damaged";
-        if (!code && !found->reason)
-            code = bagi_scan_refs(scan, &found->reason, err);
-        if (code || found->reason)
+        if (!found->reason)
+            BAGI_TRY(bagi_scan_refs(scan, &found->reason, err));
+        if (found->reason)
             break;
-        found->length++;
         bagi_scan_keep(scan);
     }
-    return code;
+    return BAGS_OK;
 }
 
-/* Find the longest prefix of complete datapoints: those whose refs are valid and
- * whose blobs are in the files and match their checksums. The Bags are trimmed to it. */
-static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
-    size_t count, bagi_scan *found, bags_error *err) {
-    bagi_scanning scan;
-    memset(found, 0, sizeof *found);
-    bags_code code = bagi_scan_open(&scan, readers, types, count, err);
-    if (!code)
-        code = bagi_scan_rows(&scan, found, err);
-    bagi_scan_close(&scan, !code, found);
-    return code;
-}
-
-/* ---- standalone Bags ---- */
+/* ========================================================================
+ * >>bag-read
+ * Standalone Bags: bag_reader_*, apart from the functions that read blobs, which end
+ * >>fetch.
+ * ====================================================================== */
 
 /* Refuse a value that the enum does not have, or that a call never accepts. */
 static bags_code bagi_check_unfinished(
@@ -7412,6 +7480,7 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
     bagi_bag_options bag_options = bagi_bag_options_new();
     bagi_dir dir;
+    bagi_scanning scan;
     bagi_scan found;
     bag_reader *reader = NULL;
     bagi_env *env = bagi_env_new(&options->env, err);
@@ -7432,8 +7501,10 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     if (!code)
         code = bagi_bag_open(&dir, &bag_options, NULL, &reader, err);
     bagi_dir_free(&dir);
-    if (!code && journal && bagi_is_split(reader))
-        code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
+    if (!code && journal && bagi_is_split(reader)) {
+        code = bagi_scan_rows(&scan, &reader, NULL, 0, &found, err);
+        bagi_scan_close(&scan, !code, &found);
+    }
     if (!code)
         return reader;
     bagi_standalone_free(env, reader);
@@ -7484,7 +7555,7 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
 
 BAGS_API BAGI_COLD void bag_reader_close(bag_reader *reader) {
     if (reader)
-        bagi_standalone_free((bagi_env *)(uintptr_t)reader->env, reader);
+        bagi_standalone_free((bagi_env *)bagi_mutable(reader->env), reader);
 }
 
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
@@ -7521,7 +7592,6 @@ typedef struct bagi_writing {
     bool no_sync;       /* until a sync is requested: the rest is synced then */
     uint64_t process;   /* which opened it */
     bags_error failure; /* the first one; its code is BAGS_OK if there is none */
-    bags_error refusal; /* the same of calls that were refused, and changed nothing */
 } bagi_writing;
 
 static void bagi_writing_init(
@@ -7550,20 +7620,21 @@ static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) 
     return writing->failure.code;
 }
 
-/* Refuse a call, and keep the first refusal for close. */
-BAGI_COLD static bags_code bagi_writing_refuse(
-    bagi_writing *writing, const bags_error *why, bags_error *err) {
-    if (!writing->refusal.code)
-        writing->refusal = *why;
+/* Refuse a call, which changed nothing, and keep the first refusal for close. */
+BAGI_COLD static bags_code bagi_refuse_call(
+    bags_error *first, const bags_error *why, bags_error *err) {
+    if (!first->code)
+        *first = *why;
     *err = *why;
     return why->code;
 }
 
 /* The result of close: a failure, which leaves files unfinished, before a refusal. */
-static bags_code bagi_writing_close(const bagi_writing *writing, bags_error *err) {
-    if (writing->failure.code || !writing->refusal.code)
+static bags_code bagi_writing_close(
+    const bagi_writing *writing, const bags_error *refusal, bags_error *err) {
+    if (writing->failure.code || !refusal->code)
         return bagi_writing_end(writing, err);
-    *err = writing->refusal;
+    *err = *refusal;
     return err->code;
 }
 
@@ -8033,6 +8104,7 @@ struct bag_writer {
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
+    bags_error refusal; /* the first refused call */
 };
 
 static void bagi_bag_writer_free(bag_writer *writer) {
@@ -8092,7 +8164,7 @@ BAGI_COLD static bags_code bagi_bag_writer_refuse(
         "%s: blob %" PRIu64 ": the data is NULL (%" PRIu64 " bytes)",
         bagi_shown(&writer->writing.env, writer->output.stream[BAGI_BLOBS].path),
         writer->output.length, (uint64_t)size);
-    return bagi_writing_refuse(&writer->writing, &why, err);
+    return bagi_refuse_call(&writer->refusal, &why, err);
 }
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
@@ -8114,7 +8186,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
 
 BAGS_API void bag_writer_clear(bag_writer *writer) {
     if (writer)
-        writer->writing.refusal.code = BAGS_OK;
+        writer->refusal.code = BAGS_OK;
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
@@ -8165,7 +8237,7 @@ BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *er
     if (!writing->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    bags_code code = bagi_writing_close(writing, err);
+    bags_code code = bagi_writing_close(writing, &writer->refusal, err);
     bagi_bag_writer_free(writer);
     return code;
 }
@@ -9078,7 +9150,7 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
 
-/* Open the Bags of an unfinished shard, for bagi_prefix_scan: one per field, then refs,
+/* Open the Bags of an unfinished shard, for bagi_scan_rows: one per field, then refs,
  * which is opened first, so that the fields cover what it refers to. If it does not
  * list a datapoint (*listed, also after a failure), the others stay NULL, unless
  * *listed was true before. Free them
@@ -9245,6 +9317,7 @@ struct bags_writer {
     bool partial;        /* blobs of it may be appended */
     bool drafted;        /* it has a draft */
     bags_error pending;  /* why it is refused */
+    bags_error refusal;  /* the first refused call */
 
     const bags_recover_options *recovering; /* NULL: the shard is written, or resumed */
 };
@@ -9528,79 +9601,93 @@ BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id 
     return failure->code;
 }
 
-/* Create the next shard's directory, which claims it, its record, and its files. */
-BAGI_COLD static void bagi_writer_claim_once(bags_writer *writer) {
+/* Create the directory of the next shard, which claims the shard. */
+BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
+    bags_error *err = &writer->writing.failure;
+    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
+            writer->shown, writer->number);
+    if (!bagi_writing_is_ours(&writer->writing, writer->path))
+        return err->code;
+    BAGI_TRY(bagi_writer_enter(writer, bagi_shard_name(writer->number)));
+    bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
+    BAGI_TRY(err->code);
+    BAGI_TRY(bagi_make_parents(env, writer->dir.path, err));
+    int error = env->io.make_dir(env->io.user, writer->dir.path);
+    if (error == EEXIST)
+        return bagi_fail_claimed(writer, err);
+    BAGI_TRY(bagi_fail_io(env, error, writer->dir.path, "create directory", err));
+    writer->created_path =
+        writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
+    return BAGS_OK;
+}
+
+/* Create the record and the files of a shard whose directory was created. The record is
+ * locked as long as the writer lives. It is on the disk before any other file is
+ * created, so that a shard that has files without it was not left by a writer. */
+BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     const bagi_dir *dir = &writer->dir;
+    const bagi_spec *spec = &writer->spec;
     bags_error *err = &writer->writing.failure, why;
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->writing.no_sync;
-    if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
-        bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
-            writer->shown, writer->number);
-    if (bagi_writing_is_ours(&writer->writing, writer->path) && !err->code)
-        bagi_writer_enter(writer, bagi_shard_name(writer->number));
-    bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
-    if (!err->code && !bagi_make_parents(env, dir->path, err)) {
-        int error = env->io.make_dir(env->io.user, dir->path);
-        if (error == EEXIST)
-            bagi_fail_claimed(writer, err);
-        else
-            bagi_fail_io(env, error, dir->path, "create directory", err);
-    }
-    if (err->code) {
-        bagi_writer_leave(writer);
-        return;
-    }
-    writer->created_path =
-        writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
-
-    /* The record is locked as long as the writer lives. It is on the disk before any
-     * other file is created, so that a shard that has files without it was not left by
-     * a writer. If it exists, a recovery has created it. */
     bagi_stream_open(record, dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (err->code == BAGS_ERROR_EXISTS)
+    if (err->code == BAGS_ERROR_EXISTS) /* a recovery has created it */
         err->code = BAGS_ERROR_LOCKED;
-    else if (!err->code && bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why))
+    BAGI_TRY(err->code);
+    if (bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why)) {
         *err = why;
-    if (!err->code)
-        bagi_writer_check(writer);
-    bagi_stream_write(record, writer->spec.text.data, writer->spec.text_size);
+        return why.code;
+    }
+    BAGI_TRY(bagi_writer_check(writer));
+    bagi_stream_write(record, spec->text.data, spec->text_size);
     if (!no_sync)
         bagi_stream_sync(record);
-    if (!err->code && bagi_writer_check_last(writer, &why))
-        *err = why; /* it is too late for this shard */
+    BAGI_TRY(err->code);
+    BAGI_TRY(bagi_writer_check_last(writer, err)); /* it is too late for this shard */
 
     /* refs.crc alone gets to the disk together with the record, also with no_sync, so
      * that recovery knows that there are checksums. */
-    if (checksum && !err->code) {
+    if (checksum) {
         bagi_writer_add_checksums(writer);
-        bagi_stream_open(&writer->outputs[writer->spec.count].stream[BAGI_CRCS], dir,
-            "refs", ".crc", BAGS_IO_CREATE);
+        bagi_stream_open(&writer->outputs[spec->count].stream[BAGI_CRCS], dir, "refs",
+            ".crc", BAGS_IO_CREATE);
     }
     if (!err->code && (checksum || !no_sync))
-        bagi_sync_dir(env, dir->path, err);
-    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_sync_dir(dir->env, dir->path, err);
+    for (size_t i = 0; i <= spec->count; i++)
         bagi_output_open(
-            &writer->outputs[i], dir, bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
+            &writer->outputs[i], dir, bagi_spec_name(spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
-    if (!err->code)
-        return;
+    return err->code;
+}
 
-    /* A file that existed is another process's, as is a record that it locked: then
-     * only those go that are open here. */
-    bool other = err->code == BAGS_ERROR_EXISTS || err->code == BAGS_ERROR_LOCKED;
-    if (err->code == BAGS_ERROR_LOCKED)
-        bagi_stream_forget(record);
-    if (other || !record->handle) {
+/* Claim the next shard, or leave nothing of it. If another process created a file or
+ * has locked the record, only files that are open here are removed. */
+BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
+    const bags_io *io = &writer->writing.env.io;
+    bags_error ignored;
+    bags_code code = bagi_writer_claim_dir(writer);
+    if (code) {
+        bagi_writer_leave(writer);
+        return code;
+    }
+    code = bagi_writer_claim_files(writer);
+    if (!code)
+        return BAGS_OK;
+    if (code == BAGS_ERROR_LOCKED)
+        bagi_stream_forget(&writer->record);
+    if (code == BAGS_ERROR_EXISTS || !writer->record.handle) {
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
-        bagi_stream_remove(record);
-        env->io.remove_dir(env->io.user, dir->path);
+        bagi_stream_remove(&writer->record);
+        io->remove_dir(io->user, writer->dir.path);
         bagi_writer_leave(writer);
     }
-    bagi_writer_drop(writer, &why);
+    bagi_writer_drop(writer, &ignored);
+    return code;
 }
 
 /* A recovery that sees the shard before its record is locked takes it for one that
@@ -9608,18 +9695,17 @@ BAGI_COLD static void bagi_writer_claim_once(bags_writer *writer) {
 BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
-    for (int tries = 0; tries < BAGI_LOCK_TRIES; tries++) {
-        if (failure->code)
-            bagi_pause();
+    for (int tries = 1;; tries++) {
         failure->code = BAGS_OK;
-        bagi_writer_claim_once(writer);
-        taken = taken || failure->code == BAGS_ERROR_LOCKED;
-        if (failure->code != BAGS_ERROR_LOCKED &&
-            !(failure->code == BAGS_ERROR_MISSING && tries < 9) &&
-            !(failure->code == BAGS_ERROR_EXISTS && taken))
-            break;
+        bags_code code = bagi_writer_claim_once(writer);
+        taken = taken || code == BAGS_ERROR_LOCKED;
+        bool again = code == BAGS_ERROR_LOCKED ||
+                     (code == BAGS_ERROR_EXISTS && taken) ||
+                     (code == BAGS_ERROR_MISSING && tries < 10);
+        if (!again || tries == BAGI_LOCK_TRIES)
+            return code;
+        bagi_pause();
     }
-    return failure->code;
 }
 
 /* ---- flushing and finishing ---- */
@@ -9873,7 +9959,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_error why;
     bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s", writer->shown,
         writer->length, what);
-    return bagi_writing_refuse(&writer->writing, &why, err);
+    return bagi_refuse_call(&writer->refusal, &why, err);
 }
 
 /* The blobs of every Bag belong to complete datapoints. */
@@ -10059,7 +10145,7 @@ static bags_code bagi_datapoint_end(
                 writer, BAGS_ERROR_FIELD, spec->fields[i].name, "missing");
     if (why->code && !failure->code) {
         bagi_datapoint_rewind(writer);
-        return bagi_writing_refuse(&writer->writing, why, err);
+        return bagi_refuse_call(&writer->refusal, why, err);
     }
     if (!failure->code) {
         /* What the refs refer to must be in the fields' files before they are in
@@ -10139,7 +10225,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
             bagi_datapoint_add(writer, field, value);
     }
     if (!writer->writing.failure.code && why->code)
-        return bagi_writing_refuse(&writer->writing, why, err);
+        return bagi_refuse_call(&writer->refusal, why, err);
     return bagi_writing_end(&writer->writing, err);
 }
 
@@ -10185,15 +10271,14 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 
 BAGS_API void bags_writer_clear(bags_writer *writer) {
     if (writer)
-        writer->writing.refusal.code = BAGS_OK;
+        writer->refusal.code = BAGS_OK;
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_BEGIN(writer, err);
     BAGI_CHECK(bagi_writer_assert(writer));
     bagi_writer_check_idle(writer);
-    if (writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
+    bagi_writer_flush_ours(writer);
     if (writer->begun)
         bagi_writer_draft_begun(writer);
     BAGI_CHECK(bagi_writer_assert(writer));
@@ -10369,16 +10454,24 @@ static bool bagi_draft_ends(const bagi_scanning *scan) {
     return used == 0;
 }
 
-/* Find the last draft of the datapoint after the complete ones that is complete, and keep
- * it unless `drop`: its refs. Drafts follow each other like rows of refs.bag, each with
- * the blobs of the one before; those of this datapoint begin after the last that ends
- * them, or that is of an earlier datapoint. Damaged ones were not on the disk. */
-BAGI_COLD static bags_code bagi_scan_list_drafts(bagi_scanning *scan,
-    const bagi_dir *dir, void *file, unsigned char *draft, bool drop, bags_ref *refs,
-    bagi_scan *found, bags_error *err) {
+/* Find the last draft of the datapoint after the complete ones that is complete, and
+ * keep it unless `drop`: its refs. It is one more datapoint. Drafts follow each other
+ * like rows of refs.bag, each with the blobs of the one before; those of this datapoint
+ * begin after the last that ends them, or that is of an earlier datapoint. Damaged ones
+ * were not on the disk. The cursors are new: those of an incomplete row may be past
+ * what its drafts refer to. `draft` is memory for one. */
+BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
+    void *file, unsigned char *draft, bool drop, bags_ref *refs, bagi_scan *found,
+    bags_error *err) {
     const char *reason = NULL;
     uint64_t size = 0, row = 0;
     bool valid = false;
+    for (size_t i = 0; i <= scan->count; i++) {
+        bagi_scan_cursor *bag = &scan->bags[i];
+        bagi_cursor_close(&bag->cursor);
+        bagi_cursor_open(&bag->cursor, scan->readers[i], bag->complete.length,
+            scan->readers[i]->length);
+    }
     BAGI_TRY(bagi_file_size(
         dir->env, file, bagi_dir_path(dir, "refs", BAGI_DRAFTS), &size, err));
     uint64_t stop = size / bagi_draft_size(scan->count), index = stop;
@@ -10388,7 +10481,7 @@ BAGI_COLD static bags_code bagi_scan_list_drafts(bagi_scanning *scan,
             (row < found->length || (row == found->length && bagi_draft_ends(scan))))
             break;
     }
-    for (; index < stop && !reason; index++) {
+    for (; index < stop; index++) {
         BAGI_TRY(bagi_draft_read(scan, dir, file, index, draft, &row, &valid, err));
         if (!valid || row != found->length || bagi_draft_ends(scan))
             continue;
@@ -10406,36 +10499,10 @@ BAGI_COLD static bags_code bagi_scan_list_drafts(bagi_scanning *scan,
         found->reason = "the last datapoint was not ended, and is removed";
     else if (!found->partial && !found->reason)
         found->reason = reason;
-    return BAGS_OK;
-}
-
-/* Go over the drafts of a shard whose rows were scanned, with new cursors: those of an
- * incomplete row may be past what its drafts refer to. The complete draft is one more
- * datapoint. */
-BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
-    bool drop, bags_ref *refs, bagi_scan *found, bags_error *err) {
-    const bagi_env *env = dir->env;
-    size_t size = bagi_draft_size(scan->count);
-    void *file = NULL;
-    unsigned char *draft = (unsigned char *)bagi_alloc_raw(&env->memory, size, err);
-    bags_code code = draft ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i <= scan->count; i++) {
-        bagi_scan_cursor *bag = &scan->bags[i];
-        bagi_cursor_close(&bag->cursor);
-        bagi_cursor_open(&bag->cursor, scan->readers[i], bag->complete.length,
-            scan->readers[i]->length);
-    }
-    if (!code)
-        code = bagi_open(
-            env, bagi_dir_path(dir, "refs", BAGI_DRAFTS), BAGS_IO_READ, &file, err);
-    if (!code)
-        code = bagi_scan_list_drafts(scan, dir, file, draft, drop, refs, found, err);
-    bagi_close_read(env, file);
-    bagi_free(&env->memory, draft, size);
     for (size_t i = 0; i < scan->count && found->partial; i++)
         found->items += scan->types[i].sequence ? refs[i].count : 0;
     found->length += found->partial;
-    return code;
+    return BAGS_OK;
 }
 
 /* The value that the caller of bags_recover has for a field; NULL: none. */
@@ -10492,6 +10559,7 @@ BAGI_COLD static bags_code bagi_writer_scan(
     bagi_scanning scan;
     bool drop = writer->recovering && writer->recovering->drop_partial;
     bool exists = true;
+    void *file = NULL; /* of drafts */
     bags_code code = BAGS_OK;
     bool drafts = bagi_dir_has(dir, "refs", BAGI_DRAFTS, &code, err);
     bool listed = drafts; /* or else refs.idx decides */
@@ -10504,13 +10572,16 @@ BAGI_COLD static bags_code bagi_writer_scan(
     }
     code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, &listed, err);
     if (!code && listed) {
-        code = bagi_scan_open(&scan, bags, spec->types, spec->count, err);
-        if (!code)
-            code = bagi_scan_rows(&scan, found, err);
+        code = bagi_scan_rows(&scan, bags, spec->types, spec->count, found, err);
         if (!code && drafts)
-            code = bagi_scan_drafts(&scan, dir, drop, writer->refs, found, err);
+            code = bagi_open(dir->env, bagi_dir_path(dir, "refs", BAGI_DRAFTS),
+                BAGS_IO_READ, &file, err);
+        if (!code && drafts)
+            code = bagi_scan_drafts(
+                &scan, dir, file, writer->row, drop, writer->refs, found, err);
         bagi_scan_close(&scan, !code, found);
     }
+    bagi_close_read(dir->env, file);
     if (!code && found->partial)
         code = bagi_writer_check_partial(writer, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
@@ -10863,17 +10934,23 @@ BAGI_COLD static bags_code bagi_writer_follow(
     return err->code;
 }
 
-/* Go over this worker's shards: count what is finished, and take over what is not.
- * The last one is continued, unless it is full; the others are finished. *before is the
- * last finished one. */
-BAGI_COLD static bags_code bagi_writer_resume(bags_writer *writer,
-    const bagi_shard_list *list, bool finalized, bagi_shard_id *before) {
+/* Check the existing shards. With `resume`, count the finished shards of this worker,
+ * and take over the others. The last one is continued, unless it is full; the others
+ * are finished. *before is the last finished one. */
+BAGI_COLD static bags_code bagi_writer_resume(
+    bags_writer *writer, const bagi_shard_list *list, bagi_shard_id *before) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
+    bool finalized = false;
     bagi_shard_id last = {0, 0}; /* that has datapoints */
+    BAGI_TRY(bagi_writer_check_names(writer, list, &finalized));
+    BAGI_TRY(bagi_writer_compare(writer, list, writer->shown));
+    if (!writer->options.resume)
+        return BAGS_OK;
+    BAGI_TRY(bagi_writer_follow(writer, list));
     for (size_t i = 0; i < list->count && !err->code; i++) {
         uint64_t number = list->ids[i].number, length = 0;
         bagi_left left;
@@ -10937,73 +11014,98 @@ BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     return code || found.length ? code : bagi_writer_claim(writer);
 }
 
-/* What exists at the path is checked if it may be continued, or if other workers may
- * have written it. An unsharded dataset is claimed at once, a shard when its first
- * datapoint arrives. */
+/* The kind of dataset at the path of a writer. */
+typedef enum bagi_existing {
+    BAGI_NOTHING, /* or what exists fails the claim */
+    BAGI_SINGLE,  /* an unsharded dataset, to be resumed */
+    BAGI_SHARDS   /* shards of this worker or of others */
+} bagi_existing;
+
+/* Find out what exists at the path: only if it may be continued, or if other workers
+ * may have written it. Free list->array, also after a failure. */
+BAGI_COLD static bags_code bagi_writer_look(
+    bags_writer *writer, bagi_existing *existing, bagi_shard_list *list) {
+    const bagi_env *env = &writer->writing.env;
+    bags_error *err = &writer->writing.failure;
+    bool resume = writer->options.resume, sharded = writer->sharded;
+    bagi_dir dir;
+    bags_code code = BAGS_OK;
+    bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
+    *existing = BAGI_NOTHING;
+    if (kind == BAGS_PATH_NONE || !(resume || sharded))
+        return code;
+    *existing = sharded ? BAGI_SHARDS : BAGI_SINGLE;
+    code = bagi_dir_open(&dir, env, writer->path, "", err);
+    bool single = bagi_is_single(&dir, &code, err);
+    if (single && resume)
+        code = bagi_check_mixed(&dir, err);
+    bagi_dir_free(&dir);
+    BAGI_TRY(code);
+    if (sharded)
+        BAGI_TRY(bagi_writer_check_single(writer));
+    if (!single)
+        BAGI_TRY(bagi_shard_list_read(env, writer->path, list, err));
+    if (sharded || !list->count)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: is a sharded dataset; resume it with the shard options that "
+        "it was started with",
+        writer->shown);
+}
+
+/* Give a new writer its fields. */
+BAGI_COLD static bags_code bagi_writer_set_fields(
+    bags_writer *writer, const bags_field *fields, size_t count) {
+    const bags_writer_options *options = &writer->options;
+    bagi_spec *spec = &writer->spec;
+    bags_error *err = &writer->writing.failure;
+    bags_code code = bagi_spec_from_caller(&writer->writing.env.memory, spec,
+        options->registry, fields, count, options->any_type, err);
+    if (code && code != BAGS_ERROR_MEMORY)
+        bagi_prefix(err, code, "%s: ", writer->shown);
+    BAGI_TRY(code);
+    BAGI_TRY(bagi_spec_text(spec, &spec->text, &spec->text_size, err));
+    BAGI_TRY(bagi_writer_prepare(writer, options->buffer_size, err));
+    for (size_t i = 0; i < count; i++)
+        writer->slots[i].order = bagi_spec_find(spec, fields[i].name);
+    return BAGS_OK;
+}
+
+/* An unsharded dataset is claimed at once, a shard when its first datapoint arrives. */
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_writer_options, options);
+    bagi_existing existing = BAGI_NOTHING;
+    bagi_shard_id before = {0, 0}; /* the last finished shard */
+    bagi_shard_list list = BAGI_ZERO;
     bags_writer *writer = bagi_writer_new(path, options, err);
     if (!writer)
         return NULL;
-    const bagi_env *env = &writer->writing.env;
-    bags_error *failure = &writer->writing.failure;
-    bool resume = writer->options.resume, sharded = writer->sharded;
-    bool single = false, finalized = false;
-    bagi_shard_id before = {0, 0};
-    bagi_dir dir = BAGI_ZERO;
-    bagi_shard_list list = BAGI_ZERO;
-    bags_code code = bagi_spec_from_caller(&env->memory, &writer->spec,
-        writer->options.registry, fields, count, writer->options.any_type, failure);
-    if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(failure, code, "%s: ", writer->shown);
-    bagi_spec *spec = &writer->spec;
+    bags_code code = bagi_writer_set_fields(writer, fields, count);
     if (!code)
-        code = bagi_spec_text(spec, &spec->text, &spec->text_size, failure);
-    if (!code)
-        code = bagi_writer_prepare(writer, writer->options.buffer_size, failure);
-    for (size_t i = 0; i < count && !code; i++)
-        writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
-    bool exists = bagi_kind(env, writer->path, &code, failure) != BAGS_PATH_NONE;
-    bool check = exists && (resume || sharded);
-    if (!code && check)
-        code = bagi_dir_open(&dir, env, writer->path, "", failure);
-    if (check)
-        single = bagi_is_single(&dir, &code, failure);
-    if (single && resume)
-        code = bagi_check_mixed(&dir, failure);
-    if (!code && check && sharded)
-        code = bagi_writer_check_single(writer);
-    if (!code && check && !single)
-        code = bagi_shard_list_read(env, writer->path, &list, failure);
-    if (!code && check && sharded) {
-        code = bagi_writer_check_names(writer, &list, &finalized);
-        if (!code)
-            code = bagi_writer_compare(writer, &list, writer->shown);
-        if (!code && resume)
-            code = bagi_writer_follow(writer, &list);
-        if (!code && resume)
-            bagi_writer_resume(writer, &list, finalized, &before);
-    } else if (!code && list.count) {
-        bags_fail(failure, BAGS_ERROR_EXISTS,
-            "%s: is a sharded dataset; resume it with the shard options that "
-            "it was started with",
-            writer->shown);
-    } else if (!code && check) {
-        bagi_writer_resume_single(writer);
-    } else if (!code && !sharded) {
-        bagi_writer_claim(writer);
+        code = bagi_writer_look(writer, &existing, &list);
+    if (!code) {
+        switch (existing) {
+        case BAGI_NOTHING:
+            code = writer->sharded ? BAGS_OK : bagi_writer_claim(writer);
+            break;
+        case BAGI_SINGLE:
+            code = bagi_writer_resume_single(writer);
+            break;
+        case BAGI_SHARDS:
+            code = bagi_writer_resume(writer, &list, &before);
+            break;
+        }
     }
     /* What was claimed for a codec that cannot start is removed. */
-    if (!failure->code && bagi_writer_start(writer, before) &&
+    if (!code && bagi_writer_start(writer, before) &&
         !writer->outputs[writer->spec.count].resumed.length) {
         bags_error ignored;
         bagi_writer_drop(writer, &ignored);
     }
     bags_buffer_free(&list.array);
-    bagi_dir_free(&dir);
     if (!bagi_writing_end(&writer->writing, err)) {
         BAGI_CHECK(bagi_writer_assert(writer));
         return writer;
@@ -11037,7 +11139,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
-    bags_code code = bagi_writing_close(&writer->writing, err);
+    bags_code code = bagi_writing_close(&writer->writing, &writer->refusal, err);
     bagi_writer_free(writer);
     return code;
 }
@@ -11124,8 +11226,8 @@ static bags_code bagi_reader_dir(
 /* Open a Bag and publish it, unless another thread does that first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    bagi_shard *part = (bagi_shard *)(uintptr_t)of;
+    bags_reader *reader = (bags_reader *)bagi_mutable(from);
+    bagi_shard *part = (bagi_shard *)bagi_mutable(of);
     bag_reader *bag = NULL;
     bagi_dir dir;
     bags_code code = bagi_files_check(&reader->files, reader->shown, err);
@@ -11175,13 +11277,12 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
 /* The dictionary of a Bag, read if need be, and published. */
 BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     size_t shard, size_t field, const bagi_dictionary **out, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
+    bags_reader *reader = (bags_reader *)bagi_mutable(from);
     const bag_reader *opened = NULL;
     bagi_dir dir;
     bags_code code = bagi_reader_bag(from, &from->parts[shard], field, &opened, err);
-    bag_reader *bag = (bag_reader *)(uintptr_t)opened;
-    if (code || !bag)
-        return code;
+    BAGI_TRY(code);
+    bag_reader *bag = (bag_reader *)bagi_mutable(opened);
     *out = (const bagi_dictionary *)BAGI_LOAD(&bag->dictionary);
     if (*out)
         return BAGS_OK;
@@ -11204,14 +11305,14 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
             }
         }
         if (!code)
-            *out = bagi_dictionary_open(&reader->dictionaries, bag, &trailer, &dir,
-                name, &reader->spec.coders[field], err);
+            code = bagi_dictionary_open(&reader->dictionaries, bag->record, &trailer,
+                &dir, name, &reader->spec.coders[field], out, err);
         bagi_dir_free(&dir);
-        if (*out)
-            BAGI_STORE(&bag->dictionary, (void *)(uintptr_t)*out);
+        if (!code)
+            BAGI_STORE(&bag->dictionary, bagi_mutable(*out));
     }
     bagi_unlock(&reader->mutex);
-    return *out ? BAGS_OK : err->code;
+    return code;
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -11249,6 +11350,7 @@ BAGI_COLD static void bagi_reader_expect(
 typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
+    bagi_bag_options bag_options; /* of a shard, before it is opened */
     const bagi_shard_list *list;
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
@@ -11271,6 +11373,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bag_reader **bags = NULL;
     bagi_spec own = BAGI_ZERO;
     bool listed = false;
+    bagi_scanning scan;
     bagi_scan prefix = BAGI_ZERO;
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->bag_options.record, err);
@@ -11286,8 +11389,10 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bag_options.cache_index = true;
     code = bagi_unfinished_open(
         dir, spec, &bag_options, &reader->files, &bags, &listed, err);
-    if (!code && listed)
-        code = bagi_prefix_scan(bags, spec->types, spec->count, &prefix, err);
+    if (!code && listed) {
+        code = bagi_scan_rows(&scan, bags, spec->types, spec->count, &prefix, err);
+        bagi_scan_close(&scan, !code, &prefix);
+    }
     if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)", dir->shown,
@@ -11302,68 +11407,60 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. If the files of an unfinished one contradict each other, or nothing
- * of it is complete and now it is finished, its writer is running: try again. On the
- * last try, missing files do not exist yet. */
+/* Open one shard. Without spec.json it is unfinished. What is missing next to a
+ * spec.json that was read is a fault of a finished shard. On the last try, missing
+ * files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    const bags_reader_options *options = &reader->options;
-    bags_unfinished unfinished = options->unfinished;
-    bags_path_kind kind = BAGS_PATH_DIRECTORY;
-    bool found = false, again = false;
-    unsigned tries = 0;
-    bags_code code = BAGS_OK;
+    bags_unfinished unfinished = reader->options.unfinished;
+    bags_error *err = opening->err;
     bags_shard *shard = &reader->shards[reader->count];
     bagi_shard *part = &reader->parts[reader->count];
-    do {
+    bags_path_kind kind = BAGS_PATH_DIRECTORY;
+    bool found = false, again = true;
+    bags_code code = BAGS_OK;
+    for (unsigned tries = 0; again && tries < BAGI_TRIES; tries++) {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        part->bag_options = bagi_bag_options_new();
-        part->bag_options.grows = unfinished == BAGS_UNFINISHED_READ;
-        part->bag_options.no_mmap = options->no_mmap;
-        part->bag_options.cache_index = options->cache_index;
-        part->bag_options.verify_checksums = options->verify_checksums;
-        part->bag_options.no_read_ahead = options->no_read_ahead;
+        part->bag_options = opening->bag_options;
         code =
             bagi_shard_open(&opening->common, dir, unfinished != BAGS_UNFINISHED_REFUSE,
-                &part->bag_options, &shard->length, opening->err);
-        /* Without spec.json the shard is unfinished. What is missing next to a
-         * spec.json that was read is a fault of a finished shard. */
+                &part->bag_options, &shard->length, err);
         found = !part->bag_options.record.missing;
-        bool live = !found && unfinished == BAGS_UNFINISHED_READ;
-        if (live)
-            code = bagi_opening_unfinished(opening, dir, shard, part, &found);
-        else if (!found)
+        if (!found)
             code = BAGS_OK;
-        again = live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                            code == BAGS_ERROR_STATE);
-        if (live && !code && !shard->length)
-            again = bagi_is_finished(dir, &code, opening->err);
-    } while (again && ++tries < BAGI_TRIES);
+        if (found || unfinished != BAGS_UNFINISHED_READ)
+            break;
+        /* If its files contradict each other, or nothing of it is complete and now it
+         * is finished, its writer is running. */
+        code = bagi_opening_unfinished(opening, dir, shard, part, &found);
+        again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+                code == BAGS_ERROR_STATE;
+        if (!code && !shard->length)
+            again = bagi_is_finished(dir, &code, err);
+    }
     if (!code && !found && !opening->list->single)
-        kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
-    if (code)
-        return code;
+        kind = bagi_kind(&reader->env, dir->path, &code, err);
+    BAGI_TRY(code);
     /* A directory that was listed and is gone was not unfinished: bags_finalize may
      * have renamed it, and the list is outdated. */
     if (kind == BAGS_PATH_NONE)
-        return bags_fail(opening->err, BAGS_ERROR_GAP,
+        return bags_fail(err, BAGS_ERROR_GAP,
             "%s: removed or renamed while the dataset was opened", dir->shown);
     if (!found) {
         reader->skipped++;
-        return unfinished == BAGS_UNFINISHED_REFUSE
-                   ? bagi_fail_unfinished(dir, opening->err)
-                   : BAGS_OK;
+        return unfinished == BAGS_UNFINISHED_REFUSE ? bagi_fail_unfinished(dir, err)
+                                                    : BAGS_OK;
     }
     shard->number = opening->list->ids[index].number;
     shard->digits = opening->list->ids[index].digits;
     shard->start = reader->length;
     reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
-        return bags_fail(opening->err, BAGS_ERROR_CORRUPT,
-            "%s: more than 2^64 datapoints", reader->shown);
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "%s: more than 2^64 datapoints", reader->shown);
     reader->length += shard->length;
     return BAGS_OK;
 }
@@ -11452,20 +11549,11 @@ BAGI_COLD static bags_reader *bagi_reader_new(
     }
     if (!code) {
         reader->shown = bagi_shown(&reader->env, reader->path);
-        reader->has_mutexes = bagi_mutex_init(&reader->mutex);
-        if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
-            bagi_mutex_free(&reader->mutex);
-            reader->has_mutexes = false;
-        }
         bagi_guard *guard = &reader->files.guard;
         guard->first = &reader->mutex;
         guard->second = &reader->files.mutex;
         guard->waits = reader->env.io.open == bagi_local_open;
-        if (reader->has_mutexes && !bagi_guard_open(guard)) {
-            bagi_mutex_free(&reader->mutex);
-            bagi_mutex_free(&reader->files.mutex);
-            reader->has_mutexes = false;
-        }
+        reader->has_mutexes = bagi_guard_open(guard);
         code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
     }
     if (!code)
@@ -11493,6 +11581,12 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     opening.common.registry = options->registry;
     opening.list = &list;
     opening.err = &why;
+    opening.bag_options = bagi_bag_options_new();
+    opening.bag_options.grows = options->unfinished == BAGS_UNFINISHED_READ;
+    opening.bag_options.no_mmap = options->no_mmap;
+    opening.bag_options.cache_index = options->cache_index;
+    opening.bag_options.verify_checksums = options->verify_checksums;
+    opening.bag_options.no_read_ahead = options->no_read_ahead;
     bool live = options->unfinished != BAGS_UNFINISHED_REFUSE;
     uint64_t start = options->shard_start, stop = reader->options.shard_stop;
     const bagi_spec *spec = &opening.common.spec;
@@ -11551,7 +11645,7 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     bags_allocator memory = reader->env.memory;
     if (reader->has_mutexes)
         bagi_guard_close(&reader->files.guard);
-    if (reader->files.guard.lost) /* the other thread was changing it */
+    if (reader->files.guard.lost) /* another thread was changing it */
         return;
     bagi_dictionaries_free(&memory, &reader->dictionaries);
     bagi_reader_drop(reader, &reader->spec);
@@ -11559,10 +11653,6 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     bags_buffer_free(&reader->arrays[1]);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
-    if (reader->has_mutexes) {
-        bagi_mutex_free(&reader->mutex);
-        bagi_mutex_free(&reader->files.mutex);
-    }
     bagi_free(&memory, reader, sizeof *reader);
 }
 
@@ -11637,53 +11727,61 @@ BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t fie
     return reader && field < reader->spec.count ? &reader->spec.types[field] : NULL;
 }
 
-/* The Bags of a finished shard are opened without keeping them. */
+/* Add the Bags of a shard. Those of a finished one are opened without keeping them. */
+BAGI_COLD static bags_code bagi_info_shard(bags_reader *reader, size_t shard,
+    const bagi_dir *dir, bags_info *info, bags_field_info *fields, bags_error *err) {
+    const bagi_shard *part = &reader->parts[shard];
+    size_t count = reader->spec.count;
+    bool checksums = false, unfinished = reader->shards[shard].unfinished;
+    bagi_bag_options bag_options = part->bag_options;
+    bag_options.no_mmap = true;
+    bag_options.cache_index = bag_options.verify_checksums = false;
+    for (size_t k = 0; k < count + !part->bag_options.split; k++) {
+        bags_code code = BAGS_OK;
+        bag_reader *bag = unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
+        bag_options.name = bagi_spec_name(&reader->spec, k);
+        if (!unfinished)
+            BAGI_TRY(bagi_bag_open(dir, &bag_options, &reader->files, &bag, err));
+        if (bag && !checksums)
+            checksums = bagi_dir_has(dir, bag_options.name, ".crc", &code, err);
+        info->size += bag_reader_size(bag);
+        if (bag && fields && k < count) {
+            fields[k].blobs += bag->length;
+            fields[k].size += bag->limit;
+        }
+        bagi_lock(&reader->files.mutex);
+        bagi_bag_free(unfinished ? NULL : bag);
+        bagi_unlock(&reader->files.mutex);
+        BAGI_TRY(code);
+    }
+    info->checksums += checksums;
+    return BAGS_OK;
+}
+
 BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info *info,
     bags_field_info *fields, bags_error *err) {
     BAGI_BEGIN(from && info, err);
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
+    bags_reader *reader = (bags_reader *)bagi_mutable(from);
     bags_code code = BAGS_OK;
-    size_t count = reader->spec.count, ahead = 0;
+    size_t ahead = reader->env.io.expect ? 0 : SIZE_MAX;
     memset(info, 0, sizeof *info);
     if (fields)
-        memset(fields, 0, count * sizeof *fields);
+        memset(fields, 0, reader->spec.count * sizeof *fields);
     BAGI_TRY(bagi_files_check(&reader->files, reader->shown, err));
     info->sharded = reader->sharded;
     info->skipped = reader->skipped;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        const bagi_shard *part = &reader->parts[i];
-        bool checksums = false, unfinished = reader->shards[i].unfinished;
-        bagi_bag_options bag_options = part->bag_options;
         bagi_dir dir;
-        bag_options.no_mmap = true;
-        bag_options.cache_index = bag_options.verify_checksums = false;
         for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
-            code = bagi_reader_dir(reader, ahead, &dir, err);
-            if (code)
-                return code;
-            bagi_shard_expect(&dir, &reader->spec);
+            bags_error ignored;
+            if (!bagi_reader_dir(reader, ahead, &dir, &ignored))
+                bagi_shard_expect(&dir, &reader->spec);
             bagi_dir_free(&dir);
         }
         code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t k = 0; k < count + !part->bag_options.split && !code; k++) {
-            bag_reader *bag =
-                unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
-            bag_options.name = bagi_spec_name(&reader->spec, k);
-            if (!unfinished)
-                code = bagi_bag_open(&dir, &bag_options, &reader->files, &bag, err);
-            if (bag && !checksums)
-                checksums = bagi_dir_has(&dir, bag_options.name, ".crc", &code, err);
-            info->size += bag_reader_size(bag);
-            if (bag && fields && k < count) {
-                fields[k].blobs += bag->length;
-                fields[k].size += bag->limit;
-            }
-            bagi_lock(&reader->files.mutex);
-            bagi_bag_free(unfinished ? NULL : bag);
-            bagi_unlock(&reader->files.mutex);
-        }
+        if (!code)
+            code = bagi_info_shard(reader, i, &dir, info, fields, err);
         bagi_dir_free(&dir);
-        info->checksums += checksums;
     }
     return code ? code : bags_reader_check(reader, err);
 }
@@ -12470,7 +12568,7 @@ static uint64_t bagi_refs_skip(
  * shard, and the table of a map. Once checked, this is remembered for all threads. */
 static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_t field,
     const bag_reader *bag, bags_row *row, bags_error *err) {
-    void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
+    void **order_checked = &((bag_reader *)bagi_mutable(bag))->order_checked;
     const bagi_shard *part = &reader->parts[shard];
     const bags_shard *of = &reader->shards[shard];
     bool split = part->bag_options.split;
@@ -12516,7 +12614,7 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
     }
     if (!bag->verify && bag->in_memory[BAGI_BLOBS] && bag->in_memory[BAGI_ENDS])
         BAGI_TRY(bag_reader_get_range(bag, 0, of->length, &row->data, &range, err));
-    BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
+    BAGI_STORE(order_checked, bagi_mutable(bag));
     return BAGS_OK;
 }
 
@@ -12738,6 +12836,7 @@ BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
         *err = work.first;
     return work.first.code ? work.first.code : code;
 }
+
 /* ========================================================================
  * >>finalize
  * This section owns one run of bags_finalize, which closes the gaps between the shards
@@ -12996,12 +13095,11 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     if (!code && !needed && !run->options.decode)
         return BAGS_OK;
     if (needed && !run->dictionary) {
-        bool opened =
-            bagi_dictionary_open(&run->dictionary, cursor->bag, &cursor->bag->trailer,
-                run->dir, run->name, coder, &run->why) != NULL;
-        run->report.files += opened;
-        run->decode = opened ? run->decode : UINT64_MAX; /* one fault is enough */
-        code = opened ? BAGS_OK : run->why.code;
+        const bagi_dictionary *opened = NULL;
+        code = bagi_dictionary_open(&run->dictionary, cursor->bag->record,
+            &cursor->bag->trailer, run->dir, run->name, coder, &opened, &run->why);
+        run->report.files += !code;
+        run->decode = code ? UINT64_MAX : run->decode; /* one fault is enough */
         if (code == BAGS_ERROR_MEMORY)
             return bagi_verify_file(run, code);
     }
@@ -13590,14 +13688,18 @@ BAGI_COLD static bags_code bagi_checksum_standalone(
     return code;
 }
 
-BAGI_COLD static bags_code bagi_checksum(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *done, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_checksum_options, options);
+    bags_checksum_report done = {0, 0, 0, 0};
     bags_reader_options reading = BAGI_ZERO;
     bags_reader *reader = NULL;
     bagi_checksumming work = BAGI_ZERO;
     bagi_env env = bagi_env_of(&options->env);
     work.options = options;
-    work.report = done;
+    work.report = &done;
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
     reading.allow_gaps = true;
@@ -13620,16 +13722,6 @@ BAGI_COLD static bags_code bagi_checksum(const char *path,
         bagi_dir_free(&dir);
     }
     bags_reader_close(reader);
-    return code;
-}
-
-BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_OPTIONS(bags_checksum_options, options);
-    bags_checksum_report done = {0, 0, 0, 0};
-    bags_code code = bagi_checksum(path, options, &done, err);
     if (report)
         *report = done;
     return code;

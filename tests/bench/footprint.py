@@ -131,8 +131,11 @@ def formats_frames(directory):
                           stdout=subprocess.PIPE, text=True)
     flags = done.stdout.splitlines()[0].split()
     for name in re.findall(r'-DBAGS_WITH_(\w+)=1', done.stdout):
-        path = name.lower().replace('import_', 'import/')
-        source = f'#include "formats/{path}.c"\n'
+        imports = name.startswith('IMPORT_')
+        file = name.lower().removeprefix('import_') + '.c'
+        path = next(path for path in ROOT.glob(f'formats/**/{file}')
+                    if (path.parent.name == 'import') == imports)
+        source = f'#include "{path}"\n'
         yield from compile_one(directory, source, '-O2', *flags)[2].items()
 
 
