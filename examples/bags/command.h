@@ -6,9 +6,10 @@
  * lower floors than itself:
  *
  *     main.c
- *     info.c get.c export.c pack.c images.c import.c ...     the subcommands
+ *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
+ *     select.c      which datapoints: --rows, --where, --exclude, --range, --shuffle
  *     index.c       indexes and keys
  *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append
@@ -22,8 +23,6 @@
  *     storage.c     where paths are: local files, URLs, archives
  *     modules.c     opens the libraries of formats when they are needed
  *     lines.c       the lines of a manifest
- *     rows.c        files with numbers of datapoints
- *     ranges.c      indices, ranges and lists of them in a word
  *     files.c       files, directories, names for files
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
@@ -376,6 +375,8 @@ void options_help(text *out, const command *about);
  * if one is given and none of those that it needs. */
 void options_exclude(const char *some, const char *others);
 void options_need(const char *some, const char *others);
+/* The first of "a|b|c" that is given, or NULL. */
+const char *options_given(const char *names);
 /* Option `i` of a command; NULL after the last: its own, those that it shares and, if it
  * reads paths, those of the cache. */
 const option *options_get(const command *about, size_t i);
@@ -769,20 +770,46 @@ const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
 
-/* ---- rows.c ---- */
+/* ---- select.c: which datapoints ---- */
 
-/* The numbers of datapoints in a file, or "-", all below `length`: one per line, or a
- * JSON list. *count of them, to be freed. */
-uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
+/* What the options of a command select, one after the other. */
+typedef struct select_options {
+    const char *rows, *where, *exclude, *range;
+    option_number shuffle;
+} select_options;
 
-/* ---- sql.c ---- */
+extern select_options selecting;
+#define SELECT_OPTIONS                                                                 \
+    {"rows", OPTION_PATH, &selecting.rows, "FILE",                                     \
+        "only the datapoints whose numbers are in FILE or, with -, standard input: "   \
+        "one per line or a JSON list, in their order"},                                \
+    {                                                                                  \
+        "where", OPTION_TEXT, &selecting.where, "EXPRESSION",                          \
+            "of those that are left, where this SQL is true, as 'label = 3 AND "       \
+            "score > 0.5'"                                                             \
+    }
+#define SELECT_MORE_OPTIONS                                                            \
+    {"exclude", OPTION_PATH, &selecting.exclude, "FILE",                               \
+        "not those whose numbers are in FILE"},                                        \
+        {"range", OPTION_TEXT, &selecting.range, "RANGE",                              \
+            "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; "       \
+            "negative numbers count from the end"},                                    \
+    {                                                                                  \
+        "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
+    }
 
-/* The datapoints for which an expression is true, in ascending order: *count numbers, to
- * be freed. They, and rowid, begin with `start`. */
-uint64_t *rows_where(
-    const bags_reader *reader, uint64_t start, const char *where, size_t *count);
+/* The selected datapoints in their order: *count numbers, to be freed. NULL: all. The
+ * datasets are as one, whose numbers continue; `length` is that of all, or the number of
+ * windows, which --rows selects in place of datapoints. */
+uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_count,
+    uint64_t length, size_t *count);
+/* 0, 1, 2, ...; to be freed. */
+uint64_t *select_all(uint64_t length);
 
-/* ---- ranges.c ---- */
+/* If the failure is SQLite's, append what the words of the query may be. */
+void sql_hint(const bags_reader *reader);
+/* Fail: this build has no SQL. */
+ENDS void sql_missing(void);
 
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
 typedef struct range_word {
