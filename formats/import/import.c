@@ -912,10 +912,11 @@ bags_code bags_source_read(
         s->entries[i].count = 1;
     }
     s->ended = index >= s->length;
+    s->damaged = false;
     bags_code code = s->importer->read(s, index);
     if (!code && s->no_memory)
         code = bags_source_no_memory(s);
-    if (!code && !s->ended)
+    if (!code && !s->ended && !s->damaged)
         *entries = s->entries;
     if (code && err)
         *err = s->error;

@@ -122,6 +122,19 @@ typedef struct bags_source_options {
     bool has_separator;
     uint64_t separator; /* the token that ends a document, as a part of it */
     uint64_t document;  /* 0: all of its file. Not with a separator */
+    /* Of images: the type of the field, jpeg, jpeg(90), png or bytes. NULL: that of all
+     * files. The registry has the codecs that convert files of the other format; it should
+     * turn them upright, and expand palettes. */
+    const char *image_type;
+    const bags_registry *registry;
+    bool class_numbers; /* a label is its number in source->classes, not its name */
+    bool skip_damaged;  /* read leaves out a file that is damaged, or not converted: it
+                           sets `damaged`, and *entries is NULL */
+    /* Called for a file that is left out, "PATH: left out: REASON", of those with the wrong
+     * content for the first five; and for each line of a summary, when the end is read.
+     * Either may be NULL. */
+    void (*note)(void *user, const char *message);
+    void (*report)(void *user, const char *line);
 } bags_source_options;
 
 /* A source that is open. A program reads path, fields, count, length and left_out:
@@ -134,6 +147,13 @@ struct bags_source {
     uint64_t length;         /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
+    /* Of images: the names of their classes, sorted. */
+    const char **classes;
+    size_t class_count;
+    /* For each datapoint, the number that modulo K is the worker that imports it; it does
+     * not depend on other datapoints. NULL: the datapoint's own. */
+    uint64_t *shares;
+    bool damaged; /* the file of the datapoint that was read last; see skip_damaged */
 
     /* For importers. */
     void *state;
@@ -180,6 +200,7 @@ extern const bags_importer bags_import_tokens;     /* none; formats/numpy.c */
 /* folder.c, with formats/numpy.c: none. */
 extern const bags_importer bags_import_npy;
 extern const bags_importer bags_import_video;
+extern const bags_importer bags_import_images; /* none; formats/image.c */
 /* duckdb.c: libduckdb, at run time. */
 extern const bags_importer bags_import_parquet;
 extern const bags_importer bags_import_sql;

@@ -1,0 +1,396 @@
+/*
+ * images.c - imports folders of JPEG and PNG files. No library; formats/image.c checks
+ * that files are complete. The first bytes of a file state its format: in real collections
+ * some endings are wrong.
+ *
+ * A datapoint is a file, in the order of labels, then of paths. Those that are not
+ * converted are stored as they are, and not decoded.
+ *
+ *     image   the type of the options, or else jpeg or png, which all files are
+ *     label   utf8: the folder in the source that contains the file; "" for the source
+ *             itself. With class_numbers int(4): its number in source->classes
+ *     path    utf8: the path in the source, with "/"
+ *
+ * Bytes of names that are not UTF-8 become \xff. Links to files, and those in the source to
+ * folders, are followed; within a folder, links to others are not, so that circular links
+ * end. Files that are neither, files of Bags, and hidden ones are left out.
+ *
+ * Rejected: files of both formats without a type, files that are not complete, and those
+ * that the registry does not convert.
+ */
+#include "import.h"
+
+#include "../codecs.h"
+#include "../private.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct ig_image {
+    const char *path;  /* in the source */
+    const char *label; /* a folder; "" for the source itself */
+    size_t class_number;
+    bool png;
+} ig_image;
+
+typedef struct ig_state {
+    const char *type;
+    ig_image *images;
+    size_t pngs;
+    char **folders; /* in the source */
+    size_t folder_count;
+    const char *folder;             /* that is listed; NULL: the source itself */
+    uint64_t others, hidden, links; /* left out */
+    uint64_t damaged, damaged_pngs; /* left out as well */
+    uint64_t converted, turned;     /* upright, by an EXIF orientation other than 1 */
+    uint64_t to_turn;               /* kept as they are, with such an orientation */
+    uint64_t renamed;               /* paths that are not UTF-8 */
+    bags_buffer *full;              /* a path, see ig_full */
+    bags_buffer *decoded, *encoded;
+} ig_state;
+
+/* ---- finding images ---- */
+
+/* The path of a file whose path in the source is given, or of the source itself for "".
+ * Valid until the next call; NULL if out of memory. */
+static const char *ig_full(bags_source *s, const char *path) {
+    ig_state *t = (ig_state *)s->state;
+    size_t size = strlen(s->path);
+    bool inside = *path && strcmp(s->path, ".") != 0;
+    bool slash = inside && size && s->path[size - 1] != '/';
+    if (!*path)
+        return s->path;
+    if (bags_source_reserve(s, &t->full, size + strlen(path) + 1))
+        return NULL;
+    snprintf((char *)t->full->data, t->full->capacity, "%s%s%s", inside ? s->path : "",
+        slash ? "/" : "", path);
+    return (const char *)t->full->data;
+}
+
+/* Name the first five; the others are only counted. */
+static void ig_leave_out(bags_source *s, const char *full, const char *reason) {
+    ig_state *t = (ig_state *)s->state;
+    char *note = ++t->others <= BAGS_LEFT_OUT_NAMES && s->options.note
+                     ? bags_source_format(s, "%s: left out: %s", full, reason)
+                     : NULL;
+    if (note)
+        s->options.note(s->options.user, note);
+}
+
+/* A Bag begins with its first blob, which may be an image. */
+static bool ig_is_of_bag(const char *path) {
+    bool found = bags_import_ends(path, ".partial");
+    for (size_t i = 0; i < FORMAT_SUFFIXES; i++)
+        found = found || bags_import_ends(path, format_suffix(i));
+    return found;
+}
+
+static bags_code ig_add_file(bags_source *s, const char *path, const char *full) {
+    ig_state *t = (ig_state *)s->state;
+    unsigned char head[16];
+    bags_code code = bags_source_open_file(s, full);
+    if (code && s->err->system == ENXIO) {
+        ig_leave_out(s, full, "not a regular file");
+        return BAGS_OK;
+    }
+    size_t size = s->file.size < sizeof head ? (size_t)s->file.size : sizeof head;
+    if (!code)
+        code = bags_read(
+            bags_io_local(), s->file.handle, s->file.path, 0, head, size, s->err);
+    if (code)
+        return code;
+    const char *magic = ig_is_of_bag(path) ? NULL : bags_import_magic(head, size);
+    bool png = magic && !strcmp(magic, "png");
+    if (!png && (!magic || strcmp(magic, "jpeg") != 0)) {
+        ig_leave_out(s, s->where, "neither JPEG nor PNG");
+        return BAGS_OK;
+    }
+    t->images = (ig_image *)bags_source_grow(
+        s, t->images, (size_t)s->length, sizeof *t->images);
+    if (!t->images)
+        return BAGS_ERROR_MEMORY;
+    ig_image image = {path, t->folder ? t->folder : "", 0, png};
+    t->images[s->length++] = image;
+    t->pngs += png;
+    return BAGS_OK;
+}
+
+static bags_code ig_list(bags_source *s, const char *path);
+
+/* A file or a folder, whose path stays valid. */
+static bags_code ig_add(bags_source *s, char *path) {
+    ig_state *t = (ig_state *)s->state;
+    const bags_io *io = bags_io_local();
+    bags_identity about;
+    const char *full = path ? ig_full(s, path) : NULL;
+    if (!full)
+        return BAGS_ERROR_MEMORY;
+    bags_path_kind kind = bags_import_kind(full, NULL);
+    if (kind == BAGS_PATH_FILE)
+        return ig_add_file(s, path, full);
+    if (kind == BAGS_PATH_NONE) {
+        ig_leave_out(s, full, "a dangling link");
+        return BAGS_OK;
+    }
+    if (!t->folder) {
+        t->folders = (char **)bags_source_grow(
+            s, t->folders, t->folder_count, sizeof *t->folders);
+        if (!t->folders)
+            return BAGS_ERROR_MEMORY;
+        t->folders[t->folder_count++] = path;
+        return BAGS_OK;
+    }
+    int error = io->identify(io->user, NULL, full, &about);
+    if (error)
+        return bags_fail_io(io, error, full, "stat", s->err);
+    if (!about.link)
+        return ig_list(s, path);
+    t->links++;
+    return BAGS_OK;
+}
+
+typedef struct ig_listing {
+    bags_source *s;
+    const char *path;
+    bags_code code;
+} ig_listing;
+
+static int ig_add_name(void *user, const char *name) {
+    ig_listing *in = (ig_listing *)user;
+    if (name[0] == '.') {
+        ((ig_state *)in->s->state)->hidden++;
+        return 0;
+    }
+    in->code =
+        ig_add(in->s, *in->path ? bags_source_format(in->s, "%s/%s", in->path, name)
+                                : bags_source_text(in->s, name, strlen(name)));
+    return in->code ? EIO : 0;
+}
+
+/* A folder, or the source itself for "". */
+static bags_code ig_list(bags_source *s, const char *path) {
+    const bags_io *io = bags_io_local();
+    ig_listing in = {s, path, BAGS_OK};
+    const char *full = ig_full(s, path);
+    int error = full ? io->list(io->user, full, ig_add_name, &in) : ENOMEM;
+    if (in.code || !error)
+        return in.code;
+    full = ig_full(s, path); /* again: the names in it have replaced it */
+    return full ? bags_fail_io(io, error, full, "open", s->err) : BAGS_ERROR_MEMORY;
+}
+
+/* By label, then by path. */
+static int ig_compare(const void *a, const void *b) {
+    const ig_image *one = (const ig_image *)a, *two = (const ig_image *)b;
+    int order = strcmp(one->label, two->label);
+    return order ? order : strcmp(one->path, two->path);
+}
+
+static bags_code ig_find(bags_source *s) {
+    ig_state *t = (ig_state *)s->state;
+    bags_code code = ig_list(s, "");
+    for (size_t i = 0; i < t->folder_count && !code; i++) {
+        t->folder = t->folders[i];
+        code = ig_list(s, t->folder);
+    }
+    bags_source_close_file(s);
+    if (code)
+        return code;
+    if (!s->length)
+        return bags_source_fail(s, BAGS_ERROR_MISSING, "contains no JPEG or PNG file");
+    qsort(t->images, (size_t)s->length, sizeof *t->images, ig_compare);
+    return BAGS_OK;
+}
+
+/* ---- the source ---- */
+
+static bags_code ig_choose_type(bags_source *s) {
+    ig_state *t = (ig_state *)s->state;
+    size_t rare = 0;
+    t->type = s->options.image_type ? s->options.image_type : t->pngs ? "png" : "jpeg";
+    if (s->options.image_type || !t->pngs || t->pngs == s->length)
+        return BAGS_OK;
+    while (t->images[rare].png != (2 * t->pngs < s->length))
+        rare++;
+    return bags_source_fail(s, BAGS_ERROR_ARGUMENT,
+        "contains %" PRIu64 " JPEG and %" PRIu64 " PNG files (%s)", s->length - t->pngs,
+        (uint64_t)t->pngs, t->images[rare].path);
+}
+
+/* What only depends on the path of an image: its class, and the worker that imports it. */
+static bags_code ig_share(bags_source *s) {
+    ig_state *t = (ig_state *)s->state;
+    s->shares = (uint64_t *)bags_source_alloc(s, (size_t)s->length, sizeof *s->shares);
+    if (!s->shares)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < s->length; i++) {
+        ig_image *one = &t->images[i];
+        s->shares[i] = format_hash(0, one->path, strlen(one->path));
+        if (i == 0 || strcmp(one[-1].label, one->label) != 0) {
+            s->classes = (const char **)bags_source_grow(
+                s, s->classes, s->class_count, sizeof *s->classes);
+            if (!s->classes)
+                return BAGS_ERROR_MEMORY;
+            s->classes[s->class_count++] = one->label;
+        }
+        one->class_number = s->class_count - 1;
+    }
+    return BAGS_OK;
+}
+
+static bags_code ig_open(bags_source *s) {
+    bags_code code = ig_find(s);
+    if (!code)
+        code = ig_choose_type(s);
+    if (!code)
+        code = ig_share(s);
+    if (code)
+        return code;
+    bags_source_field(s, "image", ((ig_state *)s->state)->type);
+    bags_source_field(s, "label", s->options.class_numbers ? "int(4)" : "utf8");
+    bags_source_field(s, "path", "utf8");
+    return BAGS_OK;
+}
+
+/* Decode a file, and encode it as the type of the field. */
+static bags_code ig_convert(
+    bags_source *s, const char *from, bags_view file, bags_view *out, bags_error *why) {
+    ig_state *t = (ig_state *)s->state;
+    bags_value value;
+    if (bags_source_reserve(s, &t->decoded, 0) ||
+        bags_source_reserve(s, &t->encoded, 0))
+        return BAGS_ERROR_MEMORY;
+    bags_code code =
+        bags_decode(s->options.registry, from, file, t->decoded, &value, why);
+    return code ? code
+                : bags_encode(
+                      s->options.registry, t->type, &value, t->encoded, out, why);
+}
+
+/* Bytes that are not UTF-8 become \xff. */
+static bags_value ig_name(bags_source *s, const char *name) {
+    size_t size = strlen(name), used = 0, valid;
+    char *made = (char *)bags_source_alloc(s, size + 1, 4);
+    for (size_t i = 0; made && i < size; i++) {
+        bool good = bags_utf8_valid(name + i, size - i, &valid);
+        valid = good ? size - i : valid;
+        memcpy(made + used, name + i, valid);
+        used += valid;
+        i += valid;
+        if (!good)
+            used += (size_t)snprintf(made + used, 5, "\\x%02x", (unsigned char)name[i]);
+    }
+    return bags_utf8_sized(made, used);
+}
+
+static void ig_report(bags_source *s, const char *format, ...) BAGI_PRINTF(2, 3);
+
+static void ig_report(bags_source *s, const char *format, ...) {
+    char line[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    s->options.report(s->options.user, line);
+}
+
+static void ig_report_left_out(
+    bags_source *s, uint64_t count, const char *unit, const char *reason) {
+    if (count)
+        ig_report(s, "left out: %" PRIu64 " %s%s (%s)", count, unit,
+            count == 1 ? "" : "s", reason);
+}
+
+/* What was imported, at its end. */
+static void ig_summarize(bags_source *s) {
+    ig_state *t = (ig_state *)s->state;
+    uint64_t good = s->length - t->damaged, pngs = t->pngs - t->damaged_pngs;
+    ig_report(s,
+        "%" PRIu64 " image%s of type %s (%" PRIu64 " JPEG, %" PRIu64 " PNG), %" PRIu64
+        " label%s",
+        good, good == 1 ? "" : "s", t->type, good - pngs, pngs,
+        (uint64_t)s->class_count, s->class_count == 1 ? "" : "s");
+    if (t->converted)
+        ig_report(s, "converted: %" PRIu64 " %s", t->converted,
+            strncmp(t->type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+    if (t->turned)
+        ig_report(s, "turned upright: %" PRIu64 " of them, by their EXIF orientation",
+            t->turned);
+    if (t->to_turn)
+        ig_report(s,
+            "%" PRIu64 " image%s with an EXIF orientation, to be turned by readers "
+            "(bags load --orient)",
+            t->to_turn, t->to_turn == 1 ? "" : "s");
+    if (t->renamed)
+        ig_report(s, "%" PRIu64 " path%s not UTF-8: invalid bytes are written as \\xff",
+            t->renamed, t->renamed == 1 ? " is" : "s are");
+    ig_report_left_out(s, t->damaged, "image", "damaged, or not to be converted");
+    ig_report_left_out(s, t->others, "file", "neither JPEG nor PNG");
+    ig_report_left_out(s, t->hidden, "hidden file", "or directory");
+    ig_report_left_out(s, t->links, "link", "to directories within a class");
+}
+
+/* An image that is damaged or cannot be converted. */
+static bags_code ig_refuse(bags_source *s, bool png, const bags_error *why) {
+    ig_state *t = (ig_state *)s->state;
+    s->damaged = true;
+    if (!s->options.skip_damaged)
+        return bags_source_fail(s, why->code, "%s", why->message);
+    t->damaged++;
+    t->damaged_pngs += png;
+    char *note = bags_source_format(s, "%s: left out: %s", s->where, why->message);
+    if (note && s->options.note)
+        s->options.note(s->options.user, note);
+    return BAGS_OK;
+}
+
+static bags_code ig_read(bags_source *s, uint64_t index) {
+    ig_state *t = (ig_state *)s->state;
+    bags_view file = {NULL, 0};
+    bags_error why;
+    if (s->ended && s->options.report)
+        ig_summarize(s);
+    if (s->ended)
+        return BAGS_OK;
+    const ig_image *image = &t->images[index];
+    const char *full = ig_full(s, image->path);
+    bags_code code = full ? bags_source_open_file(s, full) : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bags_source_copy(s, 0, s->file.size, &file);
+    if (code)
+        return code;
+    const char *kind = image->png ? "png" : "jpeg";
+    const char *magic = bags_import_magic(file.data, file.size);
+    if (!magic || strcmp(magic, kind) != 0)
+        return bags_source_fail(s, BAGS_ERROR_VALUE, "changed since it was found");
+    bool fits = !strcmp(t->type, "bytes") || image->png == !strncmp(t->type, "png", 3);
+    bags_view blob = file;
+    code = fits ? bags_image_check(file, &why) : ig_convert(s, kind, file, &blob, &why);
+    if (code == BAGS_ERROR_MEMORY)
+        return bags_source_no_memory(s);
+    if (code)
+        return ig_refuse(s, image->png, &why);
+    bool upright = bags_image_orientation(file) == 1;
+    t->converted += !fits;
+    t->turned += !fits && !upright;
+    t->to_turn += fits && !upright;
+    s->values[0] = bags_blob(blob.data, blob.size);
+    s->values[1] = s->options.class_numbers ? bags_uint(image->class_number)
+                                            : ig_name(s, image->label);
+    s->values[2] = ig_name(s, image->path);
+    t->renamed += s->values[2].size > strlen(image->path);
+    return BAGS_OK;
+}
+
+/* What a directory tree contains is found by listing all of it. */
+static bool ig_detect(const char *path) {
+    (void)path;
+    return false;
+}
+
+const bags_importer bags_import_images = {
+    "images", ig_detect, sizeof(ig_state), ig_open, ig_read, NULL};
