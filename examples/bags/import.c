@@ -11,7 +11,8 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The importers of this build, in the order in which they are tried. */
+/* The importers of this build, in the order in which they are tried. Those without #ifdef
+ * need no library. */
 static const struct built {
     const char *name, *symbol;
     const bags_importer *importer;    /* NULL: in a module, with this symbol, */
@@ -23,15 +24,11 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_ZARR
     {"zarr", LINKED(bags_import_zarr), bags_import_is_zarr},
 #endif
-#ifdef BAGS_WITH_IMPORT_BENZINA
     {"benzina", NULL, &bags_import_benzina, NULL},
-#endif
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     {"webdataset", LINKED(bags_import_webdataset), bags_import_is_webdataset},
 #endif
-#ifdef BAGS_WITH_IMPORT_TFRECORD
     {"tfrecord", NULL, &bags_import_tfrecord, NULL},
-#endif
 #ifdef BAGS_WITH_IMPORT_MDS
     {"mds", LINKED(bags_import_mds), bags_import_is_mds},
 #endif
@@ -47,23 +44,13 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", LINKED(bags_import_csv), bags_import_is_csv},
 #endif
-#ifdef BAGS_WITH_IMPORT_MEGATRON
     {"megatron", NULL, &bags_import_megatron, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_TOKENS
     {"tokens", NULL, &bags_import_tokens, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_FOLDER
     {"npy", NULL, &bags_import_npy, NULL},
     {"video", NULL, &bags_import_video, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_IMAGES
     {"images", NULL, &bags_import_images, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_DUCKDB
     {"parquet", NULL, &bags_import_parquet, NULL},
     {"sql", NULL, &bags_import_sql, NULL},
-#endif
     {NULL, NULL, NULL, NULL},
 };
 
@@ -137,7 +124,6 @@ static const char *importers_names(void) {
     names.size = 0;
     for (size_t i = 0; importers[i].name; i++)
         text_format(&names, "%s%s", i ? " " : "", importers[i].name);
-    text_puts(&names, importers[0].name ? "" : "none; see formats/import/");
     return text_string(&names);
 }
 
@@ -191,6 +177,24 @@ static const bags_importer *importer_find(const char *path) {
 
 /* ---- fields ---- */
 
+/* The words of --fields and --type: NAME=VALUE, or NAME alone, of which value is NULL. */
+typedef struct pair {
+    char *name, *value;
+} pair;
+
+static pair *fields_given, *types_given;
+static size_t fields_given_count, types_given_count;
+
+static pair *split(const char *words, size_t *length) {
+    char *at = words ? string_format("%s", words) : NULL;
+    pair one, *pairs = NULL;
+    while (list_next(&at, &one.name, &one.value)) {
+        pairs = (pair *)grow(pairs, *length, sizeof *pairs);
+        pairs[(*length)++] = one;
+    }
+    return pairs;
+}
+
 /* A field of the dataset. */
 typedef struct plan {
     size_t from; /* the field's number in the source */
@@ -218,8 +222,14 @@ static size_t find_source(const char *word) {
     return i;
 }
 
-/* A field of --fields, which may be renamed; no name and no field may come twice. */
 static void add_plan(size_t field, const char *name) {
+    plan one = {field, name, source->fields[field].type, false, false, false};
+    plans = (plan *)grow(plans, count, sizeof *plans);
+    plans[count++] = one;
+}
+
+/* A field of --fields, which may be renamed; no name and no field may come twice. */
+static void add_given(size_t field, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(plans[i].name, name))
             usage("--fields: fields \"%s\" and \"%s\" would both be named "
@@ -228,30 +238,18 @@ static void add_plan(size_t field, const char *name) {
         if (plans[i].from == field)
             usage("--fields: duplicate field \"%s\"", source->fields[field].name);
     }
-    plans = (plan *)grow(plans, count, sizeof *plans);
-    plans[count].from = field;
-    plans[count].name = name;
-    plans[count].type = source->fields[field].type;
-    plans[count++].convert = false;
+    add_plan(field, name);
 }
 
 /* --fields, or else all. */
 static void select_fields(void) {
-    static char *words; /* new names point into it */
-    words = fields_words ? string_format("%s", fields_words) : NULL;
-    char *at = words, *name, *renamed;
-    while (list_next(&at, &name, &renamed)) {
-        size_t field = find_source(name);
-        add_plan(field, renamed ? renamed : source->fields[field].name);
+    for (size_t i = 0; i < fields_given_count; i++) {
+        size_t field = find_source(fields_given[i].name);
+        const char *renamed = fields_given[i].value;
+        add_given(field, renamed ? renamed : source->fields[field].name);
     }
-    if (fields_words)
-        return;
-    plans = (plan *)allocate(source->count, sizeof *plans);
-    for (count = 0; count < source->count; count++) {
-        plans[count].from = count;
-        plans[count].name = source->fields[count].name;
-        plans[count].type = source->fields[count].type;
-    }
+    for (size_t i = 0; i < source->count && !fields_words; i++)
+        add_plan(i, source->fields[i].name);
 }
 
 /* True of the field whose type the importer itself makes. */
@@ -261,12 +259,8 @@ static bool is_image(size_t field) {
 
 /* --type: by its name in the dataset, or else in the source. */
 static void override_types(void) {
-    static char *words; /* types point into it */
-    words = types_words ? string_format("%s", types_words) : NULL;
-    char *at = words, *name, *type;
-    while (list_next(&at, &name, &type)) {
-        if (!type)
-            usage("--type: \"%s\" is not FIELD=TYPE", name);
+    for (size_t k = 0; k < types_given_count; k++) {
+        const char *name = types_given[k].name, *type = types_given[k].value;
         size_t i = 0;
         while (i < count && strcmp(plans[i].name, name))
             i++;
@@ -326,41 +320,26 @@ static bool is_meant(const char *word, const char *field) {
     return same;
 }
 
-/* What --type makes of a field; see override_types. */
-static bags_source_want what_is_wanted(void *user, const char *field) {
-    char *renames = string_format("%s", fields_words ? fields_words : "");
-    char *types = string_format("%s", types_words ? types_words : ""), *at = renames;
-    char *word, *other;
-    const char *name = field;
-    bags_source_want want = BAGS_WANT_NOTHING;
-    (void)user;
-    while (list_next(&at, &word, &other))
-        if (other && is_meant(word, field))
-            name = other;
-    for (at = types; list_next(&at, &word, &other);) {
-        if (!other || (strcmp(word, name) && !is_meant(word, field)))
-            continue;
-        type_class kind = type_kind(other);
-        want = kind == TYPE_NUMBER || type_dtype(other) ? BAGS_WANT_NUMBER
-               : kind == TYPE_ARRAY                     ? BAGS_WANT_NOTHING
-                                                        : BAGS_WANT_TEXT;
-    }
-    free(renames);
-    free(types);
-    return want;
+/* The type that --type states for a field of the source, or NULL; see override_types. */
+static const char *find_type(const char *field) {
+    const char *name = field, *found = NULL;
+    for (size_t i = 0; i < fields_given_count; i++)
+        if (fields_given[i].value && is_meant(fields_given[i].name, field))
+            name = fields_given[i].value;
+    for (size_t i = 0; i < types_given_count; i++)
+        if (!strcmp(types_given[i].name, name) || is_meant(types_given[i].name, field))
+            found = types_given[i].value;
+    return found;
 }
 
-/* The type that --type states for the field image, or NULL. */
-static const char *find_image_type(void) {
-    static char *words;
-    words = string_format("%s", types_words ? types_words : "");
-    char *at = words, *name, *type;
-    const char *found = NULL;
-    while (list_next(&at, &name, &type)) {
-        if (type && !strcmp(name, "image"))
-            found = type;
-    }
-    return found;
+static bags_source_want what_is_wanted(void *user, const char *field) {
+    const char *type = find_type(field);
+    (void)user;
+    if (!type)
+        return BAGS_WANT_NOTHING;
+    if (type_kind(type) == TYPE_NUMBER || type_dtype(type))
+        return BAGS_WANT_NUMBER;
+    return type_kind(type) == TYPE_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
 }
 
 /* Which types there are is known before the files are found. */
@@ -858,7 +837,12 @@ static int run(char **operands) {
     options_exclude("separator|document", NULL);
     if (!dry_run && !operands[1])
         usage("expected SRC DST");
-    image_type = find_image_type();
+    fields_given = split(fields_words, &fields_given_count);
+    types_given = split(types_words, &types_given_count);
+    for (size_t i = 0; i < types_given_count; i++)
+        if (!types_given[i].value)
+            usage("--type: \"%s\" is not FIELD=TYPE", types_given[i].name);
+    image_type = find_type("image");
     return import(operands);
 }
 

@@ -151,7 +151,6 @@ static void select_each(const bags_reader *const *readers) {
 
 /* What the loader needs of the formats that were linked. */
 static void link_images(void) {
-#ifdef BAGS_WITH_RESAMPLE
     static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
     images.jpeg_probe = bags_jpeg_probe;
@@ -162,7 +161,6 @@ static void link_images(void) {
     images.png_decode = bags_png_decode;
 #endif
     loading.images = &images;
-#endif
 }
 
 static bool is_image(const bags_reader *reader, const char *name) {
@@ -177,9 +175,6 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
     link_images();
-    if (!loading.images)
-        fail(BAGS_ERROR_TYPE,
-            "--crop is not in this build of bags; formats/load/resample.c has it");
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
     field->orient = orient;

@@ -5,7 +5,7 @@
  */
 #include "command.h"
 
-#include "../../formats/formats.h"
+#include "formats.h"
 #include "modules.h"
 
 #include <errno.h>

@@ -20,8 +20,9 @@
  */
 #include "import.h"
 
-#include "../codecs.h"
-#include "../private.h"
+#include "codecs.h"
+#include "files.h"
+#include "text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -671,6 +671,10 @@ def a_dry_run_of_images_writes_nothing():
     refuse(*words, '--classes', 'more.txt', code=2)
     run('import', 'd', 'out', '--from', 'images', '--fields', 'image=photo,label')
     assert read('out')['spec'] == {'photo': 'jpeg', 'label': 'utf8'}
+    for given in 'photo', 'image':
+        run('import', 'd', given, '--from', 'images', '--fields', 'image=photo', '--type',
+            f'{given}=bytes')
+        assert read(given)['spec'] == {'photo': 'bytes'}
     for option in ['--classes=x', '--skip-damaged', '--max-pixels=1']:
         refuse('import', 'd/b/*.npy', 'x', '--from', 'npy', option, code=2,
                says=(option.split('=')[0], '--from images'))
