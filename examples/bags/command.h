@@ -17,7 +17,8 @@
  *     parse.c       JSON as values
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
- *     types.c       what is known about each type; the codecs, linked or in modules
+ *     codecs.c      the codecs, linked or in modules; what images and videos state
+ *     types.c       what is known about each type
  *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
  *     storage.c     where paths are: local files, URLs, archives
@@ -476,8 +477,6 @@ bool type_is_compressed(const char *type);
 /* The type by which a version reads the values of a type, which may be the same; NULL
  * if it reads none. Free it. Images and video keep their bytes, other values do not. */
 char *type_for_python(const char *type, size_t version);
-/* False if the type's codec does not accept its arguments; `failure` states why. */
-bool type_is_valid(const char *type);
 /* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
 bags_dtype type_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as
@@ -485,12 +484,16 @@ bags_dtype type_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-/* As the format has it, such as array(float32) for float32. Free it. */
-char *type_complete(const char *type);
 /* How types inside others are written, for an invalid type; or "". */
 const char *type_hint(const char *type);
 void types_help(text *out);
 
+/* ---- codecs.c ---- */
+
+/* False if the type's codec does not accept its arguments; `failure` states why. */
+bool type_is_valid(const char *type);
+/* As the format has it, such as array(float32) for float32. Free it. */
+char *type_complete(const char *type);
 /* Images with more pixels are not decoded. */
 extern option_number max_pixels;
 #define OPTION_MAX_PIXELS                                                              \
@@ -649,7 +652,7 @@ uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
 /* Write all that are missing: "000002, 000004 to 000006". False if none is. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
 
-/* ---- compact.c: blobs that no datapoint refers to ---- */
+/* ---- compact.c: derived datasets, and blobs that no datapoint refers to ---- */
 
 /* The options --compact and --whole of what passes a dataset on. */
 extern bool write_compact, write_whole;
@@ -664,6 +667,11 @@ extern bool write_compact, write_whole;
 
 /* If the failure is that there are such blobs, append both options. */
 void compact_hint(void);
+/* Derive a dataset, with the registry, progress and interruptions of the command. */
+bags_code dataset_derive(char *title, const char *from, const char *to,
+    bags_derive_options *how, bags_derive_report *report);
+/* True if all shards have checksums. */
+bool dataset_has_checksums(const bags_reader *reader);
 /* Write what the datapoints of a dataset refer to, to a new local directory. */
 void dataset_compact(
     const char *from, const char *to, bool no_sync, bags_derive_report *report);

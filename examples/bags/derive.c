@@ -55,14 +55,9 @@ static bool checksums;   /* all have them */
 
 /* Open a dataset that datapoints or fields come from. */
 static bags_reader *open_from(const char *path) {
-    bags_info about;
-    size_t shards;
     bags_reader *opened = dataset_open(path, registry_get());
-    if (copying) {
-        must(bags_reader_info(opened, &about, NULL, &failure));
-        (void)bags_reader_shards(opened, &shards);
-        checksums = checksums && about.checksums == shards;
-    }
+    if (copying)
+        checksums = checksums && dataset_has_checksums(opened);
     return opened;
 }
 
@@ -260,26 +255,18 @@ static void choose_copy(void) {
     given.copy = &writing;
 }
 
-static bool show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    progress_show("derive", "datapoints", done, total, done);
-    return !interrupt_pending();
-}
-
 /* Derive the dataset at `path`. */
 static bags_derive_report derive(
     const char *path, const uint64_t *numbers, size_t count) {
+    static char title[] = "derive";
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
     given.shard_start = shard_start.value;
     given.shard_stop = shard_stop.value;
-    given.progress = show_progress;
     interrupt_leaves(
         "nothing is complete; remove what is left", "start again with", NULL);
-    interrupt_defer();
-    bags_code code = bags_derive(from, path, &given, &made, &failure);
-    progress_end();
+    bags_code code = dataset_derive(title, from, path, &given, &made);
     if (made.copy)
         failure_suffix(": use --copy");
     must(code);
@@ -531,7 +518,6 @@ static int run(char **operands) {
     path_must_be_outside(to);
     interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
-    given.registry = registry_blobs();
     on_failure = explain_failure;
     choose_fields(to);
     choose_copy();
