@@ -141,7 +141,9 @@ static const bags_importer *importer_open(const struct built *importer) {
 }
 
 static bool importer_accepts(const struct built *importer, const char *path) {
-    return importer->detect ? importer->detect(path) : importer->importer->detect(path);
+    bool (*detect)(const char *path) =
+        importer->detect ? importer->detect : importer->importer->detect;
+    return detect && detect(path);
 }
 
 /* Each importer checks the path; two that accept it need --from. A path that none
@@ -342,6 +344,8 @@ static bags_source_want what_is_wanted(void *user, const char *field) {
     return type_kind(type) == TYPE_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
 }
 
+/* ---- images ---- */
+
 /* Which types there are is known before the files are found. */
 static void check_image_type(void) {
     bags_type parsed;
@@ -355,7 +359,33 @@ static void check_image_type(void) {
         usage("--type: %s", failure.message);
 }
 
-/* ---- classes of images ---- */
+static void show_note(void *user, const char *message) {
+    (void)user;
+    note("%s", message);
+}
+
+/* Images are turned upright, and palettes expanded, if they are converted: a JPEG of
+ * indices would be no image. */
+static void prepare_images(bags_source_options *how) {
+    check_image_type();
+    registry_orient();
+    registry_expand_palettes(true);
+    how->image_type = image_type;
+    how->registry = registry_get();
+    how->class_numbers = classes_path != NULL;
+    how->skip_damaged = skip_damaged;
+    how->note = show_note;
+}
+
+ENDS static void fail_open(void) {
+    const char *field = !strcmp(failed_command, "images") ? "" : "image=";
+    if (images && failure.code == BAGS_ERROR_ARGUMENT)
+        failure_suffix(
+            "; choose --type %sjpeg or --type %spng, which convert, or --type "
+            "%sbytes, which readers do not decode",
+            field, field, field);
+    die();
+}
 
 static const char **classes; /* the lines of --classes */
 static size_t classes_count;
@@ -369,8 +399,8 @@ static void write_classes(void) {
     if (path_exists(classes_path))
         return;
     partial = string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
-    for (size_t i = 0; i < source->class_count; i++)
-        text_format(&lines, "%s\n", source->classes[i]);
+    for (size_t i = 0; i < source->images->class_count; i++)
+        text_format(&lines, "%s\n", source->images->classes[i]);
     file_write(partial, lines.buffer.data, lines.size);
     if (publish_file(partial, classes_path) && !path_exists(classes_path))
         fail_system(errno, classes_path, "create");
@@ -379,8 +409,8 @@ static void write_classes(void) {
 static void read_classes(void) {
     static bags_buffer file; /* the names stay in it */
     if (dry_run && !path_exists(classes_path)) {
-        classes = source->classes;
-        classes_count = source->class_count;
+        classes = source->images->classes;
+        classes_count = source->images->class_count;
         return;
     }
     write_classes();
@@ -406,6 +436,36 @@ static uint64_t find_class(const char *name) {
         if (!strcmp(classes[at], name))
             return at;
     fail(BAGS_ERROR_VALUE, "%s: no line \"%s\"", classes_path, name);
+}
+
+static void print_left_out(uint64_t number, const char *unit, const char *reason) {
+    if (number)
+        print("%s: left out: %s (%s)\n", source_name, counted(number, unit), reason);
+}
+
+static void print_images(const bags_images *about) {
+    print("%s: %s of type %s (%ju JPEG, %ju PNG), %s\n", source_name,
+        counted(about->jpegs + about->pngs, "image"), about->type,
+        (uintmax_t)about->jpegs, (uintmax_t)about->pngs,
+        counted(about->class_count, "label"));
+    if (about->converted)
+        print("%s: converted: %ju %s\n", source_name, (uintmax_t)about->converted,
+            strncmp(about->type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+    if (about->turned)
+        print("%s: turned upright: %ju of them, by their EXIF orientation\n",
+            source_name, (uintmax_t)about->turned);
+    if (about->to_turn)
+        print("%s: %s with an EXIF orientation, to be turned by readers "
+              "(bags load --orient)\n",
+            source_name, counted(about->to_turn, "image"));
+    if (about->renamed)
+        print("%s: %ju path%s not UTF-8: invalid bytes are written as \\xff\n",
+            source_name, (uintmax_t)about->renamed,
+            about->renamed == 1 ? " is" : "s are");
+    print_left_out(about->damaged, "image", "damaged, or not to be converted");
+    print_left_out(about->others, "file", "neither JPEG nor PNG");
+    print_left_out(about->hidden, "hidden file", "or directory");
+    print_left_out(about->links, "link", "to directories within a class");
 }
 
 /* ---- values ---- */
@@ -581,7 +641,7 @@ static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
 static bags_value value_of(const bags_entry *entry, size_t item, const plan *to) {
     bags_value value = entry->values[item];
     if (classes_path && !strcmp(source->fields[to->from].name, "label"))
-        value = bags_uint(find_class(source->classes[value.uint]));
+        value = bags_uint(find_class(source->images->classes[value.uint]));
     in_plan = to;
     if (to->convert && !to->gather)
         value = convert(to, &value);
@@ -730,16 +790,6 @@ static void show_opening(void *user, uint64_t bytes) {
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
 }
 
-static void show_note(void *user, const char *message) {
-    (void)user;
-    note("%s", message);
-}
-
-static void show_report(void *user, const char *line) {
-    (void)user;
-    print("%s: %s\n", source_name, line);
-}
-
 /* What the source contains that no field has. */
 static void note_left_out(void) {
     static text line;
@@ -767,30 +817,6 @@ static void check_options(const bags_importer *importer) {
     if (of_images && !images)
         usage("--%s: only of images; pass --from images (this is %s)", of_images,
             importer->name);
-}
-
-/* Images are turned upright, and palettes expanded, if they are converted: a JPEG of
- * indices would be no image. */
-static void prepare_images(bags_source_options *how) {
-    check_image_type();
-    registry_orient();
-    registry_expand_palettes(true);
-    how->image_type = image_type;
-    how->registry = registry_get();
-    how->class_numbers = classes_path != NULL;
-    how->skip_damaged = skip_damaged;
-    how->note = show_note;
-    how->report = show_report;
-}
-
-ENDS static void fail_open(void) {
-    const char *field = !strcmp(failed_command, "images") ? "" : "image=";
-    if (images && failure.code == BAGS_ERROR_ARGUMENT)
-        failure_suffix(
-            "; choose --type %sjpeg or --type %spng, which convert, or --type "
-            "%sbytes, which readers do not decode",
-            field, field, field);
-    die();
 }
 
 static int import(char **operands) {
@@ -826,6 +852,8 @@ static int import(char **operands) {
     } else {
         sink_open(operands[1], source_name, fields, count, false);
         put_all();
+        if (images)
+            print_images(source->images);
         sink_finish();
     }
     bags_source_close(source);

@@ -8,7 +8,7 @@
  *
  *     image   the type of the options, or else jpeg or png, which all files are
  *     label   utf8: the folder in the source that contains the file; "" for the source
- *             itself. With class_numbers int(4): its number in source->classes
+ *             itself. With class_numbers int(4): its number in source->images->classes
  *     path    utf8: the path in the source, with "/"
  *
  * Bytes of names that are not UTF-8 become \xff. Links to files, and those in the source to
@@ -26,7 +26,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,18 +38,12 @@ typedef struct ig_image {
 } ig_image;
 
 typedef struct ig_state {
-    const char *type;
+    bags_images about;
     ig_image *images;
-    size_t pngs;
     char **folders; /* in the source */
     size_t folder_count;
-    const char *folder;             /* that is listed; NULL: the source itself */
-    uint64_t others, hidden, links; /* left out */
-    uint64_t damaged, damaged_pngs; /* left out as well */
-    uint64_t converted, turned;     /* upright, by an EXIF orientation other than 1 */
-    uint64_t to_turn;               /* kept as they are, with such an orientation */
-    uint64_t renamed;               /* paths that are not UTF-8 */
-    bags_buffer *full;              /* a path, see ig_full */
+    const char *folder; /* that is listed; "" for the source itself */
+    bags_buffer *full;  /* a path, see ig_full */
     bags_buffer *decoded, *encoded;
 } ig_state;
 
@@ -72,14 +65,17 @@ static const char *ig_full(bags_source *s, const char *path) {
     return (const char *)t->full->data;
 }
 
-/* Name the first five; the others are only counted. */
-static void ig_leave_out(bags_source *s, const char *full, const char *reason) {
-    ig_state *t = (ig_state *)s->state;
-    char *note = ++t->others <= BAGS_LEFT_OUT_NAMES && s->options.note
-                     ? bags_source_format(s, "%s: left out: %s", full, reason)
-                     : NULL;
-    if (note)
+static void ig_note(bags_source *s, const char *full, const char *reason) {
+    char *note = bags_source_format(s, "%s: left out: %s", full, reason);
+    if (note && s->options.note)
         s->options.note(s->options.user, note);
+}
+
+/* Name the first five; the others are only counted. */
+static bags_code ig_leave_out(bags_source *s, const char *full, const char *reason) {
+    if (((ig_state *)s->state)->about.others++ < BAGS_LEFT_OUT_NAMES)
+        ig_note(s, full, reason);
+    return BAGS_OK;
 }
 
 /* A Bag begins with its first blob, which may be an image. */
@@ -94,10 +90,8 @@ static bags_code ig_add_file(bags_source *s, const char *path, const char *full)
     ig_state *t = (ig_state *)s->state;
     unsigned char head[16];
     bags_code code = bags_source_open_file(s, full);
-    if (code && s->err->system == ENXIO) {
-        ig_leave_out(s, full, "not a regular file");
-        return BAGS_OK;
-    }
+    if (code && s->err->system == ENXIO)
+        return ig_leave_out(s, full, "not a regular file");
     size_t size = s->file.size < sizeof head ? (size_t)s->file.size : sizeof head;
     if (!code)
         code = bags_read(
@@ -106,17 +100,15 @@ static bags_code ig_add_file(bags_source *s, const char *path, const char *full)
         return code;
     const char *magic = ig_is_of_bag(path) ? NULL : bags_import_magic(head, size);
     bool png = magic && !strcmp(magic, "png");
-    if (!png && (!magic || strcmp(magic, "jpeg") != 0)) {
-        ig_leave_out(s, s->where, "neither JPEG nor PNG");
-        return BAGS_OK;
-    }
-    t->images = (ig_image *)bags_source_grow(
-        s, t->images, (size_t)s->length, sizeof *t->images);
+    if (!png && (!magic || strcmp(magic, "jpeg") != 0))
+        return ig_leave_out(s, full, "neither JPEG nor PNG");
+    ig_image image = {path, t->folder, 0, png};
+    t->images =
+        (ig_image *)bags_source_grow(s, t->images, (size_t)s->length, sizeof image);
     if (!t->images)
         return BAGS_ERROR_MEMORY;
-    ig_image image = {path, t->folder ? t->folder : "", 0, png};
     t->images[s->length++] = image;
-    t->pngs += png;
+    *(png ? &t->about.pngs : &t->about.jpegs) += 1;
     return BAGS_OK;
 }
 
@@ -133,24 +125,22 @@ static bags_code ig_add(bags_source *s, char *path) {
     bags_path_kind kind = bags_import_kind(full, NULL);
     if (kind == BAGS_PATH_FILE)
         return ig_add_file(s, path, full);
-    if (kind == BAGS_PATH_NONE) {
-        ig_leave_out(s, full, "a dangling link");
-        return BAGS_OK;
-    }
-    if (!t->folder) {
-        t->folders = (char **)bags_source_grow(
-            s, t->folders, t->folder_count, sizeof *t->folders);
-        if (!t->folders)
-            return BAGS_ERROR_MEMORY;
-        t->folders[t->folder_count++] = path;
-        return BAGS_OK;
-    }
+    if (kind == BAGS_PATH_NONE)
+        return ig_leave_out(s, full, "a dangling link");
     int error = io->identify(io->user, NULL, full, &about);
     if (error)
         return bags_fail_io(io, error, full, "stat", s->err);
-    if (!about.link)
+    if (*t->folder && !about.link)
         return ig_list(s, path);
-    t->links++;
+    if (*t->folder) {
+        t->about.links++;
+        return BAGS_OK;
+    }
+    t->folders =
+        (char **)bags_source_grow(s, t->folders, t->folder_count, sizeof *t->folders);
+    if (!t->folders)
+        return BAGS_ERROR_MEMORY;
+    t->folders[t->folder_count++] = path;
     return BAGS_OK;
 }
 
@@ -163,12 +153,11 @@ typedef struct ig_listing {
 static int ig_add_name(void *user, const char *name) {
     ig_listing *in = (ig_listing *)user;
     if (name[0] == '.') {
-        ((ig_state *)in->s->state)->hidden++;
+        ((ig_state *)in->s->state)->about.hidden++;
         return 0;
     }
-    in->code =
-        ig_add(in->s, *in->path ? bags_source_format(in->s, "%s/%s", in->path, name)
-                                : bags_source_text(in->s, name, strlen(name)));
+    in->code = ig_add(in->s,
+        bags_source_format(in->s, "%s%s%s", in->path, *in->path ? "/" : "", name));
     return in->code ? EIO : 0;
 }
 
@@ -193,6 +182,7 @@ static int ig_compare(const void *a, const void *b) {
 
 static bags_code ig_find(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
+    t->folder = "";
     bags_code code = ig_list(s, "");
     for (size_t i = 0; i < t->folder_count && !code; i++) {
         t->folder = t->folders[i];
@@ -211,36 +201,38 @@ static bags_code ig_find(bags_source *s) {
 
 static bags_code ig_choose_type(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
+    uint64_t jpegs = t->about.jpegs, pngs = t->about.pngs;
     size_t rare = 0;
-    t->type = s->options.image_type ? s->options.image_type : t->pngs ? "png" : "jpeg";
-    if (s->options.image_type || !t->pngs || t->pngs == s->length)
+    t->about.type = s->options.image_type ? s->options.image_type
+                    : pngs                ? "png"
+                                          : "jpeg";
+    if (s->options.image_type || !pngs || !jpegs)
         return BAGS_OK;
-    while (t->images[rare].png != (2 * t->pngs < s->length))
+    while (t->images[rare].png != (pngs < jpegs))
         rare++;
     return bags_source_fail(s, BAGS_ERROR_ARGUMENT,
-        "contains %" PRIu64 " JPEG and %" PRIu64 " PNG files (%s)", s->length - t->pngs,
-        (uint64_t)t->pngs, t->images[rare].path);
+        "contains %" PRIu64 " JPEG and %" PRIu64 " PNG files (%s)", jpegs, pngs,
+        t->images[rare].path);
 }
 
 /* What only depends on the path of an image: its class, and the worker that imports it. */
 static bags_code ig_share(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
+    bags_images *about = &t->about;
     s->shares = (uint64_t *)bags_source_alloc(s, (size_t)s->length, sizeof *s->shares);
-    if (!s->shares)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < s->length; i++) {
+    for (size_t i = 0; i < s->length && s->shares; i++) {
         ig_image *one = &t->images[i];
         s->shares[i] = format_hash(0, one->path, strlen(one->path));
         if (i == 0 || strcmp(one[-1].label, one->label) != 0) {
-            s->classes = (const char **)bags_source_grow(
-                s, s->classes, s->class_count, sizeof *s->classes);
-            if (!s->classes)
+            about->classes = (const char **)bags_source_grow(
+                s, about->classes, about->class_count, sizeof *about->classes);
+            if (!about->classes)
                 return BAGS_ERROR_MEMORY;
-            s->classes[s->class_count++] = one->label;
+            about->classes[about->class_count++] = one->label;
         }
-        one->class_number = s->class_count - 1;
+        one->class_number = about->class_count - 1;
     }
-    return BAGS_OK;
+    return s->shares ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static bags_code ig_open(bags_source *s) {
@@ -251,7 +243,8 @@ static bags_code ig_open(bags_source *s) {
         code = ig_share(s);
     if (code)
         return code;
-    bags_source_field(s, "image", ((ig_state *)s->state)->type);
+    s->images = &((ig_state *)s->state)->about;
+    bags_source_field(s, "image", s->images->type);
     bags_source_field(s, "label", s->options.class_numbers ? "int(4)" : "utf8");
     bags_source_field(s, "path", "utf8");
     return BAGS_OK;
@@ -269,7 +262,7 @@ static bags_code ig_convert(
         bags_decode(s->options.registry, from, file, t->decoded, &value, why);
     return code ? code
                 : bags_encode(
-                      s->options.registry, t->type, &value, t->encoded, out, why);
+                      s->options.registry, t->about.type, &value, t->encoded, out, why);
 }
 
 /* Bytes that are not UTF-8 become \xff. */
@@ -288,64 +281,15 @@ static bags_value ig_name(bags_source *s, const char *name) {
     return bags_utf8_sized(made, used);
 }
 
-static void ig_report(bags_source *s, const char *format, ...) BAGI_PRINTF(2, 3);
-
-static void ig_report(bags_source *s, const char *format, ...) {
-    char line[400];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    s->options.report(s->options.user, line);
-}
-
-static void ig_report_left_out(
-    bags_source *s, uint64_t count, const char *unit, const char *reason) {
-    if (count)
-        ig_report(s, "left out: %" PRIu64 " %s%s (%s)", count, unit,
-            count == 1 ? "" : "s", reason);
-}
-
-/* What was imported, at its end. */
-static void ig_summarize(bags_source *s) {
-    ig_state *t = (ig_state *)s->state;
-    uint64_t good = s->length - t->damaged, pngs = t->pngs - t->damaged_pngs;
-    ig_report(s,
-        "%" PRIu64 " image%s of type %s (%" PRIu64 " JPEG, %" PRIu64 " PNG), %" PRIu64
-        " label%s",
-        good, good == 1 ? "" : "s", t->type, good - pngs, pngs,
-        (uint64_t)s->class_count, s->class_count == 1 ? "" : "s");
-    if (t->converted)
-        ig_report(s, "converted: %" PRIu64 " %s", t->converted,
-            strncmp(t->type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
-    if (t->turned)
-        ig_report(s, "turned upright: %" PRIu64 " of them, by their EXIF orientation",
-            t->turned);
-    if (t->to_turn)
-        ig_report(s,
-            "%" PRIu64 " image%s with an EXIF orientation, to be turned by readers "
-            "(bags load --orient)",
-            t->to_turn, t->to_turn == 1 ? "" : "s");
-    if (t->renamed)
-        ig_report(s, "%" PRIu64 " path%s not UTF-8: invalid bytes are written as \\xff",
-            t->renamed, t->renamed == 1 ? " is" : "s are");
-    ig_report_left_out(s, t->damaged, "image", "damaged, or not to be converted");
-    ig_report_left_out(s, t->others, "file", "neither JPEG nor PNG");
-    ig_report_left_out(s, t->hidden, "hidden file", "or directory");
-    ig_report_left_out(s, t->links, "link", "to directories within a class");
-}
-
 /* An image that is damaged or cannot be converted. */
 static bags_code ig_refuse(bags_source *s, bool png, const bags_error *why) {
-    ig_state *t = (ig_state *)s->state;
+    bags_images *about = &((ig_state *)s->state)->about;
     s->damaged = true;
     if (!s->options.skip_damaged)
         return bags_source_fail(s, why->code, "%s", why->message);
-    t->damaged++;
-    t->damaged_pngs += png;
-    char *note = bags_source_format(s, "%s: left out: %s", s->where, why->message);
-    if (note && s->options.note)
-        s->options.note(s->options.user, note);
+    about->damaged++;
+    *(png ? &about->pngs : &about->jpegs) -= 1;
+    ig_note(s, s->where, why->message);
     return BAGS_OK;
 }
 
@@ -353,8 +297,6 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     ig_state *t = (ig_state *)s->state;
     bags_view file = {NULL, 0};
     bags_error why;
-    if (s->ended && s->options.report)
-        ig_summarize(s);
     if (s->ended)
         return BAGS_OK;
     const ig_image *image = &t->images[index];
@@ -364,11 +306,11 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
         code = bags_source_copy(s, 0, s->file.size, &file);
     if (code)
         return code;
-    const char *kind = image->png ? "png" : "jpeg";
+    const char *kind = image->png ? "png" : "jpeg", *type = t->about.type;
     const char *magic = bags_import_magic(file.data, file.size);
     if (!magic || strcmp(magic, kind) != 0)
         return bags_source_fail(s, BAGS_ERROR_VALUE, "changed since it was found");
-    bool fits = !strcmp(t->type, "bytes") || image->png == !strncmp(t->type, "png", 3);
+    bool fits = !strcmp(type, "bytes") || image->png == !strncmp(type, "png", 3);
     bags_view blob = file;
     code = fits ? bags_image_check(file, &why) : ig_convert(s, kind, file, &blob, &why);
     if (code == BAGS_ERROR_MEMORY)
@@ -376,22 +318,17 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     if (code)
         return ig_refuse(s, image->png, &why);
     bool upright = bags_image_orientation(file) == 1;
-    t->converted += !fits;
-    t->turned += !fits && !upright;
-    t->to_turn += fits && !upright;
+    t->about.converted += !fits;
+    t->about.turned += !fits && !upright;
+    t->about.to_turn += fits && !upright;
     s->values[0] = bags_blob(blob.data, blob.size);
     s->values[1] = s->options.class_numbers ? bags_uint(image->class_number)
                                             : ig_name(s, image->label);
     s->values[2] = ig_name(s, image->path);
-    t->renamed += s->values[2].size > strlen(image->path);
+    t->about.renamed += s->values[2].size > strlen(image->path);
     return BAGS_OK;
 }
 
-/* What a directory tree contains is found by listing all of it. */
-static bool ig_detect(const char *path) {
-    (void)path;
-    return false;
-}
-
+/* Not detected: only by listing all of it would be known what a tree contains. */
 const bags_importer bags_import_images = {
-    "images", ig_detect, sizeof(ig_state), ig_open, ig_read, NULL};
+    "images", NULL, sizeof(ig_state), ig_open, ig_read, NULL};

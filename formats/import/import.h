@@ -42,7 +42,7 @@ typedef struct bags_source bags_source;
  *
  *   name        what it is called on a command line: "tfrecord"
  *   detect      true if a file or directory seems to be of this format, by its name
- *               and first bytes. Reads little, never fails
+ *               and first bytes. Reads little, never fails. NULL: never
  *   state_size  bytes of source->state, which are zero before open
  *   open        adds the fields (bags_source_field), and sets source->length.
  *               Returns BAGS_OK, BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT,
@@ -127,15 +127,27 @@ typedef struct bags_source_options {
      * turn them upright, and expand palettes. */
     const char *image_type;
     const bags_registry *registry;
-    bool class_numbers; /* a label is its number in source->classes, not its name */
+    bool class_numbers; /* a label is its number in images->classes, not its name */
     bool skip_damaged;  /* read leaves out a file that is damaged, or not converted: it
                            sets `damaged`, and *entries is NULL */
-    /* Called for a file that is left out, "PATH: left out: REASON", of those with the wrong
-     * content for the first five; and for each line of a summary, when the end is read.
-     * Either may be NULL. */
+    /* Called for a file that is left out, "PATH: left out: REASON", but of files with the
+     * wrong content only for the first five. May be NULL. */
     void (*note)(void *user, const char *message);
-    void (*report)(void *user, const char *line);
 } bags_source_options;
+
+/* What a folder of images contains, and what was read of it so far. */
+typedef struct bags_images {
+    const char *type;     /* of the field image */
+    const char **classes; /* `class_count` names, sorted */
+    size_t class_count;
+    uint64_t jpegs, pngs;       /* without those that are damaged */
+    uint64_t converted, turned; /* ... and of them turned upright */
+    uint64_t to_turn;           /* kept as they are, not upright by their EXIF data */
+    uint64_t renamed;           /* paths that are not UTF-8 */
+    /* Left out: images that are damaged or not converted, other files, hidden ones, and
+     * links to directories within a class. */
+    uint64_t damaged, others, hidden, links;
+} bags_images;
 
 /* A source that is open. A program reads path, fields, count, length and left_out:
  * whatever the source contains that no field has. */
@@ -147,9 +159,7 @@ struct bags_source {
     uint64_t length;         /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
-    /* Of images: the names of their classes, sorted. */
-    const char **classes;
-    size_t class_count;
+    const bags_images *images; /* of images; otherwise NULL */
     /* For each datapoint, the number that modulo K is the worker that imports it; it does
      * not depend on other datapoints. NULL: the datapoint's own. */
     uint64_t *shares;
