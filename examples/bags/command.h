@@ -195,8 +195,6 @@ const char *guess_words(const guess *from, const char *before, const char *after
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
-/* True if a dtype of integers has a number, of which `bits` is in two's complement. */
-bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative);
 
 /* ---- json.c ---- */
 
@@ -576,6 +574,8 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
+/* Store a number as an element of a dtype of integers. False: it is out of range. */
+bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
 /* The element that text is: a number without a loss, except that float64 rounds; true or
  * false. For a type of arrays without dimensions; valid until the next call. */
 bags_value element_from_text(const char *type, const bags_value *value);
@@ -618,6 +618,10 @@ ENDS void fail_field(
 /* The number of a field, which must exist. */
 size_t field_require(
     const char *path, const char *name, const bags_field *fields, size_t count);
+/* The next field of an option's "FIELD,...", or "OLD=NEW,..." if `value` is not NULL; see
+ * list_next. */
+bool fields_next(char **at, const char *which, const char *path,
+    const bags_field *fields, size_t count, size_t *field, char **value);
 uint64_t source_length(void);
 uint64_t source_size(void);
 const bags_field *source_fields(size_t *count);

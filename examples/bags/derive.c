@@ -118,38 +118,20 @@ static size_t fields_count;
 static bags_derived_field *derived;
 static size_t derived_count;
 
-/* For each word of a list the number of its field, and what it is equal to. */
-static void each_field(
-    const char *list, const char *of, void (*each)(size_t field, const char *value)) {
-    static char *copies[2]; /* of --fields or --drop, and of --rename, which stay */
-    static size_t copied;
-    char *at = copies[copied++] = string_format("%s", list), *name, *value;
-    while (list_next(&at, &name, &value)) {
-        if (!value == !strcmp(of, "rename"))
-            usage("--%s: expected %s", of, value ? "FIELD,..." : "OLD=NEW,...");
-        each(field_require(from, name, fields, fields_count), value);
-    }
-}
-
 static bool *kept;
 static const char **names;
 
-static void keep_field(size_t field, const char *value) {
-    (void)value;
-    kept[field] = true;
-}
-
-static void drop_field(size_t field, const char *value) {
-    (void)value;
-    kept[field] = false;
-}
-
-static void rename_field(size_t field, const char *value) {
-    if (!kept[field])
-        usage("--rename: the field \"%s\" is left out", fields[field].name);
-    if (names[field] != fields[field].name)
-        usage("--rename: duplicate field \"%s\"", fields[field].name);
-    names[field] = value;
+static void rename_fields(void) {
+    static char *list; /* names point into it */
+    char *at = list = string_format("%s", rename_given), *name;
+    size_t i;
+    while (fields_next(&at, "rename", from, fields, fields_count, &i, &name)) {
+        if (!kept[i])
+            usage("--rename: the field \"%s\" is left out", fields[i].name);
+        if (names[i] != fields[i].name)
+            usage("--rename: duplicate field \"%s\"", fields[i].name);
+        names[i] = name;
+    }
 }
 
 static void add_field(
@@ -171,12 +153,16 @@ static void choose_fields(const char *to) {
         kept[i] = keep_given == NULL;
         names[i] = fields[i].name;
     }
-    if (keep_given)
-        each_field(keep_given, "fields", keep_field);
-    if (drop_given)
-        each_field(drop_given, "drop", drop_field);
+    if (keep_given || drop_given) {
+        static char *list;
+        char *at = list = string_format("%s", keep_given ? keep_given : drop_given);
+        const char *which = keep_given ? "fields" : "drop";
+        size_t i;
+        while (fields_next(&at, which, from, fields, fields_count, &i, NULL))
+            kept[i] = keep_given != NULL;
+    }
     if (rename_given)
-        each_field(rename_given, "rename", rename_field);
+        rename_fields();
     derived = (bags_derived_field *)allocate(1, sizeof *derived);
     for (size_t i = 0; i < fields_count; i++)
         if (kept[i])

@@ -518,13 +518,12 @@ static bags_value array_from_integers(
     must(bags_buffer_reserve(&elements, items * size + 1, &failure));
     for (size_t i = 0; i < items; i++) {
         bags_value number = is_array ? integer_of(values, i) : values[i];
-        bool negative = number.kind == BAGS_KIND_INT && number.sint < 0;
-        uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
-        if (!integer_fits(dtype, bits, negative))
-            fail(BAGS_ERROR_VALUE, "[%zu]: %s%ju is out of range (%s)", i,
-                negative ? "-" : "", (uintmax_t)(negative ? 0 - bits : bits),
+        if (!integer_store(dtype, &number, elements.data + i * size))
+            fail(BAGS_ERROR_VALUE, "[%zu]: %s is out of range (%s)", i,
+                number.kind == BAGS_KIND_INT
+                    ? temp_format("%jd", (intmax_t)number.sint)
+                    : temp_format("%ju", (uintmax_t)number.uint),
                 bags_dtype_name(dtype));
-        bags_store(elements.data + i * size, size, !bags_little_endian(), bits);
     }
     length = items;
     return bags_array(dtype, is_array ? values->dims : 1,

@@ -149,13 +149,11 @@ static bags_field *fields_for_python(void) {
 
 /* Note which fields share blobs. */
 static void choose_dedup(void) {
-    char *words = string_format("%s", dedup_given), *at = words, *name, *value;
-    while (list_next(&at, &name, &value)) {
-        if (value)
-            usage("--dedup: expected FIELD,...");
-        size_t field = field_require(path, name, fields, count);
+    char *words = string_format("%s", dedup_given), *at = words;
+    size_t field;
+    while (fields_next(&at, "dedup", path, fields, count, &field, NULL)) {
         if (states[field].sequence)
-            usage("--dedup: the field \"%s\" is a sequence", name);
+            usage("--dedup: the field \"%s\" is a sequence", fields[field].name);
         states[field].dedup = true;
     }
     free(words);
