@@ -31,7 +31,7 @@
 #include <string.h>
 
 typedef struct ig_image {
-    const char *path;  /* in the source */
+    const char *file;  /* its path */
     const char *label; /* a folder; "" for the source itself */
     size_t class_number;
     bool png;
@@ -39,42 +39,26 @@ typedef struct ig_image {
 
 typedef struct ig_state {
     bags_images about;
+    size_t prefix; /* of paths: the source */
     ig_image *images;
     char **folders; /* in the source */
     size_t folder_count;
-    const char *folder; /* that is listed; "" for the source itself */
-    bags_buffer *full;  /* a path, see ig_full */
+    const char *label; /* of the folder that is listed */
     bags_buffer *decoded, *encoded;
 } ig_state;
 
 /* ---- finding images ---- */
 
-/* The path of a file whose path in the source is given, or of the source itself for "".
- * Valid until the next call; NULL if out of memory. */
-static const char *ig_full(bags_source *s, const char *path) {
-    ig_state *t = (ig_state *)s->state;
-    size_t size = strlen(s->path);
-    bool inside = *path && strcmp(s->path, ".") != 0;
-    bool slash = inside && size && s->path[size - 1] != '/';
-    if (!*path)
-        return s->path;
-    if (bags_source_reserve(s, &t->full, size + strlen(path) + 1))
-        return NULL;
-    snprintf((char *)t->full->data, t->full->capacity, "%s%s%s", inside ? s->path : "",
-        slash ? "/" : "", path);
-    return (const char *)t->full->data;
-}
-
-static void ig_note(bags_source *s, const char *full, const char *reason) {
-    char *note = bags_source_format(s, "%s: left out: %s", full, reason);
+static void ig_note(bags_source *s, const char *path, const char *reason) {
+    char *note = bags_source_format(s, "%s: left out: %s", path, reason);
     if (note && s->options.note)
         s->options.note(s->options.user, note);
 }
 
 /* Name the first five; the others are only counted. */
-static bags_code ig_leave_out(bags_source *s, const char *full, const char *reason) {
+static bags_code ig_leave_out(bags_source *s, const char *path, const char *reason) {
     if (((ig_state *)s->state)->about.others++ < BAGS_LEFT_OUT_NAMES)
-        ig_note(s, full, reason);
+        ig_note(s, path, reason);
     return BAGS_OK;
 }
 
@@ -86,23 +70,22 @@ static bool ig_is_of_bag(const char *path) {
     return found;
 }
 
-static bags_code ig_add_file(bags_source *s, const char *path, const char *full) {
+static bags_code ig_add_file(bags_source *s, const char *path) {
     ig_state *t = (ig_state *)s->state;
     unsigned char head[16];
-    bags_code code = bags_source_open_file(s, full);
+    bags_code code = bags_source_open_file(s, path);
     if (code && s->err->system == ENXIO)
-        return ig_leave_out(s, full, "not a regular file");
+        return ig_leave_out(s, path, "not a regular file");
     size_t size = s->file.size < sizeof head ? (size_t)s->file.size : sizeof head;
     if (!code)
-        code = bags_read(
-            bags_io_local(), s->file.handle, s->file.path, 0, head, size, s->err);
+        code = bags_read(bags_io_local(), s->file.handle, path, 0, head, size, s->err);
     if (code)
         return code;
     const char *magic = ig_is_of_bag(path) ? NULL : bags_import_magic(head, size);
     bool png = magic && !strcmp(magic, "png");
     if (!png && (!magic || strcmp(magic, "jpeg") != 0))
-        return ig_leave_out(s, full, "neither JPEG nor PNG");
-    ig_image image = {path, t->folder, 0, png};
+        return ig_leave_out(s, path, "neither JPEG nor PNG");
+    ig_image image = {path, t->label, 0, png};
     t->images =
         (ig_image *)bags_source_grow(s, t->images, (size_t)s->length, sizeof image);
     if (!t->images)
@@ -112,27 +95,26 @@ static bags_code ig_add_file(bags_source *s, const char *path, const char *full)
     return BAGS_OK;
 }
 
-static bags_code ig_list(bags_source *s, const char *path);
+static bags_code ig_list(bags_source *s, const char *folder, const char *prefix);
 
 /* A file or a folder, whose path stays valid. */
 static bags_code ig_add(bags_source *s, char *path) {
     ig_state *t = (ig_state *)s->state;
     const bags_io *io = bags_io_local();
     bags_identity about;
-    const char *full = path ? ig_full(s, path) : NULL;
-    if (!full)
+    if (!path)
         return BAGS_ERROR_MEMORY;
-    bags_path_kind kind = bags_import_kind(full, NULL);
+    bags_path_kind kind = bags_import_kind(path, NULL);
     if (kind == BAGS_PATH_FILE)
-        return ig_add_file(s, path, full);
+        return ig_add_file(s, path);
     if (kind == BAGS_PATH_NONE)
-        return ig_leave_out(s, full, "a dangling link");
-    int error = io->identify(io->user, NULL, full, &about);
+        return ig_leave_out(s, path, "a dangling link");
+    int error = io->identify(io->user, NULL, path, &about);
     if (error)
-        return bags_fail_io(io, error, full, "stat", s->err);
-    if (*t->folder && !about.link)
-        return ig_list(s, path);
-    if (*t->folder) {
+        return bags_fail_io(io, error, path, "stat", s->err);
+    if (*t->label && !about.link)
+        return ig_list(s, path, bags_source_format(s, "%s/", path));
+    if (*t->label) {
         t->about.links++;
         return BAGS_OK;
     }
@@ -146,47 +128,47 @@ static bags_code ig_add(bags_source *s, char *path) {
 
 typedef struct ig_listing {
     bags_source *s;
-    const char *path;
+    const char *prefix;
     bags_code code;
 } ig_listing;
 
 static int ig_add_name(void *user, const char *name) {
     ig_listing *in = (ig_listing *)user;
-    if (name[0] == '.') {
+    if (name[0] == '.')
         ((ig_state *)in->s->state)->about.hidden++;
-        return 0;
-    }
-    in->code = ig_add(in->s,
-        bags_source_format(in->s, "%s%s%s", in->path, *in->path ? "/" : "", name));
+    else
+        in->code = ig_add(in->s, bags_source_format(in->s, "%s%s", in->prefix, name));
     return in->code ? EIO : 0;
 }
 
-/* A folder, or the source itself for "". */
-static bags_code ig_list(bags_source *s, const char *path) {
+/* The prefix precedes the names in a folder. */
+static bags_code ig_list(bags_source *s, const char *folder, const char *prefix) {
     const bags_io *io = bags_io_local();
-    ig_listing in = {s, path, BAGS_OK};
-    const char *full = ig_full(s, path);
-    int error = full ? io->list(io->user, full, ig_add_name, &in) : ENOMEM;
-    if (in.code || !error)
-        return in.code;
-    full = ig_full(s, path); /* again: the names in it have replaced it */
-    return full ? bags_fail_io(io, error, full, "open", s->err) : BAGS_ERROR_MEMORY;
+    ig_listing in = {s, prefix, BAGS_OK};
+    int error = prefix ? io->list(io->user, folder, ig_add_name, &in) : ENOMEM;
+    return in.code || !error ? in.code
+                             : bags_fail_io(io, error, folder, "open", s->err);
 }
 
 /* By label, then by path. */
 static int ig_compare(const void *a, const void *b) {
     const ig_image *one = (const ig_image *)a, *two = (const ig_image *)b;
     int order = strcmp(one->label, two->label);
-    return order ? order : strcmp(one->path, two->path);
+    return order ? order : strcmp(one->file, two->file);
 }
 
 static bags_code ig_find(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
-    t->folder = "";
-    bags_code code = ig_list(s, "");
+    size_t size = strlen(s->path);
+    const char *slash = size && s->path[size - 1] == '/' ? "" : "/", *prefix = "";
+    if (strcmp(s->path, ".") != 0)
+        prefix = bags_source_format(s, "%s%s", s->path, slash);
+    t->prefix = prefix ? strlen(prefix) : 0;
+    t->label = "";
+    bags_code code = ig_list(s, s->path, prefix);
     for (size_t i = 0; i < t->folder_count && !code; i++) {
-        t->folder = t->folders[i];
-        code = ig_list(s, t->folder);
+        t->label = t->folders[i] + t->prefix;
+        code = ig_list(s, t->folders[i], bags_source_format(s, "%s/", t->folders[i]));
     }
     bags_source_close_file(s);
     if (code)
@@ -212,7 +194,7 @@ static bags_code ig_choose_type(bags_source *s) {
         rare++;
     return bags_source_fail(s, BAGS_ERROR_ARGUMENT,
         "contains %" PRIu64 " JPEG and %" PRIu64 " PNG files (%s)", jpegs, pngs,
-        t->images[rare].path);
+        t->images[rare].file + t->prefix);
 }
 
 /* What only depends on the path of an image: its class, and the worker that imports it. */
@@ -222,7 +204,8 @@ static bags_code ig_share(bags_source *s) {
     s->shares = (uint64_t *)bags_source_alloc(s, (size_t)s->length, sizeof *s->shares);
     for (size_t i = 0; i < s->length && s->shares; i++) {
         ig_image *one = &t->images[i];
-        s->shares[i] = format_hash(0, one->path, strlen(one->path));
+        s->shares[i] =
+            format_hash(0, one->file + t->prefix, strlen(one->file + t->prefix));
         if (i == 0 || strcmp(one[-1].label, one->label) != 0) {
             about->classes = (const char **)bags_source_grow(
                 s, about->classes, about->class_count, sizeof *about->classes);
@@ -300,8 +283,7 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     if (s->ended)
         return BAGS_OK;
     const ig_image *image = &t->images[index];
-    const char *full = ig_full(s, image->path);
-    bags_code code = full ? bags_source_open_file(s, full) : BAGS_ERROR_MEMORY;
+    bags_code code = bags_source_open_file(s, image->file);
     if (!code)
         code = bags_source_copy(s, 0, s->file.size, &file);
     if (code)
@@ -324,8 +306,8 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     s->values[0] = bags_blob(blob.data, blob.size);
     s->values[1] = s->options.class_numbers ? bags_uint(image->class_number)
                                             : ig_name(s, image->label);
-    s->values[2] = ig_name(s, image->path);
-    t->about.renamed += s->values[2].size > strlen(image->path);
+    s->values[2] = ig_name(s, image->file + t->prefix);
+    t->about.renamed += s->values[2].size > strlen(image->file + t->prefix);
     return BAGS_OK;
 }
 
