@@ -312,6 +312,33 @@ static void keep_found(bool which) {
     found = NULL;
 }
 
+static void choose_where(
+    const bags_reader *const *readers, size_t readers_count, uint64_t length) {
+    uint64_t start = 0;
+    size_t count;
+    if (!chosen && readers_count == 1) { /* no list of all is needed */
+        chosen = find_where(readers[0], 0, &chosen_count);
+        return;
+    }
+    list_chosen(length);
+    found = (bool *)allocate((size_t)length + 1, sizeof *found);
+    for (size_t i = 0; i < readers_count; i++) {
+        uint64_t *numbers = find_where(readers[i], start, &count);
+        mark_found(numbers, count);
+        start += bags_reader_length(readers[i]);
+    }
+    keep_found(true);
+}
+
+static void choose_others(uint64_t length) {
+    size_t count;
+    list_chosen(length);
+    found = (bool *)allocate((size_t)length + 1, sizeof *found);
+    uint64_t *numbers = read_numbers(selecting.exclude, length, &count);
+    mark_found(numbers, count);
+    keep_found(false);
+}
+
 /* Put number order(i) of those that were chosen in place i. */
 static void reorder(size_t count, uint64_t (*order)(uint64_t i)) {
     uint64_t *ordered = (uint64_t *)allocate(count + 1, sizeof *ordered);
@@ -332,29 +359,16 @@ static uint64_t random_order(uint64_t i) {
 
 uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_count,
     uint64_t length, size_t *count) {
-    size_t listed;
     chosen = NULL;
     chosen_count = 0;
     if (selecting.rows)
         chosen = read_numbers(selecting.rows, length, &chosen_count);
-    if (selecting.where || selecting.exclude || selecting.range ||
-        selecting.shuffle.given)
+    if (selecting.where)
+        choose_where(readers, readers_count, length);
+    if (selecting.exclude)
+        choose_others(length);
+    if (selecting.range || selecting.shuffle.given)
         list_chosen(length);
-    if (selecting.where) {
-        found = (bool *)allocate((size_t)length + 1, sizeof *found);
-        for (size_t i = 0, start = 0; i < readers_count; i++) {
-            uint64_t *numbers = find_where(readers[i], start, &listed);
-            mark_found(numbers, listed);
-            start += (size_t)bags_reader_length(readers[i]);
-        }
-        keep_found(true);
-    }
-    if (selecting.exclude) {
-        found = (bool *)allocate((size_t)length + 1, sizeof *found);
-        uint64_t *numbers = read_numbers(selecting.exclude, length, &listed);
-        mark_found(numbers, listed);
-        keep_found(false);
-    }
     if (selecting.range) {
         range = indices_parse(selecting.range);
         reorder((size_t)indices_count(&range, "--range: ", chosen_count), range_order);
