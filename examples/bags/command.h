@@ -249,8 +249,6 @@ bool interrupt_pending(void);
 int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
 /* Read a regular file into the buffer, followed by a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
-/* Create a local file, for format_write_all. It must not exist. */
-void *file_create(const char *path);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
 /* Create a directory, which may exist, and its parents. */
@@ -547,13 +545,12 @@ static inline bags_view value_bytes(const bags_value *value) {
 /* True if `bags get` shows a value of this type, not only its size: decode it first. */
 bool value_is_shown(const char *type);
 /* Write a blob of this type as `bags get` shows it; value NULL: it is not shown, or not
- * decoded, and `failure` has the error. An array that was decoded; and a blob by its size,
- * with the error in `failure`. How many had an error. */
+ * decoded, and `failure` has the error. Or an array that was decoded. How many had an
+ * error. */
 extern uint64_t errors_shown;
 void value_show(
     const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
-void blob_show(const char *type, bags_view blob, text *out);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
 /* Write {"KEY": NAME}, in place of a blob that is a file. */
@@ -579,11 +576,6 @@ bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
 /* The element that text is: a number without a loss, except that float64 rounds; true or
  * false. For a type of arrays without dimensions; valid until the next call. */
 bags_value element_from_text(const char *type, const bags_value *value);
-/* Decode a file, whose kind its first bytes or its name's ending determine, to be
- * encoded as a type; an image is turned upright. The value is valid as long as the
- * file's bytes and the scratch. */
-bags_value value_from_file(
-    const char *to, const char *path, bags_view file, bags_buffer *scratch);
 /* A blob of a type or, of zstd(utf8), the value of a blob of utf8, to be compressed. The
  * value is valid as long as the blob's bytes and the scratch. */
 bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratch);

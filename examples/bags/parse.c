@@ -63,7 +63,10 @@ static void check_encoded(value_reader *with, const char *type, bags_view blob) 
     die();
 }
 
-bags_value value_from_file(
+/* Decode a file, whose kind its first bytes or its name's ending determine, to be
+ * encoded as a type; an image is turned upright. The value is valid as long as the
+ * file's bytes and the scratch. */
+static bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
