@@ -1,7 +1,6 @@
 /*
- * The codecs: those of the formats whose libraries were found when the command was built.
- * Without one, blobs of its types are still packed and unpacked. And what images and
- * videos state, which their formats read.
+ * The codecs of this build. A format whose library was not found has none: blobs of its
+ * types are still packed and unpacked. Sizes of images and videos, from their headers.
  */
 #include "command.h"
 

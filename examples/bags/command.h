@@ -9,7 +9,7 @@
  *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
- *     select.c      which datapoints: --rows, --where, --exclude, --range, --shuffle
+ *     select.c      --rows, --where, --exclude, --range, --shuffle; ranges
  *     index.c       indexes and keys
  *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append
@@ -17,7 +17,7 @@
  *     parse.c       JSON as values
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
- *     codecs.c      the codecs, linked or in modules; what images and videos state
+ *     codecs.c      the codecs, linked or in modules; sizes of images and videos
  *     types.c       what is known about each type
  *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
@@ -774,9 +774,9 @@ const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
 
-/* ---- select.c: which datapoints ---- */
+/* ---- select.c: selection of datapoints ---- */
 
-/* What the options of a command select, one after the other. */
+/* Options that select datapoints, in the order in which they apply. */
 typedef struct select_options {
     const char *rows, *where, *exclude, *range;
     option_number shuffle;
@@ -803,8 +803,8 @@ extern select_options selecting;
     }
 
 /* The selected datapoints in their order: *count numbers, to be freed. NULL: all. The
- * datasets are as one, whose numbers continue; `length` is that of all, or the number of
- * windows, which --rows selects in place of datapoints. */
+ * datasets are as one, whose numbers continue. `length` is the number of datapoints, or of
+ * windows if --rows selects windows. */
 uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_count,
     uint64_t length, size_t *count);
 /* 0, 1, 2, ...; to be freed. */

@@ -75,7 +75,7 @@ static const char *fields_words, *types_words;
 static const char *image_type, *classes_path;
 static bool dry_run, any_type, skip_damaged;
 
-/* Of folders of images. */
+/* Options of folders of images. */
 #define IMAGES_OPTIONS                                                                 \
     {"classes", OPTION_PATH, &classes_path, "FILE",                                    \
         "labels of images are numbers, int(4): the line of the class folder's name "   \
@@ -346,7 +346,7 @@ static bags_source_want what_is_wanted(void *user, const char *field) {
 
 /* ---- images ---- */
 
-/* Which types there are is known before the files are found. */
+/* Check the type of the images before the files are searched for. */
 static void check_image_type(void) {
     bags_type parsed;
     if (!image_type)
@@ -530,7 +530,7 @@ static bags_value array_from_integers(
         is_array ? values->shape : &length, elements.data);
 }
 
-/* What the values of a field of the source are. */
+/* Content of the values of a source's field. */
 typedef enum content {
     CONTENT_TEXT,
     CONTENT_ELEMENTS, /* an array */
@@ -539,7 +539,7 @@ typedef enum content {
     CONTENTS
 } content;
 
-/* What --type makes of a value. */
+/* Conversion of a value by --type. */
 typedef enum conversion {
     AS_BLOB = 0, /* its bytes must be a blob of the type */
     AS_NUMBER,   /* text is a number */

@@ -1,7 +1,7 @@
 /*
- * Which datapoints: those whose numbers are in a file (--rows, --exclude), those for which
- * an expression is true (--where), a range of what is left (--range), in a random order
- * (--shuffle). INDEX of `bags get`, and the items of a sequence, are ranges as well.
+ * Selection of datapoints: by numbers in a file (--rows, --exclude), by an expression
+ * (--where), by a range (--range), in a random order (--shuffle). INDEX of `bags get` and
+ * the items of a sequence are ranges, too.
  */
 #include "command.h"
 

@@ -1,7 +1,6 @@
 /*
- * What the command knows about types: one row for each, which states how values
- * are shown, which file has the codec, and which versions of the Python packages
- * read it.
+ * The types: one row each, which states how values are shown, which file has the codec,
+ * and which versions of the Python packages read it.
  */
 #include "command.h"
 

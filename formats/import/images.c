@@ -197,7 +197,7 @@ static bags_code ig_choose_type(bags_source *s) {
         t->images[rare].file + t->prefix);
 }
 
-/* What only depends on the path of an image: its class, and the worker that imports it. */
+/* Set the class and the share of each image. Both depend only on its path. */
 static bags_code ig_share(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
     bags_images *about = &t->about;

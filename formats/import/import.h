@@ -122,9 +122,9 @@ typedef struct bags_source_options {
     bool has_separator;
     uint64_t separator; /* the token that ends a document, as a part of it */
     uint64_t document;  /* 0: all of its file. Not with a separator */
-    /* Of images: the type of the field, jpeg, jpeg(90), png or bytes. NULL: that of all
-     * files. The registry has the codecs that convert files of the other format; it should
-     * turn them upright, and expand palettes. */
+    /* Images: the type of the field image, jpeg, jpeg(90), png or bytes. NULL: the type
+     * that all files have. The registry has the codecs that convert files of the other
+     * format; it should turn images upright, and expand palettes. */
     const char *image_type;
     const bags_registry *registry;
     bool class_numbers; /* a label is its number in images->classes, not its name */
@@ -135,7 +135,7 @@ typedef struct bags_source_options {
     void (*note)(void *user, const char *message);
 } bags_source_options;
 
-/* What a folder of images contains, and what was read of it so far. */
+/* Content of a folder of images, with counts of the images that were read so far. */
 typedef struct bags_images {
     const char *type;     /* of the field image */
     const char **classes; /* `class_count` names, sorted */
@@ -159,7 +159,7 @@ struct bags_source {
     uint64_t length;         /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
-    const bags_images *images; /* of images; otherwise NULL */
+    const bags_images *images; /* images only; otherwise NULL */
     /* For each datapoint, the number that modulo K is the worker that imports it; it does
      * not depend on other datapoints. NULL: the datapoint's own. */
     uint64_t *shares;

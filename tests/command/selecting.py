@@ -1,5 +1,5 @@
-"""Which datapoints `bags derive` and `bags load` select: --rows, --where, --exclude, --range,
---shuffle, --take."""
+"""Selection of datapoints by `bags derive` and `bags load`: --rows, --where, --exclude,
+--range, --shuffle, --take."""
 import json
 import pathlib
 
