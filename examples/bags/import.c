@@ -548,14 +548,17 @@ typedef enum conversion {
     AS_ELEMENTS /* integers become other integers; one of them is a number */
 } conversion;
 
-/* For each type_class; numbers and arrays must fit, which is checked when they are
- * encoded. An array that keeps its dtype is a blob. */
+/* All others: AS_BLOB, as an array that keeps its dtype. Numbers and arrays must fit, which
+ * is checked when they are encoded. */
 static const conversion conversions[CONTENTS][TYPE_VIDEO + 1] = {
-    /* TYPE_OTHER NUMBER TEXT ARRAY MSGPACK, and images and video: AS_BLOB */
-    {AS_BLOB, AS_NUMBER, AS_BLOB, AS_ELEMENT, AS_JSON, AS_BLOB, AS_BLOB},
-    {AS_BLOB, AS_ELEMENTS, AS_ELEMENTS, AS_ELEMENTS, AS_ELEMENTS, AS_BLOB, AS_BLOB},
-    {AS_BLOB, AS_BLOB, AS_BLOB, AS_ELEMENTS, AS_BLOB, AS_BLOB, AS_BLOB},
-    {AS_BLOB, AS_BLOB, AS_BLOB, AS_BLOB, AS_BLOB, AS_BLOB, AS_BLOB},
+    [CONTENT_TEXT] = {[TYPE_NUMBER] = AS_NUMBER,
+        [TYPE_ARRAY] = AS_ELEMENT,
+        [TYPE_MSGPACK] = AS_JSON},
+    [CONTENT_ELEMENTS] = {[TYPE_NUMBER] = AS_ELEMENTS,
+        [TYPE_TEXT] = AS_ELEMENTS,
+        [TYPE_ARRAY] = AS_ELEMENTS,
+        [TYPE_MSGPACK] = AS_ELEMENTS},
+    [CONTENT_BYTES] = {[TYPE_ARRAY] = AS_ELEMENTS},
 };
 
 static conversion find_conversion(const char *type, const char *to) {

@@ -365,6 +365,12 @@ ENDS static void fail_difference(size_t field, const char *what) {
         sharded ? ", options and number of workers (--shard-stop)" : " and options");
 }
 
+static void must_field(bags_code code, size_t field) {
+    if (code)
+        failure_prefix("field \"%s\": ", fields[field].name);
+    must(code);
+}
+
 /* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
  * before it. */
 static bags_view encode(size_t field, const bags_value *value) {
@@ -381,10 +387,7 @@ static bags_view encode(size_t field, const bags_value *value) {
         if (!code)
             blob = value_bytes(&plain);
     }
-    if (code) {
-        failure_prefix("field \"%s\": ", fields[field].name);
-        die();
-    }
+    must_field(code, field);
     return blob;
 }
 
@@ -425,10 +428,7 @@ static bags_value stored_value(size_t field, const bags_value *value) {
         out = bags_blob(blob.data, blob.size);
     else if (!code)
         code = bags_decode(registry_get(), type, blob, &decoded, &out, &failure);
-    if (code) {
-        failure_prefix("field \"%s\": ", fields[field].name);
-        die();
-    }
+    must_field(code, field);
     return out;
 }
 
