@@ -6,9 +6,10 @@
  * lower floors than itself:
  *
  *     main.c
- *     info.c get.c export.c pack.c images.c import.c ...     the subcommands
+ *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
+ *     select.c      --rows, --where, --exclude, --range, --shuffle; ranges
  *     index.c       indexes and keys
  *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append
@@ -16,14 +17,13 @@
  *     parse.c       JSON as values
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
- *     types.c       what is known about each type; the codecs, linked or in modules
+ *     codecs.c      the codecs, linked or in modules; sizes of images and videos
+ *     types.c       what is known about each type
  *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
  *     storage.c     where paths are: local files, URLs, archives
  *     modules.c     opens the libraries of formats when they are needed
  *     lines.c       the lines of a manifest
- *     rows.c        files with numbers of datapoints
- *     ranges.c      indices, ranges and lists of them in a word
  *     files.c       files, directories, names for files
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
@@ -195,8 +195,6 @@ const char *guess_words(const guess *from, const char *before, const char *after
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
-/* True if a dtype of integers has a number, of which `bits` is in two's complement. */
-bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative);
 
 /* ---- json.c ---- */
 
@@ -251,8 +249,6 @@ bool interrupt_pending(void);
 int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
 /* Read a regular file into the buffer, followed by a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
-/* Create a local file, for format_write_all. It must not exist. */
-void *file_create(const char *path);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
 /* Create a directory, which may exist, and its parents. */
@@ -376,6 +372,8 @@ void options_help(text *out, const command *about);
  * if one is given and none of those that it needs. */
 void options_exclude(const char *some, const char *others);
 void options_need(const char *some, const char *others);
+/* The first of "a|b|c" that is given, or NULL. */
+const char *options_given(const char *names);
 /* Option `i` of a command; NULL after the last: its own, those that it shares and, if it
  * reads paths, those of the cache. */
 const option *options_get(const command *about, size_t i);
@@ -475,8 +473,6 @@ bool type_is_compressed(const char *type);
 /* The type by which a version reads the values of a type, which may be the same; NULL
  * if it reads none. Free it. Images and video keep their bytes, other values do not. */
 char *type_for_python(const char *type, size_t version);
-/* False if the type's codec does not accept its arguments; `failure` states why. */
-bool type_is_valid(const char *type);
 /* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
 bags_dtype type_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as
@@ -484,12 +480,16 @@ bags_dtype type_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-/* As the format has it, such as array(float32) for float32. Free it. */
-char *type_complete(const char *type);
 /* How types inside others are written, for an invalid type; or "". */
 const char *type_hint(const char *type);
 void types_help(text *out);
 
+/* ---- codecs.c ---- */
+
+/* False if the type's codec does not accept its arguments; `failure` states why. */
+bool type_is_valid(const char *type);
+/* As the format has it, such as array(float32) for float32. Free it. */
+char *type_complete(const char *type);
 /* Images with more pixels are not decoded. */
 extern option_number max_pixels;
 #define OPTION_MAX_PIXELS                                                              \
@@ -545,13 +545,12 @@ static inline bags_view value_bytes(const bags_value *value) {
 /* True if `bags get` shows a value of this type, not only its size: decode it first. */
 bool value_is_shown(const char *type);
 /* Write a blob of this type as `bags get` shows it; value NULL: it is not shown, or not
- * decoded, and `failure` has the error. An array that was decoded; and a blob by its size,
- * with the error in `failure`. How many had an error. */
+ * decoded, and `failure` has the error. Or an array that was decoded. How many had an
+ * error. */
 extern uint64_t errors_shown;
 void value_show(
     const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
-void blob_show(const char *type, bags_view blob, text *out);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
 /* Write {"KEY": NAME}, in place of a blob that is a file. */
@@ -572,14 +571,11 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
+/* Store a number as an element of a dtype of integers. False: it is out of range. */
+bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
 /* The element that text is: a number without a loss, except that float64 rounds; true or
  * false. For a type of arrays without dimensions; valid until the next call. */
 bags_value element_from_text(const char *type, const bags_value *value);
-/* Decode a file, whose kind its first bytes or its name's ending determine, to be
- * encoded as a type; an image is turned upright. The value is valid as long as the
- * file's bytes and the scratch. */
-bags_value value_from_file(
-    const char *to, const char *path, bags_view file, bags_buffer *scratch);
 /* A blob of a type or, of zstd(utf8), the value of a blob of utf8, to be compressed. The
  * value is valid as long as the blob's bytes and the scratch. */
 bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratch);
@@ -614,6 +610,10 @@ ENDS void fail_field(
 /* The number of a field, which must exist. */
 size_t field_require(
     const char *path, const char *name, const bags_field *fields, size_t count);
+/* The next field of an option's "FIELD,...", or "OLD=NEW,..." if `value` is not NULL; see
+ * list_next. */
+bool fields_next(char **at, const char *which, const char *path,
+    const bags_field *fields, size_t count, size_t *field, char **value);
 uint64_t source_length(void);
 uint64_t source_size(void);
 const bags_field *source_fields(size_t *count);
@@ -648,7 +648,7 @@ uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
 /* Write all that are missing: "000002, 000004 to 000006". False if none is. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
 
-/* ---- compact.c: blobs that no datapoint refers to ---- */
+/* ---- compact.c: derived datasets, and blobs that no datapoint refers to ---- */
 
 /* The options --compact and --whole of what passes a dataset on. */
 extern bool write_compact, write_whole;
@@ -663,6 +663,11 @@ extern bool write_compact, write_whole;
 
 /* If the failure is that there are such blobs, append both options. */
 void compact_hint(void);
+/* Derive a dataset, with the registry, progress and interruptions of the command. */
+bags_code dataset_derive(char *title, const char *from, const char *to,
+    bags_derive_options *how, bags_derive_report *report);
+/* True if all shards have checksums. */
+bool dataset_has_checksums(const bags_reader *reader);
 /* Write what the datapoints of a dataset refer to, to a new local directory. */
 void dataset_compact(
     const char *from, const char *to, bool no_sync, bags_derive_report *report);
@@ -769,20 +774,46 @@ const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
 
-/* ---- rows.c ---- */
+/* ---- select.c: selection of datapoints ---- */
 
-/* The numbers of datapoints in a file, or "-", all below `length`: one per line, or a
- * JSON list. *count of them, to be freed. */
-uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
+/* Options that select datapoints, in the order in which they apply. */
+typedef struct select_options {
+    const char *rows, *where, *exclude, *range;
+    option_number shuffle;
+} select_options;
 
-/* ---- sql.c ---- */
+extern select_options selecting;
+#define SELECT_OPTIONS                                                                 \
+    {"rows", OPTION_PATH, &selecting.rows, "FILE",                                     \
+        "only the datapoints whose numbers are in FILE or, with -, standard input: "   \
+        "one per line or a JSON list, in their order"},                                \
+    {                                                                                  \
+        "where", OPTION_TEXT, &selecting.where, "EXPRESSION",                          \
+            "of those that are left, where this SQL is true, as 'label = 3 AND "       \
+            "score > 0.5'"                                                             \
+    }
+#define SELECT_MORE_OPTIONS                                                            \
+    {"exclude", OPTION_PATH, &selecting.exclude, "FILE",                               \
+        "not those whose numbers are in FILE"},                                        \
+        {"range", OPTION_TEXT, &selecting.range, "RANGE",                              \
+            "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; "       \
+            "negative numbers count from the end"},                                    \
+    {                                                                                  \
+        "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
+    }
 
-/* The datapoints for which an expression is true, in ascending order: *count numbers, to
- * be freed. They, and rowid, begin with `start`. */
-uint64_t *rows_where(
-    const bags_reader *reader, uint64_t start, const char *where, size_t *count);
+/* The selected datapoints in their order: *count numbers, to be freed. NULL: all. The
+ * datasets are as one, whose numbers continue. `length` is the number of datapoints, or of
+ * windows if --rows selects windows. */
+uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_count,
+    uint64_t length, size_t *count);
+/* 0, 1, 2, ...; to be freed. */
+uint64_t *select_all(uint64_t length);
 
-/* ---- ranges.c ---- */
+/* If the failure is SQLite's, append what the words of the query may be. */
+void sql_hint(const bags_reader *reader);
+/* Fail: this build has no SQL. */
+ENDS void sql_missing(void);
 
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
 typedef struct range_word {

@@ -12,34 +12,44 @@ void compact_hint(void) {
             "; --compact writes only what is referred to, --whole all of it");
 }
 
-static bool show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    progress_show("compact", "datapoints", done, total, done);
+static bool show_progress(void *title, uint64_t done, uint64_t total) {
+    progress_show((const char *)title, "datapoints", done, total, done);
     return !interrupt_pending();
+}
+
+bags_code dataset_derive(char *title, const char *from, const char *to,
+    bags_derive_options *how, bags_derive_report *report) {
+    how->registry = registry_blobs();
+    how->progress = show_progress;
+    how->user = title;
+    interrupt_defer();
+    bags_code code = bags_derive(from, to, how, report, &failure);
+    progress_end();
+    return code;
+}
+
+bool dataset_has_checksums(const bags_reader *reader) {
+    bags_info about;
+    size_t shards;
+    must(bags_reader_info(reader, &about, NULL, &failure));
+    (void)bags_reader_shards(reader, &shards);
+    return about.checksums == shards;
 }
 
 void dataset_compact(
     const char *from, const char *to, bool no_sync, bags_derive_report *report) {
+    static char title[] = "compact";
     bags_derive_options how = {0};
     bags_writer_options writing = {0};
-    bags_info about;
-    size_t shards;
     bags_reader *reader = dataset_open(from, registry_blobs());
-    must(bags_reader_info(reader, &about, NULL, &failure));
-    (void)bags_reader_shards(reader, &shards);
     shards_follow(reader, &writing);
     if (!writing.sharded)
         writing.shard_length = 0;
-    writing.checksum = about.checksums == shards;
+    writing.checksum = dataset_has_checksums(reader);
     how.copy = &writing;
     how.from = io_for_path(from);
     how.version = bags_reader_version(reader);
-    how.registry = registry_blobs();
     how.no_sync = no_sync;
-    how.progress = show_progress;
     bags_reader_close(reader);
-    interrupt_defer();
-    bags_code code = bags_derive(from, to, &how, report, &failure);
-    progress_end();
-    must(code);
+    must(dataset_derive(title, from, to, &how, report));
 }

@@ -9,24 +9,13 @@
 #include "place.h"
 
 static bags_derive_options given;
-static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
-    *rename_given, *joined, *lines, *where, *by;
-static option_number seed, shuffle, shard_size, shard_length, shard_start, shard_stop;
+static const char *split, *keep_given, *drop_given, *rename_given, *joined, *lines, *by;
+static option_number seed, shard_size, shard_length, shard_start, shard_stop;
 static bool copying, unsharded, with_checksums, without_checksums;
 
 static const option options[] = {
-    {"rows", OPTION_PATH, &rows_path, "FILE",
-        "only the datapoints whose numbers are in FILE or, with -, standard input: one "
-        "per line or a JSON list, in their order"},
-    {"where", OPTION_TEXT, &where, "EXPRESSION",
-        "of those that are left, where this SQL is true, as 'label = 3 AND score > "
-        "0.5'"},
-    {"exclude", OPTION_PATH, &exclude_path, "FILE",
-        "not those whose numbers are in FILE"},
-    {"range", OPTION_TEXT, &range, "RANGE",
-        "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; negative "
-        "numbers count from the end"},
-    {"shuffle", OPTION_NUMBER, &shuffle, "SEED", "in a random order"},
+    SELECT_OPTIONS,
+    SELECT_MORE_OPTIONS,
     {"split", OPTION_TEXT, &split, "NAME=PART,...",
         "'train=0.9,val=0.1' writes OUT/train and OUT/val: exact parts, chosen at "
         "random"},
@@ -57,52 +46,37 @@ static const option options[] = {
 };
 
 /* Several datasets are one, whose numbers continue. */
-typedef struct dataset {
-    const char *path;
-    bags_reader *reader;
-    uint64_t start;
-} dataset;
-
-static dataset *froms;
+static const bags_reader **readers;
+static bags_derive_more *froms; /* the same */
 static size_t froms_count;
 static uint64_t length;  /* of all */
 static const char *from; /* the first */
-static bags_reader *reader;
-static bool checksums; /* all have them */
+static bool checksums;   /* all have them */
 
 /* Open a dataset that datapoints or fields come from. */
 static bags_reader *open_from(const char *path) {
-    bags_info about;
-    size_t shards;
     bags_reader *opened = dataset_open(path, registry_get());
-    if (copying) {
-        must(bags_reader_info(opened, &about, NULL, &failure));
-        (void)bags_reader_shards(opened, &shards);
-        checksums = checksums && about.checksums == shards;
-    }
+    if (copying)
+        checksums = checksums && dataset_has_checksums(opened);
     return opened;
 }
 
 static void open_all(char **operands, size_t count) {
-    static bags_derive_more *more;
-    more = (bags_derive_more *)allocate(count, sizeof *more);
-    froms = (dataset *)allocate(count, sizeof *froms);
+    froms = (bags_derive_more *)allocate(count, sizeof *froms);
+    readers = (const bags_reader **)allocate(count, sizeof *readers);
     checksums = true;
-    for (froms_count = 0; froms_count < count; froms_count++) {
-        dataset *one = &froms[froms_count];
-        one->path = path_without_secrets(operands[froms_count]);
-        one->reader = open_from(one->path);
-        one->start = length;
-        length += bags_reader_length(one->reader);
-        more[froms_count].path = one->path;
-        more[froms_count].io = io_for_path(one->path);
-        more[froms_count].version = bags_reader_version(one->reader);
+    for (size_t i = 0; i < count; i++) {
+        froms[i].path = path_without_secrets(operands[i]);
+        readers[i] = open_from(froms[i].path);
+        froms[i].io = io_for_path(froms[i].path);
+        froms[i].version = bags_reader_version(readers[i]);
+        length += bags_reader_length(readers[i]);
     }
+    froms_count = count;
     from = froms[0].path;
-    reader = froms[0].reader;
-    given.from = more[0].io;
-    given.version = more[0].version;
-    given.more = more + 1;
+    given.from = froms[0].io;
+    given.version = froms[0].version;
+    given.more = froms + 1;
     given.more_count = count - 1;
 }
 
@@ -144,38 +118,20 @@ static size_t fields_count;
 static bags_derived_field *derived;
 static size_t derived_count;
 
-/* For each word of a list the number of its field, and what it is equal to. */
-static void each_field(
-    const char *list, const char *of, void (*each)(size_t field, const char *value)) {
-    static char *copies[2]; /* of --fields or --drop, and of --rename, which stay */
-    static size_t copied;
-    char *at = copies[copied++] = string_format("%s", list), *name, *value;
-    while (list_next(&at, &name, &value)) {
-        if (!value == !strcmp(of, "rename"))
-            usage("--%s: expected %s", of, value ? "FIELD,..." : "OLD=NEW,...");
-        each(field_require(from, name, fields, fields_count), value);
-    }
-}
-
 static bool *kept;
 static const char **names;
 
-static void keep_field(size_t field, const char *value) {
-    (void)value;
-    kept[field] = true;
-}
-
-static void drop_field(size_t field, const char *value) {
-    (void)value;
-    kept[field] = false;
-}
-
-static void rename_field(size_t field, const char *value) {
-    if (!kept[field])
-        usage("--rename: the field \"%s\" is left out", fields[field].name);
-    if (names[field] != fields[field].name)
-        usage("--rename: duplicate field \"%s\"", fields[field].name);
-    names[field] = value;
+static void rename_fields(void) {
+    static char *list; /* names point into it */
+    char *at = list = string_format("%s", rename_given), *name;
+    size_t i;
+    while (fields_next(&at, "rename", from, fields, fields_count, &i, &name)) {
+        if (!kept[i])
+            usage("--rename: the field \"%s\" is left out", fields[i].name);
+        if (names[i] != fields[i].name)
+            usage("--rename: duplicate field \"%s\"", fields[i].name);
+        names[i] = name;
+    }
 }
 
 static void add_field(
@@ -190,19 +146,23 @@ static const bags_field *added; /* the fields of the lines */
 static size_t added_count;
 
 static void choose_fields(const char *to) {
-    fields = bags_reader_fields(reader, &fields_count);
+    fields = bags_reader_fields(readers[0], &fields_count);
     kept = (bool *)allocate(fields_count + 1, sizeof *kept);
     names = (const char **)allocate(fields_count + 1, sizeof *names);
     for (size_t i = 0; i < fields_count; i++) {
         kept[i] = keep_given == NULL;
         names[i] = fields[i].name;
     }
-    if (keep_given)
-        each_field(keep_given, "fields", keep_field);
-    if (drop_given)
-        each_field(drop_given, "drop", drop_field);
+    if (keep_given || drop_given) {
+        static char *list;
+        char *at = list = string_format("%s", keep_given ? keep_given : drop_given);
+        const char *which = keep_given ? "fields" : "drop";
+        size_t i;
+        while (fields_next(&at, which, from, fields, fields_count, &i, NULL))
+            kept[i] = keep_given != NULL;
+    }
     if (rename_given)
-        each_field(rename_given, "rename", rename_field);
+        rename_fields();
     derived = (bags_derived_field *)allocate(1, sizeof *derived);
     for (size_t i = 0; i < fields_count; i++)
         if (kept[i])
@@ -234,7 +194,7 @@ static void encode_lines(void) {
     size_t size;
     writing_no_sync(given.no_sync);
     for (size_t k = 0, count; k < froms_count; k++) {
-        const bags_shard *shards = bags_reader_shards(froms[k].reader, &count);
+        const bags_shard *shards = bags_reader_shards(readers[k], &count);
         for (size_t i = 0; i < count; i++) {
             char *path = string_format("%s/%06ju", joined, (uintmax_t)number++);
             sink_open(path, lines_path(), added, added_count, false);
@@ -257,81 +217,6 @@ static void encode_lines(void) {
 static uint64_t *rows; /* NULL: all */
 static size_t rows_count;
 
-/* All datapoints, if none was selected. */
-static void list_rows(void) {
-    if (rows)
-        return;
-    rows_count = (size_t)length;
-    rows = (uint64_t *)allocate(rows_count + 1, sizeof *rows);
-    for (size_t i = 0; i < rows_count; i++)
-        rows[i] = i;
-}
-
-/* Keep those that are, or are not, among the numbers, which are freed. */
-static void keep_rows(uint64_t *numbers, size_t count, bool among) {
-    size_t left = 0;
-    bool *found = (bool *)allocate((size_t)length + 1, sizeof *found);
-    for (size_t i = 0; i < count; i++)
-        found[numbers[i]] = true;
-    list_rows();
-    for (size_t i = 0; i < rows_count; i++)
-        if (found[rows[i]] == among)
-            rows[left++] = rows[i];
-    rows_count = left;
-    free(numbers);
-    free(found);
-}
-
-static void keep_where(void) {
-    uint64_t *all = (uint64_t *)allocate((size_t)length + 1, sizeof *all);
-    size_t all_count = 0, count;
-    for (size_t k = 0; k < froms_count; k++) {
-        uint64_t *numbers = rows_where(froms[k].reader, froms[k].start, where, &count);
-        for (size_t i = 0; i < count; i++)
-            all[all_count++] = numbers[i];
-        free(numbers);
-    }
-    keep_rows(all, all_count, true);
-}
-
-static void shuffle_rows(void) {
-    list_rows();
-    uint64_t *order = (uint64_t *)allocate(rows_count + 1, sizeof *order);
-    for (size_t i = 0; i < rows_count; i++)
-        order[i] = rows[bags_permute(shuffle.value, 0, rows_count, i)];
-    free(rows);
-    rows = order;
-}
-
-static void choose_rows(void) {
-    if (rows_path) {
-        rows = rows_read(rows_path, length, &rows_count);
-        if (!rows)
-            rows = (uint64_t *)allocate(1, sizeof *rows);
-    }
-    size_t count;
-    if (where)
-        keep_where();
-    if (exclude_path) {
-        uint64_t *numbers = rows_read(exclude_path, length, &count);
-        keep_rows(numbers, count, false);
-    }
-    if (range) {
-        static range_word words;
-        words = indices_parse(range);
-        list_rows();
-        count = (size_t)indices_count(&words, "--range: ", rows_count);
-        uint64_t *chosen = (uint64_t *)allocate(count + 1, sizeof *chosen);
-        for (size_t i = 0; i < count; i++)
-            chosen[i] = rows[indices_at(&words, rows_count, i)];
-        free(rows);
-        rows = chosen;
-        rows_count = count;
-    }
-    if (shuffle.given)
-        shuffle_rows();
-}
-
 /* ---- making it ---- */
 
 /* The shards of a copy: as long as the longest of DATASET, if that has any. */
@@ -346,7 +231,7 @@ static void choose_copy(void) {
     writing.shard_size = shard_size.value;
     writing.shard_length = shard_length.value;
     for (size_t k = 0; k < froms_count && !unsharded && !limited; k++)
-        shards_follow(froms[k].reader, &writing);
+        shards_follow(readers[k], &writing);
     writing.sharded = writing.sharded || limited;
     if (!writing.sharded)
         writing.shard_length = 0;
@@ -356,26 +241,18 @@ static void choose_copy(void) {
     given.copy = &writing;
 }
 
-static bool show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    progress_show("derive", "datapoints", done, total, done);
-    return !interrupt_pending();
-}
-
 /* Derive the dataset at `path`. */
 static bags_derive_report derive(
     const char *path, const uint64_t *numbers, size_t count) {
+    static char title[] = "derive";
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
     given.shard_start = shard_start.value;
     given.shard_stop = shard_stop.value;
-    given.progress = show_progress;
     interrupt_leaves(
         "nothing is complete; remove what is left", "start again with", NULL);
-    interrupt_defer();
-    bags_code code = bags_derive(from, path, &given, &made, &failure);
-    progress_end();
+    bags_code code = dataset_derive(title, from, path, &given, &made);
     if (made.copy)
         failure_suffix(": use --copy");
     must(code);
@@ -439,34 +316,18 @@ static void parse_split(void) {
 
 /* A datapoint of the selection and its group. */
 typedef struct member {
-    uint64_t hash;  /* of the value of --by, */
-    uint64_t first; /* the datapoint of the selection that has it first, */
-    uint64_t size;  /* the number of those that have it, */
-    uint64_t place; /* and the place of the group in a random order */
-    size_t index;   /* of the datapoint in the selection */
+    uint64_t major, minor; /* the order in which they are sorted; then by index */
+    uint64_t first;        /* the first datapoint of the selection in this group */
+    uint64_t size;         /* of the group */
+    size_t index;          /* of the datapoint in the selection */
 } member;
 
-static int compare_hashes(const void *a, const void *b) {
+static int compare_members(const void *a, const void *b) {
     const member *one = (const member *)a, *two = (const member *)b;
-    if (one->hash != two->hash)
-        return one->hash < two->hash ? -1 : 1;
-    return one->index < two->index ? -1 : one->index > two->index;
-}
-
-/* The largest groups first, in a random order if they are equal. */
-static int compare_groups(const void *a, const void *b) {
-    const member *one = (const member *)a, *two = (const member *)b;
-    if (one->size != two->size)
-        return one->size > two->size ? -1 : 1;
-    if (one->place != two->place)
-        return one->place < two->place ? -1 : 1;
-    return one->index < two->index ? -1 : one->index > two->index;
-}
-
-static int compare_first(const void *a, const void *b) {
-    const member *one = (const member *)a, *two = (const member *)b;
-    if (one->first != two->first)
-        return one->first < two->first ? -1 : 1;
+    if (one->major != two->major)
+        return one->major < two->major ? -1 : 1;
+    if (one->minor != two->minor)
+        return one->minor < two->minor ? -1 : 1;
     return one->index < two->index ? -1 : one->index > two->index;
 }
 
@@ -478,18 +339,19 @@ static void hash_values(member *members) {
     size_t field = field_require(from, by, fields, fields_count);
     bags_select select = bags_whole(field);
     bool compressed = type_is_compressed(fields[field].type);
-    bags_reader **readers = (bags_reader **)allocate(froms_count, sizeof *readers);
+    const bags_reader **blobs =
+        (const bags_reader **)allocate(froms_count, sizeof *blobs);
     for (size_t k = 0; k < froms_count; k++)
-        readers[k] =
-            compressed ? dataset_again(froms[k].reader, froms[k].path, registry_blobs())
-                       : froms[k].reader;
+        blobs[k] = compressed
+                       ? dataset_again(readers[k], froms[k].path, registry_blobs())
+                       : readers[k];
     for (size_t i = 0; i < rows_count; i++) {
-        size_t k = froms_count;
-        while (froms[--k].start > rows[i])
-            ;
-        must(bags_reader_get(
-            readers[k], rows[i] - froms[k].start, &select, 1, &row, &failure));
-        members[i].hash = 0;
+        size_t k = 0;
+        uint64_t index = rows[i];
+        while (index >= bags_reader_length(blobs[k]))
+            index -= bags_reader_length(blobs[k++]);
+        must(bags_reader_get(blobs[k], index, &select, 1, &row, &failure));
+        uint64_t hash = 0;
         for (size_t item = 0; item < bags_row_length(&row, 0); item++) {
             bags_view blob = bags_row_bytes(&row, 0, item);
             unsigned char size[8];
@@ -499,41 +361,46 @@ static void hash_values(member *members) {
                 blob = value_bytes(&value);
             }
             bags_store(size, 8, false, blob.size);
-            members[i].hash = format_hash(members[i].hash, size, sizeof size);
-            members[i].hash = format_hash(members[i].hash, blob.data, blob.size);
+            hash = format_hash(hash, size, sizeof size);
+            hash = format_hash(hash, blob.data, blob.size);
         }
+        members[i].major = hash;
     }
     for (size_t k = 0; compressed && k < froms_count; k++)
-        bags_reader_close(readers[k]);
-    free(readers);
+        bags_reader_close((bags_reader *)(uintptr_t)blobs[k]);
+    free(blobs);
     bags_buffer_free(&plain);
     bags_row_free(&row);
 }
 
-/* The datapoints of the selection, by groups: of one each, or of equal values. */
+/* The datapoints of the selection, by groups: of one each, or of equal values. The largest
+ * groups come first, in a random order if they are equal. */
 static member *make_groups(void) {
     static member *members; /* a failure, which ends the program, leaves it */
     members = (member *)allocate(rows_count + 1, sizeof *members);
     uint64_t groups = 0;
     for (size_t i = 0; i < rows_count; i++)
-        members[i].index = members[i].hash = i;
+        members[i].index = members[i].major = i;
     if (by)
         hash_values(members);
-    qsort(members, rows_count, sizeof *members, compare_hashes);
+    qsort(members, rows_count, sizeof *members, compare_members);
     for (size_t i = 0, stop; i < rows_count; i = stop, groups++) {
-        for (stop = i; stop < rows_count && members[stop].hash == members[i].hash;)
+        for (stop = i; stop < rows_count && members[stop].major == members[i].major;)
             members[stop++].first = members[i].index;
         for (size_t k = i; k < stop; k++)
             members[k].size = stop - i;
     }
     /* The numbers of groups are those of their first datapoints. */
-    qsort(members, rows_count, sizeof *members, compare_first);
+    for (size_t i = 0; i < rows_count; i++)
+        members[i].major = members[i].first;
+    qsort(members, rows_count, sizeof *members, compare_members);
     uint64_t group = 0;
     for (size_t i = 0; i < rows_count; i++) {
         group += i > 0 && members[i].first != members[i - 1].first;
-        members[i].place = bags_permute_inverse(seed.value, 0, groups, group);
+        members[i].major = UINT64_MAX - members[i].size;
+        members[i].minor = bags_permute_inverse(seed.value, 0, groups, group);
     }
-    qsort(members, rows_count, sizeof *members, compare_groups);
+    qsort(members, rows_count, sizeof *members, compare_members);
     return members;
 }
 
@@ -569,7 +436,10 @@ static size_t *assign_parts(void) {
 /* All parts appear at once, when OUT.parts becomes OUT; those of workers do not. */
 static void derive_split(const char *to) {
     const bags_io *io = bags_io_local();
-    list_rows();
+    if (!rows) {
+        rows = select_all(length);
+        rows_count = (size_t)length;
+    }
     bool *seen = (bool *)allocate((size_t)length + 1, sizeof *seen);
     for (size_t i = 0; i < rows_count; i++) {
         if (seen[rows[i]])
@@ -634,11 +504,10 @@ static int run(char **operands) {
     path_must_be_outside(to);
     interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
-    given.registry = registry_blobs();
     on_failure = explain_failure;
     choose_fields(to);
     choose_copy();
-    choose_rows();
+    rows = select_datapoints(readers, froms_count, length, &rows_count);
     if (lines)
         encode_lines();
     if (split) {

@@ -76,7 +76,7 @@ bags_view file_read(const char *path, bags_buffer *buffer) {
     return content;
 }
 
-void *file_create(const char *path) {
+static void *file_create(const char *path) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     int error = io->open(io->user, path, BAGS_IO_CREATE, &file);

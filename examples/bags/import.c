@@ -1,7 +1,9 @@
 /*
- * bags import: what other formats contain as a dataset.
+ * bags import: what other formats contain as a dataset; and bags images, which is
+ * bags import --from images with options of its own.
  */
 #include "command.h"
+#include "system.h"
 
 #include "detect.h"
 #include "modules.h"
@@ -9,7 +11,8 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The importers of this build, in the order in which they are tried. */
+/* The importers of this build, in the order in which they are tried. Those without #ifdef
+ * need no library. */
 static const struct built {
     const char *name, *symbol;
     const bags_importer *importer;    /* NULL: in a module, with this symbol, */
@@ -21,15 +24,11 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_ZARR
     {"zarr", LINKED(bags_import_zarr), bags_import_is_zarr},
 #endif
-#ifdef BAGS_WITH_IMPORT_BENZINA
     {"benzina", NULL, &bags_import_benzina, NULL},
-#endif
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     {"webdataset", LINKED(bags_import_webdataset), bags_import_is_webdataset},
 #endif
-#ifdef BAGS_WITH_IMPORT_TFRECORD
     {"tfrecord", NULL, &bags_import_tfrecord, NULL},
-#endif
 #ifdef BAGS_WITH_IMPORT_MDS
     {"mds", LINKED(bags_import_mds), bags_import_is_mds},
 #endif
@@ -45,20 +44,13 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", LINKED(bags_import_csv), bags_import_is_csv},
 #endif
-#ifdef BAGS_WITH_IMPORT_MEGATRON
     {"megatron", NULL, &bags_import_megatron, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_TOKENS
     {"tokens", NULL, &bags_import_tokens, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_FOLDER
     {"npy", NULL, &bags_import_npy, NULL},
     {"video", NULL, &bags_import_video, NULL},
-#endif
-#ifdef BAGS_WITH_IMPORT_DUCKDB
+    {"images", NULL, &bags_import_images, NULL},
     {"parquet", NULL, &bags_import_parquet, NULL},
     {"sql", NULL, &bags_import_sql, NULL},
-#endif
     {NULL, NULL, NULL, NULL},
 };
 
@@ -80,7 +72,18 @@ static option_choice raw_dtype = {dtype_name, 0, false};
 static option_number separator;
 static option_number document = {0, 1, INT32_MAX, false};
 static const char *fields_words, *types_words;
-static bool dry_run, any_type;
+static const char *image_type, *classes_path;
+static bool dry_run, any_type, skip_damaged;
+
+/* Options of folders of images. */
+#define IMAGES_OPTIONS                                                                 \
+    {"classes", OPTION_PATH, &classes_path, "FILE",                                    \
+        "labels of images are numbers, int(4): the line of the class folder's name "   \
+        "in FILE, from 0. If FILE is missing, it is written with the sorted names"},   \
+        {"skip-damaged", OPTION_FLAG, &skip_damaged, NULL,                             \
+            "leave out, name and count images that are damaged or cannot be "          \
+            "converted"},                                                              \
+        OPTION_MAX_PIXELS
 
 static const option options[] = {
     {"from", OPTION_CHOICE, &from, "KIND", "the format of SRC, if it is not detected"},
@@ -101,6 +104,16 @@ static const option options[] = {
         "store fields as other types: photo=jpeg,label=int(4)"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
         "accept types without a codec in --type, unchecked"},
+    IMAGES_OPTIONS,
+    OPTIONS_END,
+};
+
+static const option images_options[] = {
+    {"type", OPTION_TEXT, &image_type, "T",
+        "type of the field image: jpeg, jpeg(90), png, or bytes, which keeps "
+        "every file as it is but is not decoded by readers. Files of the other "
+        "format are converted. Needed if DIR contains both formats"},
+    IMAGES_OPTIONS,
     OPTIONS_END,
 };
 
@@ -111,7 +124,6 @@ static const char *importers_names(void) {
     names.size = 0;
     for (size_t i = 0; importers[i].name; i++)
         text_format(&names, "%s%s", i ? " " : "", importers[i].name);
-    text_puts(&names, importers[0].name ? "" : "none; see formats/import/");
     return text_string(&names);
 }
 
@@ -129,7 +141,9 @@ static const bags_importer *importer_open(const struct built *importer) {
 }
 
 static bool importer_accepts(const struct built *importer, const char *path) {
-    return importer->detect ? importer->detect(path) : importer->importer->detect(path);
+    bool (*detect)(const char *path) =
+        importer->detect ? importer->detect : importer->importer->detect;
+    return detect && detect(path);
 }
 
 /* Each importer checks the path; two that accept it need --from. A path that none
@@ -165,6 +179,24 @@ static const bags_importer *importer_find(const char *path) {
 
 /* ---- fields ---- */
 
+/* The words of --fields and --type: NAME=VALUE, or NAME alone, of which value is NULL. */
+typedef struct pair {
+    char *name, *value;
+} pair;
+
+static pair *fields_given, *types_given;
+static size_t fields_given_count, types_given_count;
+
+static pair *split(const char *words, size_t *length) {
+    char *at = words ? string_format("%s", words) : NULL;
+    pair one, *pairs = NULL;
+    while (list_next(&at, &one.name, &one.value)) {
+        pairs = (pair *)grow(pairs, *length, sizeof *pairs);
+        pairs[(*length)++] = one;
+    }
+    return pairs;
+}
+
 /* A field of the dataset. */
 typedef struct plan {
     size_t from; /* the field's number in the source */
@@ -176,6 +208,7 @@ typedef struct plan {
 
 static const char *source_name; /* the path, for messages */
 static bags_source *source;
+static bool images; /* it is a folder of images */
 static plan *plans;
 static size_t count;
 
@@ -191,8 +224,14 @@ static size_t find_source(const char *word) {
     return i;
 }
 
-/* A field of --fields, which may be renamed; no name and no field may come twice. */
 static void add_plan(size_t field, const char *name) {
+    plan one = {field, name, source->fields[field].type, false, false, false};
+    plans = (plan *)grow(plans, count, sizeof *plans);
+    plans[count++] = one;
+}
+
+/* A field of --fields, which may be renamed; no name and no field may come twice. */
+static void add_given(size_t field, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(plans[i].name, name))
             usage("--fields: fields \"%s\" and \"%s\" would both be named "
@@ -201,40 +240,29 @@ static void add_plan(size_t field, const char *name) {
         if (plans[i].from == field)
             usage("--fields: duplicate field \"%s\"", source->fields[field].name);
     }
-    plans = (plan *)grow(plans, count, sizeof *plans);
-    plans[count].from = field;
-    plans[count].name = name;
-    plans[count].type = source->fields[field].type;
-    plans[count++].convert = false;
+    add_plan(field, name);
 }
 
 /* --fields, or else all. */
 static void select_fields(void) {
-    static char *words; /* new names point into it */
-    words = fields_words ? string_format("%s", fields_words) : NULL;
-    char *at = words, *name, *renamed;
-    while (list_next(&at, &name, &renamed)) {
-        size_t field = find_source(name);
-        add_plan(field, renamed ? renamed : source->fields[field].name);
+    for (size_t i = 0; i < fields_given_count; i++) {
+        size_t field = find_source(fields_given[i].name);
+        const char *renamed = fields_given[i].value;
+        add_given(field, renamed ? renamed : source->fields[field].name);
     }
-    if (fields_words)
-        return;
-    plans = (plan *)allocate(source->count, sizeof *plans);
-    for (count = 0; count < source->count; count++) {
-        plans[count].from = count;
-        plans[count].name = source->fields[count].name;
-        plans[count].type = source->fields[count].type;
-    }
+    for (size_t i = 0; i < source->count && !fields_words; i++)
+        add_plan(i, source->fields[i].name);
+}
+
+/* True of the field whose type the importer itself makes. */
+static bool is_image(size_t field) {
+    return images && !strcmp(source->fields[field].name, "image");
 }
 
 /* --type: by its name in the dataset, or else in the source. */
 static void override_types(void) {
-    static char *words; /* types point into it */
-    words = types_words ? string_format("%s", types_words) : NULL;
-    char *at = words, *name, *type;
-    while (list_next(&at, &name, &type)) {
-        if (!type)
-            usage("--type: \"%s\" is not FIELD=TYPE", name);
+    for (size_t k = 0; k < types_given_count; k++) {
+        const char *name = types_given[k].name, *type = types_given[k].value;
         size_t i = 0;
         while (i < count && strcmp(plans[i].name, name))
             i++;
@@ -247,13 +275,9 @@ static void override_types(void) {
             usage("--type: duplicate field \"%s\"", name);
         plans[i].type = type_complete(type);
         plans[i].convert = true;
-        if (!any_type)
+        if (!any_type && !is_image(field))
             codec_check(type);
     }
-}
-
-static bool is_integer(bags_dtype dtype) {
-    return dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
 }
 
 static int compare_names(const void *left, const void *right) {
@@ -279,9 +303,10 @@ static bags_field *plan_fields(void) {
         }
         plans[i].sequence = parsed.sequence;
         const char *type = source->fields[plans[i].from].type;
+        plans[i].convert = plans[i].convert && !is_image(plans[i].from);
         plans[i].gather = plans[i].convert && !parsed.sequence &&
                           has_ending(type, "[]") && type_kind(type) == TYPE_NUMBER &&
-                          is_integer(type_dtype(fields[i].type));
+                          bags_import_is_integer(type_dtype(fields[i].type));
     }
     return fields;
 }
@@ -297,28 +322,150 @@ static bool is_meant(const char *word, const char *field) {
     return same;
 }
 
-/* What --type makes of a field; see override_types. */
+/* The type that --type states for a field of the source, or NULL; see override_types. */
+static const char *find_type(const char *field) {
+    const char *name = field, *found = NULL;
+    for (size_t i = 0; i < fields_given_count; i++)
+        if (fields_given[i].value && is_meant(fields_given[i].name, field))
+            name = fields_given[i].value;
+    for (size_t i = 0; i < types_given_count; i++)
+        if (!strcmp(types_given[i].name, name) || is_meant(types_given[i].name, field))
+            found = types_given[i].value;
+    return found;
+}
+
 static bags_source_want what_is_wanted(void *user, const char *field) {
-    char *renames = string_format("%s", fields_words ? fields_words : "");
-    char *types = string_format("%s", types_words ? types_words : ""), *at = renames;
-    char *word, *other;
-    const char *name = field;
-    bags_source_want want = BAGS_WANT_NOTHING;
+    const char *type = find_type(field);
     (void)user;
-    while (list_next(&at, &word, &other))
-        if (other && is_meant(word, field))
-            name = other;
-    for (at = types; list_next(&at, &word, &other);) {
-        if (!other || (strcmp(word, name) && !is_meant(word, field)))
-            continue;
-        type_class kind = type_kind(other);
-        want = kind == TYPE_NUMBER || type_dtype(other) ? BAGS_WANT_NUMBER
-               : kind == TYPE_ARRAY                     ? BAGS_WANT_NOTHING
-                                                        : BAGS_WANT_TEXT;
+    if (!type)
+        return BAGS_WANT_NOTHING;
+    if (type_kind(type) == TYPE_NUMBER || type_dtype(type))
+        return BAGS_WANT_NUMBER;
+    return type_kind(type) == TYPE_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
+}
+
+/* ---- images ---- */
+
+/* Check the type of the images before the files are searched for. */
+static void check_image_type(void) {
+    bags_type parsed;
+    if (!image_type)
+        return;
+    bool known = !bags_type_parse(image_type, &parsed, NULL) && !parsed.sequence &&
+                 (type_kind(image_type) == TYPE_IMAGE || !strcmp(image_type, "bytes"));
+    if (!known)
+        usage("--type: \"%s\" is not jpeg, png or bytes", image_type);
+    if (!type_is_valid(image_type))
+        usage("--type: %s", failure.message);
+}
+
+static void show_note(void *user, const char *message) {
+    (void)user;
+    note("%s", message);
+}
+
+/* Images are turned upright, and palettes expanded, if they are converted: a JPEG of
+ * indices would be no image. */
+static void prepare_images(bags_source_options *how) {
+    check_image_type();
+    registry_orient();
+    registry_expand_palettes(true);
+    how->image_type = image_type;
+    how->registry = registry_get();
+    how->class_numbers = classes_path != NULL;
+    how->skip_damaged = skip_damaged;
+    how->note = show_note;
+}
+
+ENDS static void fail_open(void) {
+    const char *field = !strcmp(failed_command, "images") ? "" : "image=";
+    if (images && failure.code == BAGS_ERROR_ARGUMENT)
+        failure_suffix(
+            "; choose --type %sjpeg or --type %spng, which convert, or --type "
+            "%sbytes, which readers do not decode",
+            field, field, field);
+    die();
+}
+
+static const char **classes; /* the lines of --classes */
+static size_t classes_count;
+
+/* Write the class folders' names to the file, if it does not exist. Several
+ * workers may do so at once: the first one counts, also if another found a folder
+ * that is new. */
+static void write_classes(void) {
+    static text lines;
+    static char *partial;
+    if (path_exists(classes_path))
+        return;
+    partial = string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
+    for (size_t i = 0; i < source->images->class_count; i++)
+        text_format(&lines, "%s\n", source->images->classes[i]);
+    file_write(partial, lines.buffer.data, lines.size);
+    if (publish_file(partial, classes_path) && !path_exists(classes_path))
+        fail_system(errno, classes_path, "create");
+}
+
+static void read_classes(void) {
+    static bags_buffer file; /* the names stay in it */
+    if (dry_run && !path_exists(classes_path)) {
+        classes = source->images->classes;
+        classes_count = source->images->class_count;
+        return;
     }
-    free(renames);
-    free(types);
-    return want;
+    write_classes();
+    bags_view content = file_read(classes_path, &file);
+    char *at = (char *)file.data, *end = at + content.size;
+    while (at < end) {
+        size_t size = strcspn(at, "\n");
+        at[size] = 0;
+        if (size && at[size - 1] == '\r')
+            at[size - 1] = 0;
+        classes = (const char **)grow(classes, classes_count, sizeof *classes);
+        classes[classes_count++] = at;
+        at += size + 1;
+    }
+}
+
+/* The first line with the name of a class. */
+static uint64_t find_class(const char *name) {
+    static size_t at; /* images of one class follow each other */
+    if (at < classes_count && !strcmp(classes[at], name))
+        return at;
+    for (at = 0; at < classes_count; at++)
+        if (!strcmp(classes[at], name))
+            return at;
+    fail(BAGS_ERROR_VALUE, "%s: no line \"%s\"", classes_path, name);
+}
+
+static void print_left_out(uint64_t number, const char *unit, const char *reason) {
+    if (number)
+        print("%s: left out: %s (%s)\n", source_name, counted(number, unit), reason);
+}
+
+static void print_images(const bags_images *about) {
+    print("%s: %s of type %s (%ju JPEG, %ju PNG), %s\n", source_name,
+        counted(about->jpegs + about->pngs, "image"), about->type,
+        (uintmax_t)about->jpegs, (uintmax_t)about->pngs,
+        counted(about->class_count, "label"));
+    if (about->converted)
+        print("%s: converted: %ju %s\n", source_name, (uintmax_t)about->converted,
+            strncmp(about->type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+    if (about->turned)
+        print("%s: turned upright: %ju of them, by their EXIF orientation\n",
+            source_name, (uintmax_t)about->turned);
+    if (about->to_turn)
+        print("%s: %s with an EXIF orientation, to be turned by readers "
+              "(bags load --orient)\n",
+            source_name, counted(about->to_turn, "image"));
+    if (about->renamed)
+        print("%s: %ju path%s not UTF-8: invalid bytes are written as \\xff\n",
+            source_name, (uintmax_t)about->renamed,
+            about->renamed == 1 ? " is" : "s are");
+    print_left_out(about->damaged, "image", "damaged, or not to be converted");
+    print_left_out(about->others, "file", "neither JPEG nor PNG");
+    print_left_out(about->hidden, "hidden file", "or directory");
+    print_left_out(about->links, "link", "to directories within a class");
 }
 
 /* ---- values ---- */
@@ -371,64 +518,109 @@ static bags_value array_from_integers(
     must(bags_buffer_reserve(&elements, items * size + 1, &failure));
     for (size_t i = 0; i < items; i++) {
         bags_value number = is_array ? integer_of(values, i) : values[i];
-        bool negative = number.kind == BAGS_KIND_INT && number.sint < 0;
-        uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
-        if (!integer_fits(dtype, bits, negative))
-            fail(BAGS_ERROR_VALUE, "[%zu]: %s%ju is out of range (%s)", i,
-                negative ? "-" : "", (uintmax_t)(negative ? 0 - bits : bits),
+        if (!integer_store(dtype, &number, elements.data + i * size))
+            fail(BAGS_ERROR_VALUE, "[%zu]: %s is out of range (%s)", i,
+                number.kind == BAGS_KIND_INT
+                    ? temp_format("%jd", (intmax_t)number.sint)
+                    : temp_format("%ju", (uintmax_t)number.uint),
                 bags_dtype_name(dtype));
-        bags_store(elements.data + i * size, size, !bags_little_endian(), bits);
     }
     length = items;
     return bags_array(dtype, is_array ? values->dims : 1,
         is_array ? values->shape : &length, elements.data);
 }
 
-/* The value that --type makes of one: text becomes a number, also the element of an array,
- * or, if it is JSON, msgpack, and never the bytes of an array, which any text could be; nor are elements
- * of more than a byte a number or text, except one integer; other bytes must be a blob of
- * the type; an array of integers becomes one of other integers; numbers and arrays must
- * fit, which is checked when they are encoded. */
+/* Content of the values of a source's field. */
+typedef enum content {
+    CONTENT_TEXT,
+    CONTENT_ELEMENTS, /* an array */
+    CONTENT_BYTES,    /* an array with elements of one byte */
+    CONTENT_OTHER,
+    CONTENTS
+} content;
+
+/* Conversion of a value by --type. */
+typedef enum conversion {
+    AS_BLOB = 0, /* its bytes must be a blob of the type */
+    AS_NUMBER,   /* text is a number */
+    AS_ELEMENT, /* text is the element of an array, never its bytes: any text could be */
+    AS_JSON,    /* text is JSON, which becomes msgpack */
+    AS_ELEMENTS /* integers become other integers; one of them is a number */
+} conversion;
+
+/* All others: AS_BLOB, as an array that keeps its dtype. Numbers and arrays must fit, which
+ * is checked when they are encoded. */
+static const conversion conversions[CONTENTS][TYPE_VIDEO + 1] = {
+    [CONTENT_TEXT] = {[TYPE_NUMBER] = AS_NUMBER,
+        [TYPE_ARRAY] = AS_ELEMENT,
+        [TYPE_MSGPACK] = AS_JSON},
+    [CONTENT_ELEMENTS] = {[TYPE_NUMBER] = AS_ELEMENTS,
+        [TYPE_TEXT] = AS_ELEMENTS,
+        [TYPE_ARRAY] = AS_ELEMENTS,
+        [TYPE_MSGPACK] = AS_ELEMENTS},
+    [CONTENT_BYTES] = {[TYPE_ARRAY] = AS_ELEMENTS},
+};
+
+static conversion find_conversion(const char *type, const char *to) {
+    type_class kind = type_kind(to);
+    bool is_array = type_kind(type) == TYPE_ARRAY;
+    if (is_array && kind == TYPE_ARRAY && type_dtype(type) == type_dtype(to))
+        return AS_BLOB;
+    content one = !strncmp(type, "utf8", 4)                ? CONTENT_TEXT
+                  : !is_array                              ? CONTENT_OTHER
+                  : bags_dtype_size(type_dtype(type)) == 1 ? CONTENT_BYTES
+                                                           : CONTENT_ELEMENTS;
+    return conversions[one][kind];
+}
+
+/* An array, which may be a blob of its own type, as one of other integers, or as a number. */
+static bags_value convert_elements(const plan *to, const bags_value *value) {
+    static bags_buffer decoded;
+    bags_view blob = value_bytes(value);
+    bags_value array = *value;
+    if (value->kind == BAGS_KIND_BLOB)
+        must(bags_decode(registry_get(), source->fields[to->from].type, blob, &decoded,
+            &array, &failure));
+    if (array.kind != BAGS_KIND_ARRAY || !bags_import_is_integer(array.dtype))
+        return array;
+    if (bags_import_is_integer(type_dtype(to->type)))
+        return array_from_integers(to, &array, 0);
+    if (type_kind(to->type) == TYPE_NUMBER &&
+        array.size == bags_dtype_size(array.dtype))
+        return integer_of(&array, 0);
+    return array;
+}
+
+/* Bytes that must be a blob of the type. */
+static bags_value convert_blob(const plan *to, bags_view blob) {
+    static bags_buffer scratch, decoded;
+    bags_value ignored;
+    if (codec_exists(to->type) && !type_is_compressed(to->type))
+        must(bags_decode(registry_get(), to->type, blob, &scratch, &ignored, &failure));
+    return value_from_blob(to->type, blob, &decoded);
+}
+
+/* The value that --type makes of one. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch, decoded;
-    const char *type = source->fields[to->from].type;
-    bool is_text = !strncmp(type, "utf8", 4);
-    type_class kind = type_kind(to->type);
-    bags_dtype dtype = type_dtype(type);
-    bool is_other = kind == TYPE_ARRAY ? dtype != type_dtype(to->type)
-                                       : (kind == TYPE_NUMBER || kind == TYPE_TEXT ||
-                                             kind == TYPE_MSGPACK) &&
-                                             bags_dtype_size(dtype) != 1;
-    bags_view blob = {(const unsigned char *)value->data, value->size};
-    bags_value ignored, array = *value;
-    if (type_kind(type) == TYPE_ARRAY && is_other) {
-        if (value->kind == BAGS_KIND_BLOB)
-            must(bags_decode(registry_get(), type, blob, &decoded, &array, &failure));
-        if (array.kind == BAGS_KIND_ARRAY && is_integer(array.dtype) &&
-            is_integer(type_dtype(to->type)))
-            array = array_from_integers(to, &array, 0);
-        else if (array.kind == BAGS_KIND_ARRAY && kind == TYPE_NUMBER &&
-                 is_integer(array.dtype) && array.size == bags_dtype_size(array.dtype))
-            array = integer_of(&array, 0);
-        return array;
-    }
+    conversion how = find_conversion(source->fields[to->from].type, to->type);
+    if (how == AS_ELEMENTS)
+        return convert_elements(to, value);
     if (value->kind != BAGS_KIND_BLOB && value->kind != BAGS_KIND_BYTES &&
         value->kind != BAGS_KIND_UTF8)
         return *value;
-    if (is_text && kind == TYPE_NUMBER)
+    if (how == AS_NUMBER)
         return number_from_text(value);
-    if (is_text && kind == TYPE_ARRAY && type_dtype(to->type))
-        return element_from_text(to->type, value);
-    if (is_text && kind == TYPE_ARRAY)
+    if (how == AS_ELEMENT && !type_dtype(to->type))
         fail(BAGS_ERROR_VALUE,
             "text is not a value of type %s; --type makes only numbers and msgpack "
             "of text",
             to->type);
-    if (is_text && kind == TYPE_MSGPACK)
-        blob = msgpack_from_text(value, &scratch);
-    else if (codec_exists(to->type) && !type_is_compressed(to->type))
-        must(bags_decode(registry_get(), to->type, blob, &scratch, &ignored, &failure));
-    return value_from_blob(to->type, blob, &decoded);
+    if (how == AS_ELEMENT)
+        return element_from_text(to->type, value);
+    if (how == AS_JSON)
+        return value_from_blob(to->type, msgpack_from_text(value, &scratch), &decoded);
+    return convert_blob(to, value_bytes(value));
 }
 
 /* The values of a field of the dataset. */
@@ -450,6 +642,8 @@ static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
 
 static bags_value value_of(const bags_entry *entry, size_t item, const plan *to) {
     bags_value value = entry->values[item];
+    if (classes_path && !strcmp(source->fields[to->from].name, "label"))
+        value = bags_uint(find_class(source->images->classes[value.uint]));
     in_plan = to;
     if (to->convert && !to->gather)
         value = convert(to, &value);
@@ -521,26 +715,35 @@ static void put_datapoint(const bags_entry *entries) {
     in_datapoint = false;
 }
 
-/* All datapoints of this worker. If the length is unknown, each is read before
- * the sink counts it. */
+/* All datapoints of this worker. If the length is unknown, or some may be left out, each is
+ * read before the sink counts it. */
 static void put_all(void) {
     const bags_entry *entries;
     bool known = source->length != BAGS_SOURCE_UNKNOWN;
+    bool early = !known || skip_damaged;
     for (datapoint = 0; !known || datapoint < source->length; datapoint++) {
         interrupt_check();
-        if (!writing_is_mine(datapoint) || (known && !sink_next()))
+        if (!writing_is_mine(source->shares ? source->shares[datapoint] : datapoint) ||
+            (!early && !sink_next()))
             continue;
-        must(bags_source_read(source, datapoint, &entries, &failure));
+        if (bags_source_read(source, datapoint, &entries, &failure)) {
+            if (source->damaged)
+                failure_suffix("; --skip-damaged leaves it out");
+            die();
+        }
+        if (source->damaged)
+            continue;
         if (!entries && known)
             fail(BAGS_ERROR_CORRUPT, "%s: ends at datapoint %ju (expected %ju)",
                 source_name, (uintmax_t)datapoint, (uintmax_t)source->length);
         if (!entries)
             break;
-        if (known || sink_next())
+        if (!early || sink_next())
             put_datapoint(entries);
-        progress_show("import", "datapoints", datapoint + 1, known ? source->length : 0,
-            sink_length());
+        progress_show(failed_command, images ? "images" : "datapoints", datapoint + 1,
+            known ? source->length : 0, sink_length());
     }
+    progress_end();
     /* What is after the last datapoint may be wrong as well: a checksum, a count. */
     if (known) {
         must(bags_source_read(source, source->length, &entries, &failure));
@@ -548,7 +751,6 @@ static void put_all(void) {
             fail(BAGS_ERROR_CORRUPT, "%s: has more than %ju datapoints", source_name,
                 (uintmax_t)source->length);
     }
-    progress_end();
 }
 
 /* Where it failed, and what is kept. */
@@ -556,7 +758,9 @@ static void explain_failure(void) {
     progress_end();
     if (in_plan)
         failure_prefix("field \"%s\": ", in_plan->name);
-    if (in_datapoint)
+    if (in_datapoint && images)
+        failure_prefix("%s: ", source->where);
+    else if (in_datapoint)
         failure_prefix("%s: datapoint %ju: ", source_name, (uintmax_t)datapoint);
     if (!dry_run)
         sink_failed();
@@ -603,7 +807,21 @@ static void note_left_out(void) {
     }
 }
 
-static int run(char **operands) {
+/* Options that only one importer has. */
+static void check_options(const bags_importer *importer) {
+    const char *of_tokens = options_given("dtype|separator|document");
+    const char *of_images = options_given("classes|skip-damaged|max-pixels");
+    if (layout.given && strcmp(importer->name, "hdf5"))
+        usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
+    if (of_tokens && strcmp(importer->name, "tokens"))
+        usage("--%s: only of raw tokens; pass --from tokens (this is %s)", of_tokens,
+            importer->name);
+    if (of_images && !images)
+        usage("--%s: only of images; pass --from images (this is %s)", of_images,
+            importer->name);
+}
+
+static int import(char **operands) {
     bags_source_options how = {.progress = show_opening, .want = what_is_wanted};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
@@ -612,40 +830,57 @@ static int run(char **operands) {
     how.has_separator = separator.given;
     how.separator = separator.value;
     how.document = document.value;
-    options_exclude("separator|document", NULL);
     mapped_path = source_name = operands[0];
     on_failure = explain_failure;
-    if (!dry_run && !operands[1])
-        usage("expected SRC DST");
     writing_check(operands[1], false);
     interrupt_leaves("nothing was added", "start again with", NULL);
     const bags_importer *importer = importer_find(source_name);
+    images = !strcmp(importer->name, "images");
+    check_options(importer);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();
-    else if (layout.given)
-        usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
-    if ((raw_dtype.given || separator.given || document.given) &&
-        strcmp(importer->name, "tokens"))
-        usage("--%s: only of raw tokens; pass --from tokens (this is %s)",
-            raw_dtype.given   ? "dtype"
-            : separator.given ? "separator"
-                              : "document",
-            importer->name);
+    if (images)
+        prepare_images(&how);
     source = bags_source_open(importer, source_name, &how, &failure);
-    must_open(source);
+    if (!source)
+        fail_open();
     progress_end();
     note_left_out();
+    if (classes_path)
+        read_classes();
     bags_field *fields = plan_fields();
     if (dry_run) {
         show(fields);
     } else {
         sink_open(operands[1], source_name, fields, count, false);
         put_all();
+        if (images)
+            print_images(source->images);
         sink_finish();
     }
     bags_source_close(source);
     free(fields);
     return 0;
+}
+
+static int run(char **operands) {
+    options_exclude("separator|document", NULL);
+    if (!dry_run && !operands[1])
+        usage("expected SRC DST");
+    fields_given = split(fields_words, &fields_given_count);
+    types_given = split(types_words, &types_given_count);
+    for (size_t i = 0; i < types_given_count; i++)
+        if (!types_given[i].value)
+            usage("--type: \"%s\" is not FIELD=TYPE", types_given[i].name);
+    image_type = find_type("image");
+    return import(operands);
+}
+
+static int run_images(char **operands) {
+    while (strcmp(importers[from.value].name, "images"))
+        from.value++;
+    from.given = true;
+    return import(operands);
 }
 
 const command command_import = {"import", "a dataset from another format", "SRC DST",
@@ -660,3 +895,17 @@ const command command_import = {"import", "a dataset from another format", "SRC 
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",
     run};
+
+const command command_images = {"images", "a dataset from folders of images", "DIR OUT",
+    {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, images_options, writing_options,
+    "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
+    "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
+    "and path (relative to DIR), sorted by label and path. The first bytes of "
+    "a file state its format. Other files, files of Bags, and hidden ones, are "
+    "left out and counted. Links to files, and class folders that are links, "
+    "are followed; links to other directories are not. A file that is truncated is an "
+    "error.\n"
+    "Workers share the images by a hash of their paths: --shard-start W of K "
+    "packs those whose 64-bit FNV-1a hash is W modulo K.\n",
+    "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",
+    run_images};

@@ -13,7 +13,7 @@
 #include "formats.h"
 #include "modules.h"
 
-static const char *weights_given, *fields_given, *state_path, *rows_path, *where;
+static const char *weights_given, *fields_given, *state_path;
 static option_number batch = {32, 1, UINT32_MAX, false}, seed;
 static option_number epochs = {1, 0, 0, false};
 static option_number batches = {UINT64_MAX, 0, 0, false};
@@ -58,10 +58,7 @@ static const option options[] = {
     {"window", OPTION_NUMBER, &window, "G", "... within windows of G chunks (256)"},
     {"weights", OPTION_TEXT, &weights_given, "W,...",
         "mix the datasets in these proportions"},
-    {"rows", OPTION_PATH, &rows_path, "FILE",
-        "only the datapoints that FILE lists; -: standard input"},
-    {"where", OPTION_TEXT, &where, "EXPRESSION",
-        "of those that are left, where this SQL is true, as 'label = 3'"},
+    SELECT_OPTIONS,
     {"take", OPTION_NUMBER, &take, "N", "only the first N, of each dataset"},
     {"replacement", OPTION_FLAG, &loading.order.replacement, NULL,
         "draw datapoints with replacement"},
@@ -132,35 +129,18 @@ static const double *parse_weights(void) {
     return weights;
 }
 
-static int compare_numbers(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The datapoints of --rows, or windows; and of these, those of --where. */
-static void select_rows(const bags_reader *const *readers) {
+/* The datapoints of --rows and --where, or windows. */
+static void select_each(const bags_reader *const *readers) {
     static bags_selection *selections;
     selections = (bags_selection *)allocate(dataset_count, sizeof *selections);
     for (size_t i = 0; i < dataset_count; i++) {
         bags_selection *one = &selections[i];
-        size_t count = 0, left = 0;
-        uint64_t *found = where ? rows_where(readers[i], 0, where, &count) : NULL;
-        uint64_t *numbers = found;
-        if (rows_path) {
-            uint64_t length = tokens && !sequences.pack
-                                  ? bags_tokens_count(tokens, i).windows
-                                  : bags_reader_length(readers[i]);
-            size_t listed = 0;
-            numbers = rows_read(rows_path, length, &listed);
-            for (size_t k = 0; k < listed; k++)
-                if (!where ||
-                    bsearch(&numbers[k], found, count, sizeof *found, compare_numbers))
-                    numbers[left++] = numbers[k];
-            free(found);
-            count = left;
-        }
+        size_t count = 0;
+        uint64_t length = tokens && !sequences.pack
+                              ? bags_tokens_count(tokens, i).windows
+                              : bags_reader_length(readers[i]);
         one->kind = BAGS_SELECTION_INDICES;
-        one->numbers = numbers;
+        one->numbers = select_datapoints(&readers[i], 1, length, &count);
         one->count = count;
         one->borrowed = true;
     }
@@ -171,7 +151,6 @@ static void select_rows(const bags_reader *const *readers) {
 
 /* What the loader needs of the formats that were linked. */
 static void link_images(void) {
-#ifdef BAGS_WITH_RESAMPLE
     static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
     images.jpeg_probe = bags_jpeg_probe;
@@ -182,7 +161,6 @@ static void link_images(void) {
     images.png_decode = bags_png_decode;
 #endif
     loading.images = &images;
-#endif
 }
 
 static bool is_image(const bags_reader *reader, const char *name) {
@@ -197,9 +175,6 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
     link_images();
-    if (!loading.images)
-        fail(BAGS_ERROR_TYPE,
-            "--crop is not in this build of bags; formats/load/resample.c has it");
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
     field->orient = orient;
@@ -532,9 +507,9 @@ static int run(char **operands) {
     options_exclude("tokens|pack", "crop|orient");
     options_exclude("pack", "skip-damaged");
     bool by_token = tokens_given || pack_given;
-    if (rows_path && dataset_count > 1)
+    if (selecting.rows && dataset_count > 1)
         usage("--rows needs a single dataset");
-    if (where && tokens_given)
+    if (selecting.where && tokens_given)
         usage("--where and --tokens are mutually exclusive: numbers are those of "
               "windows");
     if (state_path && !*state_path)
@@ -558,8 +533,8 @@ static int run(char **operands) {
         open_tokens(first, readers);
     else
         has_images = choose_fields(first, readers[0]);
-    if (rows_path || where)
-        select_rows(readers);
+    if (selecting.rows || selecting.where)
+        select_each(readers);
     loading.prefetch = has_images || remote;
     uint64_t most = batches.value;
     if (loading.epochs == 0)

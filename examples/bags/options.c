@@ -225,6 +225,11 @@ static const char *find_given(const char *names, const char **rest) {
     return NULL;
 }
 
+const char *options_given(const char *names) {
+    const char *rest;
+    return find_given(names, &rest);
+}
+
 void options_exclude(const char *some, const char *others) {
     const char *rest, *one = find_given(some, &rest);
     const char *other = one ? find_given(others ? others : rest, &rest) : NULL;

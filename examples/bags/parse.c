@@ -63,7 +63,10 @@ static void check_encoded(value_reader *with, const char *type, bags_view blob) 
     die();
 }
 
-bags_value value_from_file(
+/* Decode a file, whose kind its first bytes or its name's ending determine, to be
+ * encoded as a type; an image is turned upright. The value is valid as long as the
+ * file's bytes and the scratch. */
+static bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
@@ -192,21 +195,27 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
     return fault ? fault : put_float(out, size / 2, parts[1]);
 }
 
-bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative) {
+bool integer_store(bags_dtype dtype, const bags_value *number, void *out) {
+    size_t size = bags_dtype_size(dtype);
     bool is_signed = dtype >= BAGS_DTYPE_INT8;
-    uint64_t most = UINT64_MAX >> (64 - 8 * bags_dtype_size(dtype) + is_signed);
+    bool negative = number->kind == BAGS_KIND_INT && number->sint < 0;
+    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
+    uint64_t bits = negative ? (uint64_t)number->sint : number->uint;
+    bags_store(out, size, !bags_little_endian(), bits);
     return negative ? is_signed && ~bits <= most : bits <= most;
 }
 
-static const char *put_integer(
-    text *out, bags_dtype dtype, size_t size, json_object *json) {
-    if (!json_object_is_type(json, json_type_int))
-        return "is not a whole number";
+/* A whole number. */
+static bags_value get_integer(json_object *json) {
     int64_t value = json_object_get_int64(json);
-    uint64_t bits = value < 0 ? (uint64_t)value : json_object_get_uint64(json);
-    if (!integer_fits(dtype, bits, value < 0))
+    return value < 0 ? bags_int(value) : bags_uint(json_object_get_uint64(json));
+}
+
+static const char *put_integer(text *out, bags_dtype dtype, const bags_value *number) {
+    unsigned char bytes[8];
+    if (!integer_store(dtype, number, bytes))
         return "is out of range";
-    put_bits(out, bits, size);
+    text_put(out, bytes, bags_dtype_size(dtype));
     return NULL;
 }
 
@@ -219,8 +228,12 @@ static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
         return json_object_is_type(json, json_type_boolean) ? NULL
                                                             : "is not true or false";
     }
-    if (dtype <= BAGS_DTYPE_INT64)
-        return put_integer(out, dtype, size, json);
+    if (dtype <= BAGS_DTYPE_INT64) {
+        bags_value number = get_integer(json);
+        return json_object_is_type(json, json_type_int)
+                   ? put_integer(out, dtype, &number)
+                   : "is not a whole number";
+    }
     if (dtype >= BAGS_DTYPE_COMPLEX64)
         return put_complex(out, size, json);
     return get_double(json, &value) ? put_float(out, size, value) : "is not a number";
@@ -258,13 +271,9 @@ bags_value element_from_text(const char *type, const bags_value *value) {
                     ? NULL
                     : "is not true or false";
     } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_INT64) {
-        bool good = number_parse(word, value->size, &number);
-        bool negative = good && number.kind == BAGS_KIND_INT && number.sint < 0;
-        uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
-        put_bits(&element, good ? bits : 0, size);
-        fault = !good                                 ? "is not a whole number"
-                : integer_fits(dtype, bits, negative) ? NULL
-                                                      : "is out of range";
+        fault = number_parse(word, value->size, &number)
+                    ? put_integer(&element, dtype, &number)
+                    : "is not a whole number";
     } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_FLOAT64) {
         fault = put_decimal(&element, size, word);
     }
@@ -442,6 +451,5 @@ bags_value value_parse(value_reader *with, const char *type, json_object *json) 
             json_object_get_string(json), (size_t)json_object_get_string_len(json));
     if (kind != TYPE_NUMBER || !json_object_is_type(json, json_type_int))
         fail_value(type, json);
-    int64_t value = json_object_get_int64(json);
-    return value < 0 ? bags_int(value) : bags_uint(json_object_get_uint64(json));
+    return get_integer(json);
 }

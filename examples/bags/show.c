@@ -243,7 +243,8 @@ void array_show(const char *type, const bags_value *array, bool lists, text *out
 
 uint64_t errors_shown;
 
-void blob_show(const char *type, bags_view blob, text *out) {
+/* By its size, with the error in `failure`. */
+static void blob_show(const char *type, bags_view blob, text *out) {
     text_puts(out, "{\"type\": ");
     text_json(out, type, strcspn(type, "["));
     text_member_number(out, "bytes", blob.size);

@@ -149,13 +149,11 @@ static bags_field *fields_for_python(void) {
 
 /* Note which fields share blobs. */
 static void choose_dedup(void) {
-    char *words = string_format("%s", dedup_given), *at = words, *name, *value;
-    while (list_next(&at, &name, &value)) {
-        if (value)
-            usage("--dedup: expected FIELD,...");
-        size_t field = field_require(path, name, fields, count);
+    char *words = string_format("%s", dedup_given), *at = words;
+    size_t field;
+    while (fields_next(&at, "dedup", path, fields, count, &field, NULL)) {
         if (states[field].sequence)
-            usage("--dedup: the field \"%s\" is a sequence", name);
+            usage("--dedup: the field \"%s\" is a sequence", fields[field].name);
         states[field].dedup = true;
     }
     free(words);
@@ -367,6 +365,12 @@ ENDS static void fail_difference(size_t field, const char *what) {
         sharded ? ", options and number of workers (--shard-stop)" : " and options");
 }
 
+static void must_field(bags_code code, size_t field) {
+    if (code)
+        failure_prefix("field \"%s\": ", fields[field].name);
+    must(code);
+}
+
 /* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
  * before it. */
 static bags_view encode(size_t field, const bags_value *value) {
@@ -383,10 +387,7 @@ static bags_view encode(size_t field, const bags_value *value) {
         if (!code)
             blob = value_bytes(&plain);
     }
-    if (code) {
-        failure_prefix("field \"%s\": ", fields[field].name);
-        die();
-    }
+    must_field(code, field);
     return blob;
 }
 
@@ -427,10 +428,7 @@ static bags_value stored_value(size_t field, const bags_value *value) {
         out = bags_blob(blob.data, blob.size);
     else if (!code)
         code = bags_decode(registry_get(), type, blob, &decoded, &out, &failure);
-    if (code) {
-        failure_prefix("field \"%s\": ", fields[field].name);
-        die();
-    }
+    must_field(code, field);
     return out;
 }
 

@@ -136,6 +136,19 @@ size_t field_require(
     return i;
 }
 
+bool fields_next(char **at, const char *which, const char *of, const bags_field *fields,
+    size_t count, size_t *field, char **value) {
+    char *name, *own;
+    if (!list_next(at, &name, &own))
+        return false;
+    if (!own != !value)
+        usage("--%s: expected %s", which, value ? "OLD=NEW,..." : "FIELD,...");
+    *field = field_require(of, name, fields, count);
+    if (value)
+        *value = own;
+    return true;
+}
+
 const bags_reader *source_dataset(void) { return dataset; }
 
 const char *source_path(void) { return path; }

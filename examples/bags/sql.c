@@ -1,5 +1,5 @@
 /*
- * bags sql: a query of a dataset; and the datapoints for which an expression is true.
+ * bags sql: a query of a dataset.
  */
 #include "command.h"
 
@@ -25,38 +25,6 @@ static const option options[] = {
 };
 
 #ifdef BAGS_WITH_SQL
-
-/* SQLite's messages do not know what the words of a query may be. */
-static void add_hint(const bags_reader *reader) {
-    static const char no_column[] = "no such column: ";
-    const char *found = strstr(failure.message, no_column);
-    size_t count = 0;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    if (found) {
-        const char *word = found + strlen(no_column), *dot = strrchr(word, '.');
-        const char *hint = field_guess(dot ? dot + 1 : word, fields, count);
-        bool guessed = !strncmp(hint, "; did", 5);
-        failure_suffix("%s%s", hint, guessed ? "" : "; text needs 'single quotes'");
-    } else if (strstr(failure.message, "no such table: ")) {
-        failure_suffix("; the dataset is the table data");
-    }
-}
-
-uint64_t *rows_where(
-    const bags_reader *reader, uint64_t start, const char *where, size_t *count) {
-    bags_buffer numbers = {0};
-    must(bags_buffer_reserve(&numbers, sizeof(uint64_t), &failure));
-    bags_code code = bags_sql_rows(reader, start, where, &numbers, count, &failure);
-    if (code) {
-        add_hint(reader);
-        if (strstr(failure.message, "syntax error") ||
-            strstr(failure.message, "not one expression"))
-            failure_suffix("; --where takes one expression, such as \"label = 3 AND "
-                           "name = 'x'\"");
-    }
-    must(code);
-    return (uint64_t *)(void *)numbers.data;
-}
 
 static sqlite3_stmt *statement;
 static text line;
@@ -194,7 +162,7 @@ static int run(char **operands) {
     must_open(db);
     if (sqlite3_prepare_v2(db, operands[1], -1, &statement, &rest)) {
         bags_fail(&failure, BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
-        add_hint(reader);
+        sql_hint(reader);
         die();
     }
     if (!statement)
@@ -237,23 +205,9 @@ static int run(char **operands) {
 
 #else
 
-ENDS static void fail_missing(void) {
-    fail(BAGS_ERROR_TYPE, "this build has no SQL: SQLite was not found; install "
-                          "libsqlite3-dev and build again");
-}
-
-uint64_t *rows_where(
-    const bags_reader *reader, uint64_t start, const char *where, size_t *count) {
-    (void)reader;
-    (void)start;
-    (void)where;
-    (void)count;
-    fail_missing();
-}
-
 static int run(char **operands) {
     (void)operands;
-    fail_missing();
+    sql_missing();
 }
 
 #endif

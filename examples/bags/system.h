@@ -27,7 +27,6 @@
 #include <io.h>
 
 #define O_CLOEXEC (O_NOINHERIT | O_BINARY)
-#define S_ISLNK(mode) ((void)(mode), 0)
 #define lstat(path, about) stat(path, about)
 #define realpath(path, out) _fullpath(out, path, 0)
 #define mkdir(path, mode) _mkdir(path)

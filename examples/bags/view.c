@@ -44,44 +44,24 @@ static const option options[] = {
 #define IDLE_SECONDS 10
 
 /* The library and those it needs take as long to load as the whole command: it is
- * opened here. */
-static struct {
-    __typeof__(&MHD_start_daemon) start_daemon;
-    __typeof__(&MHD_get_connection_values) get_connection_values;
-    __typeof__(&MHD_lookup_connection_value) lookup_connection_value;
-    __typeof__(&MHD_create_response_from_buffer) from_buffer;
-    __typeof__(&MHD_create_response_from_fd_at_offset64) from_fd;
-    __typeof__(&MHD_add_response_header) add_response_header;
-    __typeof__(&MHD_queue_response) queue_response;
-    __typeof__(&MHD_destroy_response) destroy_response;
-} mhd;
+ * opened here, first by the main thread. */
+static void *library_find(const char *symbol) {
+    static void *library;
+    if (!library)
+        library = dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
+    void *found = library ? dlsym(library, symbol) : NULL;
+    if (!found)
+        fail(BAGS_ERROR_MISSING, "view: cannot open libmicrohttpd: %s", dlerror());
+    return found;
+}
+
+#define MHD(symbol) (__extension__(__typeof__(&symbol)) library_find(#symbol))
 
 static const char *token, *name; /* of the dataset, in addresses; NULL: it is remote */
 static int directory = -1;       /* of the dataset, or that contains the file */
 static const char *file;         /* an archive or a Bag; NULL: a directory */
 static bags_view page;
 static char hosts[2][32];
-
-static void open_library(void) {
-    const struct {
-        const char *name;
-        void *to;
-    } wanted[] = {{"MHD_start_daemon", &mhd.start_daemon},
-        {"MHD_get_connection_values", &mhd.get_connection_values},
-        {"MHD_lookup_connection_value", &mhd.lookup_connection_value},
-        {"MHD_create_response_from_buffer", &mhd.from_buffer},
-        {"MHD_create_response_from_fd_at_offset64", &mhd.from_fd},
-        {"MHD_add_response_header", &mhd.add_response_header},
-        {"MHD_queue_response", &mhd.queue_response},
-        {"MHD_destroy_response", &mhd.destroy_response}};
-    void *library = dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        void *found = library ? dlsym(library, wanted[i].name) : NULL;
-        if (!found)
-            fail(BAGS_ERROR_MISSING, "view: cannot open libmicrohttpd: %s", dlerror());
-        memcpy(wanted[i].to, &found, sizeof found);
-    }
-}
 
 /* ---- the page ---- */
 
@@ -175,7 +155,7 @@ static struct MHD_Response *index_page(void) {
             text_format(&out, "<a href=\"%s/\">%s</a>\n", entry->d_name, entry->d_name);
     if (entries)
         closedir(entries);
-    return mhd.from_buffer(
+    return MHD(MHD_create_response_from_buffer)(
         out.size, (void *)(uintptr_t)text_string(&out), MHD_RESPMEM_MUST_FREE);
 }
 
@@ -186,23 +166,25 @@ static enum MHD_Result answer(struct MHD_Connection *to, unsigned status,
     struct MHD_Response *response, const char *type) {
     if (!response)
         return MHD_NO;
-    mhd.add_response_header(response, "Content-Type", type);
-    mhd.add_response_header(response, "X-Content-Type-Options", "nosniff");
-    mhd.add_response_header(response, "Cross-Origin-Resource-Policy", "same-origin");
-    mhd.add_response_header(response, "Referrer-Policy", "no-referrer");
-    mhd.add_response_header(response, "X-Frame-Options", "DENY");
-    mhd.add_response_header(response, "Cache-Control", "no-cache");
+    const char *const headers[][2] = {{"Content-Type", type},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Referrer-Policy", "no-referrer"}, {"X-Frame-Options", "DENY"},
+        {"Cache-Control", "no-cache"}};
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        MHD(MHD_add_response_header)(response, headers[i][0], headers[i][1]);
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        mhd.add_response_header(response, "Allow", "GET, HEAD");
-    enum MHD_Result result = mhd.queue_response(to, status, response);
-    mhd.destroy_response(response);
+        MHD(MHD_add_response_header)(response, "Allow", "GET, HEAD");
+    enum MHD_Result result = MHD(MHD_queue_response)(to, status, response);
+    MHD(MHD_destroy_response)(response);
     return result;
 }
 
 static enum MHD_Result refuse(
     struct MHD_Connection *to, unsigned status, const char *why) {
     return answer(to, status,
-        mhd.from_buffer(strlen(why), (void *)(uintptr_t)why, MHD_RESPMEM_PERSISTENT),
+        MHD(MHD_create_response_from_buffer)(
+            strlen(why), (void *)(uintptr_t)why, MHD_RESPMEM_PERSISTENT),
         "text/plain; charset=utf-8");
 }
 
@@ -256,25 +238,27 @@ static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
     if (opened < 0)
         return refuse(to, MHD_HTTP_NOT_FOUND, "no such file of the dataset\n");
     uint64_t size = (uint64_t)info.st_size, start = 0, stop = size;
-    bool part = parse_range(
-        mhd.lookup_connection_value(to, MHD_HEADER_KIND, "Range"), size, &start, &stop);
+    bool part =
+        parse_range(MHD(MHD_lookup_connection_value)(to, MHD_HEADER_KIND, "Range"),
+            size, &start, &stop);
     if (part && start >= size) {
         close(opened);
         return refuse(to, MHD_HTTP_RANGE_NOT_SATISFIABLE, "the file is shorter\n");
     }
-    struct MHD_Response *response = mhd.from_fd(stop - start, opened, start);
+    struct MHD_Response *response =
+        MHD(MHD_create_response_from_fd_at_offset64)(stop - start, opened, start);
     if (!response) {
         close(opened);
         return MHD_NO;
     }
-    mhd.add_response_header(response, "Accept-Ranges", "bytes");
+    MHD(MHD_add_response_header)(response, "Accept-Ranges", "bytes");
     if (gmtime_r(&info.st_mtime, &when) &&
         strftime(words, sizeof words, "%a, %d %b %Y %H:%M:%S GMT", &when))
-        mhd.add_response_header(response, "Last-Modified", words);
+        MHD(MHD_add_response_header)(response, "Last-Modified", words);
     if (part) {
         (void)snprintf(words, sizeof words, "bytes %ju-%ju/%ju", (uintmax_t)start,
             (uintmax_t)stop - 1, (uintmax_t)size);
-        mhd.add_response_header(response, "Content-Range", words);
+        MHD(MHD_add_response_header)(response, "Content-Range", words);
     }
     return answer(to, part ? MHD_HTTP_PARTIAL_CONTENT : MHD_HTTP_OK, response,
         "application/octet-stream");
@@ -307,7 +291,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
         *upload_size = 0;
         return MHD_YES;
     }
-    (void)mhd.get_connection_values(to, MHD_HEADER_KIND, count_host, &host);
+    (void)MHD(MHD_get_connection_values)(to, MHD_HEADER_KIND, count_host, &host);
     if (host.count != 1 || !host.valid)
         return refuse(
             to, MHD_HTTP_FORBIDDEN, "another Host than that of `bags view`\n");
@@ -318,7 +302,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
     const char *path = url + 1 + strlen(token) + 1;
     if (!*path)
         return answer(to, MHD_HTTP_OK,
-            mhd.from_buffer(
+            MHD(MHD_create_response_from_buffer)(
                 page.size, (void *)(uintptr_t)page.data, MHD_RESPMEM_PERSISTENT),
             "text/html; charset=utf-8");
     size_t size = name ? strlen(name) : 0;
@@ -411,7 +395,7 @@ static void open_browser(const char *address) {
 static int run(char **operands) {
     const char *path = operands[0];
     bool remote = path_is_remote(path);
-    open_library();
+    (void)MHD(MHD_start_daemon);
     page_find();
     if (remote && strncmp(path, "http://", 7) != 0 && strncmp(path, "https://", 8) != 0)
         usage("%s: a browser reads http:// and https:// addresses; of S3, use that of "
@@ -426,9 +410,9 @@ static int run(char **operands) {
             i ? "localhost" : "127.0.0.1", (uintmax_t)port.value);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_IGN);
-    if (!mhd.start_daemon(MHD_USE_POLL_INTERNAL_THREAD, 0, NULL, NULL, handle, NULL,
-            MHD_OPTION_LISTEN_SOCKET, opened, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
-            NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST,
+    if (!MHD(MHD_start_daemon)(MHD_USE_POLL_INTERNAL_THREAD, 0, NULL, NULL, handle,
+            NULL, MHD_OPTION_LISTEN_SOCKET, opened, MHD_OPTION_UNESCAPE_CALLBACK,
+            unescape, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST,
             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_END))
         fail(BAGS_ERROR_IO, "view: cannot start the server on port %ju",
             (uintmax_t)port.value);

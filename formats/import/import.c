@@ -56,16 +56,6 @@ typedef struct im_block {
 
 #define IM_HEADER ((sizeof(im_block) + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN)
 
-/* malloc, realloc and free as a bags_allocator. */
-static void *im_resize(void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user;
-    (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 /* Memory that is not zeroed. */
 static void *im_take(bags_source *s, size_t count, size_t size) {
     bags_import_arena *arena = s->opened ? &s->scratch : &s->arena;
@@ -865,18 +855,15 @@ void bags_source_add_columns(
 /* After a failure the importer is closed, too: open may have done half of its work. */
 bags_source *bags_source_open(const bags_importer *importer, const char *path,
     const bags_source_options *options, bags_error *err) {
-    static const bags_allocator standard = {im_resize, NULL};
-    const bags_allocator *use =
-        options && options->allocator && options->allocator->resize ? options->allocator
-                                                                    : &standard;
-    bags_source *s = (bags_source *)use->resize(use->user, NULL, 0, sizeof *s);
+    const bags_allocator use = bags_allocator_of(options ? options->allocator : NULL);
+    bags_source *s = (bags_source *)use.resize(use.user, NULL, 0, sizeof *s);
     if (!s) {
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
         return NULL;
     }
     memset(s, 0, sizeof *s);
     s->importer = importer;
-    s->allocator = *use;
+    s->allocator = use;
     if (options)
         s->options = *options;
     s->err = &s->error;
@@ -912,10 +899,11 @@ bags_code bags_source_read(
         s->entries[i].count = 1;
     }
     s->ended = index >= s->length;
+    s->damaged = false;
     bags_code code = s->importer->read(s, index);
     if (!code && s->no_memory)
         code = bags_source_no_memory(s);
-    if (!code && !s->ended)
+    if (!code && !s->ended && !s->damaged)
         *entries = s->entries;
     if (code && err)
         *err = s->error;

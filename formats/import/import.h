@@ -42,7 +42,7 @@ typedef struct bags_source bags_source;
  *
  *   name        what it is called on a command line: "tfrecord"
  *   detect      true if a file or directory seems to be of this format, by its name
- *               and first bytes. Reads little, never fails
+ *               and first bytes. Reads little, never fails. NULL: never
  *   state_size  bytes of source->state, which are zero before open
  *   open        adds the fields (bags_source_field), and sets source->length.
  *               Returns BAGS_OK, BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT,
@@ -122,7 +122,32 @@ typedef struct bags_source_options {
     bool has_separator;
     uint64_t separator; /* the token that ends a document, as a part of it */
     uint64_t document;  /* 0: all of its file. Not with a separator */
+    /* Images: the type of the field image, jpeg, jpeg(90), png or bytes. NULL: the type
+     * that all files have. The registry has the codecs that convert files of the other
+     * format; it should turn images upright, and expand palettes. */
+    const char *image_type;
+    const bags_registry *registry;
+    bool class_numbers; /* a label is its number in images->classes, not its name */
+    bool skip_damaged;  /* read leaves out a file that is damaged, or not converted: it
+                           sets `damaged`, and *entries is NULL */
+    /* Called for a file that is left out, "PATH: left out: REASON", but of files with the
+     * wrong content only for the first five. May be NULL. */
+    void (*note)(void *user, const char *message);
 } bags_source_options;
+
+/* Content of a folder of images, with counts of the images that were read so far. */
+typedef struct bags_images {
+    const char *type;     /* of the field image */
+    const char **classes; /* `class_count` names, sorted */
+    size_t class_count;
+    uint64_t jpegs, pngs;       /* without those that are damaged */
+    uint64_t converted, turned; /* ... and of them turned upright */
+    uint64_t to_turn;           /* kept as they are, not upright by their EXIF data */
+    uint64_t renamed;           /* paths that are not UTF-8 */
+    /* Left out: images that are damaged or not converted, other files, hidden ones, and
+     * links to directories within a class. */
+    uint64_t damaged, others, hidden, links;
+} bags_images;
 
 /* A source that is open. A program reads path, fields, count, length and left_out:
  * whatever the source contains that no field has. */
@@ -134,6 +159,11 @@ struct bags_source {
     uint64_t length;         /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
+    const bags_images *images; /* images only; otherwise NULL */
+    /* For each datapoint, the number that modulo K is the worker that imports it; it does
+     * not depend on other datapoints. NULL: the datapoint's own. */
+    uint64_t *shares;
+    bool damaged; /* the file of the datapoint that was read last; see skip_damaged */
 
     /* For importers. */
     void *state;
@@ -180,6 +210,7 @@ extern const bags_importer bags_import_tokens;     /* none; formats/numpy.c */
 /* folder.c, with formats/numpy.c: none. */
 extern const bags_importer bags_import_npy;
 extern const bags_importer bags_import_video;
+extern const bags_importer bags_import_images; /* none; formats/image.c */
 /* duckdb.c: libduckdb, at run time. */
 extern const bags_importer bags_import_parquet;
 extern const bags_importer bags_import_sql;

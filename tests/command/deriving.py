@@ -138,18 +138,6 @@ def checksums_are_carried_over():
     assert not os.path.exists('other')
 
 
-def selections_apply_one_after_the_other():
-    rows = _rows(40)
-    _pack(rows, 'src')
-    run('derive', 'src', 'out', '--rows', _numbers('rows', range(39, 9, -1)),
-        '--exclude', _numbers('not', [39, 37, 12]), '--range', '1:-1:2')
-    chosen = [i for i in range(39, 9, -1) if i not in (39, 37, 12)][1:-1:2]
-    _same('out', [rows[i] for i in chosen])
-    run('derive', 'src', 'none', '--range', '40:')
-    assert _values('none') == []
-    assert not os.path.exists('none/000000')
-
-
 @each([(['--shard-length', 20], []), (['--shard-length', 20], ['--copy']), ([], []), ([], ['--copy'])])
 def nothing_selected_makes_an_empty_dataset_and_one_line(case):
     shards, words = case
@@ -600,13 +588,6 @@ def only_what_a_killed_process_has_left_is_to_be_removed():
         os.rename('left', 'to.derived')
         refuse('derive', source, 'to', '--copy', says='to.derived: already exists; if no process')
         shutil.rmtree('to.derived')
-
-
-def numbers_may_begin_with_a_byte_order_mark():
-    _pack(_rows(6), 'src')
-    pathlib.Path('bom').write_bytes(b'\xef\xbb\xbf4\n2\n')
-    run('derive', 'src', 'out', '--rows', 'bom')
-    _same('out', [_rows(6)[i] for i in (4, 2)])
 
 
 def hostile_sources_and_destinations():

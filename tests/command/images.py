@@ -633,6 +633,54 @@ def sheet_and_load_turn_images_upright():
            says='--orient: no field that is loaded is an image')
 
 
+@each([[], ['--classes', 'names.txt'], ['--type', 'bytes', '--skip-damaged'],
+       ['--type', 'jpeg(80)', '--skip-damaged'], ['--type', 'png'],
+       ['--skip-damaged', '--classes', 'names.txt', '--type', 'bytes', '--shard-length', '2'],
+       ['--shard-stop', '3', '--shard-start', '1', '--type', 'bytes', '--skip-damaged']])
+def images_are_a_source_of_import(options):
+    if not harness.has_codec('jpeg') or not harness.has_codec('png'):
+        return
+    _tree({'d/b/1.jpg': _photo(6), 'd/b/2.png': _png(), 'd/a/3.jpg': JPEG, 'd/x.txt': b'text',
+           'd/a/deep/4.jpg': JPEG + b'4', 'd/.hidden': b'', 'd/5.png': _png()[:40]})
+    results = []
+    for words in (['images', 'd', 'out', *options],
+                  ['import', '--from', 'images', 'd', 'out', *(
+                      'image=' + word if before == '--type' else word
+                      for before, word in zip(['', *options], options))]):
+        shutil.rmtree('out', ignore_errors=True)
+        pathlib.Path('names.txt').unlink(missing_ok=True)
+        done = subprocess.run([harness.PROGRAM, *words], capture_output=True, text=True)
+        said = done.stderr.replace('import', 'images').replace('--type image=', '--type ')
+        results.append((done.returncode, done.stdout, said, files('.')))
+    assert results[0] == results[1], results
+    assert results[0][0] == (2 if '--type' not in options else '--skip-damaged' not in options)
+
+
+def a_dry_run_of_images_writes_nothing():
+    _tree({'d/b/1.jpg': JPEG, 'd/a/2.jpg': JPEG + b'2'})
+    before = files('.')
+    words = ['import', 'd', '--from', 'images', '--dry-run', '--classes', 'names.txt']
+    for lines, label in ((None, 0), ('b\n\na\n', 2)):
+        if lines:
+            before['names.txt'] = lines.encode()
+            pathlib.Path('names.txt').write_text(lines)
+        shown = run(*words).json
+        assert shown['spec'] == {'image': 'jpeg', 'label': 'int(4)', 'path': 'utf8'}
+        assert shown['length'] == 2 and shown['first']['path'] == 'a/2.jpg'
+        assert shown['first']['label'] == label and files('.') == before
+    refuse(*words, '--classes', 'more.txt', code=2)
+    run('import', 'd', 'out', '--from', 'images', '--fields', 'image=photo,label')
+    assert read('out')['spec'] == {'photo': 'jpeg', 'label': 'utf8'}
+    for given in 'photo', 'image':
+        run('import', 'd', given, '--from', 'images', '--fields', 'image=photo', '--type',
+            f'{given}=bytes')
+        assert read(given)['spec'] == {'photo': 'bytes'}
+    for option in ['--classes=x', '--skip-damaged', '--max-pixels=1']:
+        refuse('import', 'd/b/*.npy', 'x', '--from', 'npy', option, code=2,
+               says=(option.split('=')[0], '--from images'))
+    refuse('import', 'd', 'x', '--from', 'images', '--type', 'image=gif', code=2, says='"gif"')
+
+
 def a_bag_is_not_made_of_images():
     os.mkdir('d')
     refuse('images', 'd', 'x.bag', says=('x.bag', 'not a Bag'), code=2)

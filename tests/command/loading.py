@@ -110,21 +110,6 @@ def weights_are_exact_shares():
     assert collections.Counter(d for d, _ in shares) == {0: 342, 1: 341, 2: 341}
 
 
-def _where(words):
-    """After --rows and before --take; of each dataset."""
-    assert sum((line['indices'] for line in _load(*words, '--where', 'rowid > 4',
-                                                  '--in-order')), []) == [5, 7, 7, 19]
-    assert _load(*words, '--where', 'rowid > 4', '--take', '2', '--in-order'
-                 )[0]['indices'] == [5, 7]
-    assert _load('x', '--where', 'rowid % 7 = 3', '--in-order', '--indices'
-                 )[0]['indices'] == [3, 10, 17]
-    assert _load('x', 'x', '--where', 'rowid IN (1, 2)', '--take', '1', '--in-order',
-                 '--indices')[0]['indices'] == [[0, 1], [1, 1]]
-    assert _load('x', '--where', '0', '--indices') == []
-    refuse('load', 'x', '--where', '1 LIMIT 2', says='syntax error')
-    refuse('load', 'x', '--where', 'absent = 1', says='no such column')
-
-
 def rows_select_and_keep_their_order():
     _dataset('x', 20)
     rows = [5, 7, 7, 3, 19, 0]
@@ -139,14 +124,6 @@ def rows_select_and_keep_their_order():
     first = _load('x', '--take', '4', '--epochs', '2', '--indices')
     assert [sorted(line['indices']) for line in first] == [[0, 1, 2, 3]] * 2
     assert _load(*words, '--take', '3', '--in-order')[0]['indices'] == rows[:3]
-    for text in (json.dumps(rows), json.dumps(rows, indent=1) + '\n',
-                 '\r\n'.join(map(str, rows)), ' ' + '\n\t'.join(map(str, rows))):
-        piped = run('load', 'x', '--rows', '-', '--in-order', '--indices',
-                    stdin=text.encode())
-        assert piped.lines[0]['indices'] == rows, text
-    assert _load('x', '--rows', '/dev/null', '--indices') == []
-    if 'sql' in run('--version').out.decode().split():
-        _where(words)
     _dataset('y', 10)
     both = _load('x', 'y', '--take', '2', '--in-order', '--indices')
     assert both[0]['indices'] == [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -163,20 +140,6 @@ def rows_select_and_keep_their_order():
         parts = [_load(*words, *more, '--digest', '--epochs', '3', '--state',
                        's' + '.'.join(more), *stop) for stop in (['--batches', '2'], [])]
         assert sum(parts, []) == whole
-
-
-@each([('20', 'line 1: index 20 out of range (length 20)'), ('1\n-1', 'line 2: "-1"'),
-       ('1.0', '"1.0" is not the number'), ('1 2', 'line 1: "2"'), ('[1,2', 'complete'),
-       ('[1,]', 'is not the number'), ('1\n\n2', 'line 3'), ('[1] 2', '"2"'),
-       ('[1,\nx]', 'line 2: "x"'), ('1\n99999999999999999999', 'line 2'),
-       ('1,2', 'line 1'), ('{}', 'line 1')])
-def bad_rows_are_refused_with_their_file(case):
-    text, says = case
-    _dataset('x', 20)
-    pathlib.Path('rows.txt').write_text(text)
-    result = refuse('load', 'x', '--rows', 'rows.txt', '--indices',
-                    says=('bags: rows.txt: ', says))
-    assert result.out == b''
 
 
 def a_state_of_another_selection_is_refused():

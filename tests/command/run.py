@@ -23,6 +23,7 @@ MODULES = [
     'keys',
     'copying',
     'deriving',
+    'selecting',
     'asking',
     'checksums',
     'completion',

@@ -287,6 +287,94 @@ static void files_are_in_the_order_of_their_numbers_and_complete(void **state) {
     check_files(at("in/s-*"), 3);
 }
 
+/* A complete JPEG of 1 x 1, which is not decoded. */
+#define JPEG                                                                           \
+    "\xFF\xD8\xFF\xC0\0\x0B\x08\0\1\0\1\1\1\x11\0"                                     \
+    "\xFF\xDA\0\x08\1\1\0\0\x3F\0x\xFF\xD9"
+
+static uint64_t notes;
+
+static void count_note(void *user, const char *message) {
+    (void)user;
+    assert_non_null(strstr(message, ": left out: "));
+    notes++;
+}
+
+/* Read all images; *length of them, and the number of those that are left out. */
+static bags_code read_images(
+    const bags_source_options *options, uint64_t *length, uint64_t *damaged) {
+    const bags_entry *entries;
+    *length = *damaged = 0;
+    bags_source *source =
+        bags_source_open(&bags_import_images, at("photos"), options, &said);
+    bags_code code = source ? BAGS_OK : said.code;
+    for (uint64_t i = 0; !code; i++) {
+        code = bags_source_read(source, i, &entries, &said);
+        if (code || (!entries && !source->damaged))
+            break;
+        *damaged += source->damaged;
+        if (!entries)
+            continue;
+        assert_string_equal(entries[1].field, "label");
+        bags_value label = entries[1].values[0];
+        assert_int_equal(
+            label.kind, options->class_numbers ? BAGS_KIND_UINT : BAGS_KIND_UTF8);
+        if (options->class_numbers)
+            assert_int_equal(label.uint, i > 0);
+        ++*length;
+    }
+    if (!code) {
+        assert_int_equal(source->images->class_count, 2);
+        assert_string_equal(source->images->classes[0], "");
+        assert_string_equal(source->images->classes[1], "cat");
+        assert_int_equal(source->images->jpegs, *length);
+        assert_int_equal(source->images->damaged, *damaged);
+        assert_true(source->shares[0] != source->shares[1]);
+    }
+    bags_source_close(source);
+    return code;
+}
+
+static void images_of_folders_are_datapoints_or_left_out(void **state) {
+    bags_source_options options = {0};
+    uint64_t length, damaged, failures = 0;
+    (void)state;
+    make_dir(at("photos"));
+    make_dir(at("photos/cat"));
+    make_dir(at("photos/cat/deep"));
+    save(at("photos/top"), JPEG, sizeof JPEG - 1);
+    save(at("photos/cat/1.png"), JPEG, sizeof JPEG - 1);
+    save(at("photos/cat/deep/2.jpg"), JPEG, sizeof JPEG - 1);
+    save_text(at("photos/cat/3.jpg"), "text");
+    save_text(at("photos/cat/.4.jpg"), "hidden");
+    options.allocator = &memory.allocator;
+    options.note = count_note;
+    memory.fail_at = 0;
+    assert_ok(read_images(&options, &length, &damaged));
+    assert_int_equal(length, 3);
+    assert_int_equal(notes, 1);
+    options.class_numbers = true;
+    for (uint64_t i = 1;; i++) {
+        memory.calls = memory.failed = 0;
+        memory.fail_at = i;
+        bags_code code = read_images(&options, &length, &damaged);
+        memory.fail_at = 0;
+        if (!memory.failed)
+            break;
+        assert_int_equal(code, BAGS_ERROR_MEMORY);
+        assert_int_equal(memory.live, 0);
+        failures++;
+    }
+    assert_true(failures > 2);
+    save(at("photos/cat/5.jpg"), JPEG, sizeof JPEG - 3);
+    assert_int_equal(read_images(&options, &length, &damaged), BAGS_ERROR_CORRUPT);
+    assert_says("*photos/cat/5.jpg: truncated JPEG*");
+    options.skip_damaged = true;
+    assert_ok(read_images(&options, &length, &damaged));
+    assert_int_equal(length, 3);
+    assert_int_equal(damaged, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_steps_and_detected_by_one_importer),
@@ -296,6 +384,7 @@ int main(void) {
         TEST(names_become_names_of_files),
         TEST(fields_that_become_equal_are_an_error),
         TEST(files_are_in_the_order_of_their_numbers_and_complete),
+        TEST(images_of_folders_are_datapoints_or_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

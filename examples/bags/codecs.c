@@ -1,0 +1,426 @@
+/*
+ * The codecs of this build. A format whose library was not found has none: blobs of its
+ * types are still packed and unpacked. Sizes of images and videos, from their headers.
+ */
+#include "command.h"
+
+#include "formats.h"
+#include "import.h"
+#include "modules.h"
+#include "values.h"
+
+/* ---- codecs ---- */
+
+option_number max_pixels;
+static bags_jpeg_options jpeg_options;
+static bags_png_options png_options;
+static bags_zstd_options zstd_options, zstd_blobs; /* of registry_get, registry_blobs */
+
+/* A codec of this build, of a format whose file is formats/FORMAT.c. */
+typedef struct linked {
+    const char *format, *names;
+    const char *symbol;
+    const bags_codec *codec; /* NULL: in a module, with this symbol */
+    void *options;
+    bool dictionaries; /* of zstd */
+} linked;
+
+static const linked all_linked[] = {
+#ifdef BAGS_WITH_JPEG
+    {"jpeg", "jpeg jpg", LINKED(bags_codec_jpeg), &jpeg_options, false},
+#endif
+#ifdef BAGS_WITH_PNG
+    {"png", "png", LINKED(bags_codec_png), &png_options, false},
+#endif
+    {"numpy", "npy", NULL, &bags_codec_npy, NULL, false},
+#ifdef BAGS_WITH_MSGPACK
+    {"msgpack", "msgpack", LINKED(bags_codec_msgpack), NULL, false},
+    {"msgpack", "tree", LINKED(bags_codec_tree), NULL, false},
+#endif
+#ifdef BAGS_WITH_MP4
+    {"mp4", "mp4 webm", LINKED(bags_codec_mp4), NULL, false},
+#endif
+#ifdef BAGS_WITH_ZSTD
+    {"zstd", "zstd", LINKED(bags_codec_zstd), &zstd_options, true},
+#endif
+    {NULL, NULL, NULL, NULL, NULL, false},
+};
+
+#define CODECS (sizeof all_linked / sizeof *all_linked)
+
+/* NULL with an error: its module is missing. */
+static const bags_codec *linked_codec(const linked *from, bags_error *err) {
+    return from->codec
+               ? from->codec
+               : (const bags_codec *)module_find(from->format, from->symbol, err);
+}
+
+#ifdef BAGS_MODULES
+#include <pthread.h>
+
+/* The state of a codec that opens its module when a value is encoded or decoded, not when
+ * a dataset with such a field is opened. */
+typedef struct late {
+    const linked *from;
+    char *type;
+    const bags_codec *codec; /* atomic; NULL: not open */
+    void *state;             /* of that codec */
+} late;
+
+static bags_code late_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *memory, void **state, bags_error *err) {
+    late *made = (late *)allocate(1, sizeof *made);
+    (void)memory;
+    (void)err;
+    made->from = (const linked *)codec->user;
+    made->type = string_format("%s", (const char *)type->name.data);
+    *state = made;
+    return BAGS_OK;
+}
+
+/* Fails like a codec that bags.h opens. */
+static bags_code late_start(late *one, const bags_codec *codec, bags_error *err) {
+    bags_allocator memory = bags_allocator_of(NULL);
+    bags_codec with = *codec;
+    bags_type type;
+    bags_error why;
+    bags_code code = bags_type_parse(one->type, &type, &why);
+    with.user = one->from->options;
+    if (!code && with.open)
+        code = with.open(&with, &type, &memory, &one->state, &why);
+    else if (!code && type.count)
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "this type accepts no arguments");
+    if (code)
+        return bags_fail(err, code, "type \"%.200s\": %s", one->type, why.message);
+    __atomic_store_n(&one->codec, codec, __ATOMIC_RELEASE);
+    return BAGS_OK;
+}
+
+/* The codec, which is open; NULL with an error. */
+static const bags_codec *late_get(late *one, bags_error *err) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const bags_codec *codec = __atomic_load_n(&one->codec, __ATOMIC_ACQUIRE);
+    if (codec)
+        return codec;
+    pthread_mutex_lock(&lock);
+    codec = one->codec ? one->codec : linked_codec(one->from, err);
+    if (codec && !one->codec && late_start(one, codec, err))
+        codec = NULL;
+    pthread_mutex_unlock(&lock);
+    return codec;
+}
+
+static bags_code late_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->encode(one->state, value, scratch, blob, err) : err->code;
+}
+
+static bags_code late_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->decode(one->state, blob, scratch, value, err) : err->code;
+}
+
+static void late_close(void *state) {
+    late *one = (late *)state;
+    if (one->codec && one->codec->close)
+        one->codec->close(one->state);
+    free(one->type);
+    free(one);
+}
+
+/* A frame states it, so that verify finds a missing dictionary without the module. */
+static bool late_needed(void *state, bags_view blob) {
+    bags_type type = {{(const unsigned char *)"zstd", 4}, {NULL, 0}, 0, false};
+    (void)state;
+    return format_needs_dictionary(&type, blob);
+}
+
+static bags_code late_begin(void *state, bags_view bytes, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->start(one->state, bytes, err) : err->code;
+}
+
+static bags_code late_match(
+    void *state, bags_view blob, bags_view *bytes, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->find(one->state, blob, bytes, err) : err->code;
+}
+
+static bags_code late_prepare(
+    void *state, bags_view bytes, void **prepared, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->prepare(one->state, bytes, prepared, err)
+                 : err->code;
+}
+
+/* A dictionary was prepared: the codec is open. */
+static void late_discard(void *state, void *prepared) {
+    late *one = (late *)state;
+    one->codec->dictionary->discard(one->state, prepared);
+}
+
+static bags_code late_decode_with(void *state, const void *prepared, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    late *one = (late *)state;
+    return one->codec->dictionary->decode(
+        one->state, prepared, blob, scratch, value, err);
+}
+
+static const bags_codec_dictionary late_dictionary = {
+    late_needed, late_begin, late_match, late_prepare, late_discard, late_decode_with};
+
+#endif
+
+/* `from` must stay valid. */
+static void registry_link(bags_registry *registry, const linked *from) {
+    bags_codec codec;
+#ifdef BAGS_MODULES
+    bags_codec of_module = {from->names, late_open, late_encode, late_decode,
+        late_close, (void *)(uintptr_t)from,
+        from->dictionaries ? &late_dictionary : NULL};
+    codec = of_module;
+#endif
+    if (from->codec) {
+        codec = *from->codec;
+        codec.user = from->options;
+    }
+    must(bags_registry_add(registry, &codec, &failure));
+}
+
+/* Made when the first value is decoded or encoded: the options are known by then, and a
+ * command that shows no value needs no codec. */
+static const bags_registry *registry_make(linked own[CODECS], bags_zstd_options *zstd) {
+    bags_registry *registry = bags_registry_create(NULL, &failure);
+    must_open(registry);
+    jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
+    jpeg_options.allow_trailing = png_options.allow_trailing = true;
+    for (size_t i = 0; all_linked[i].format; i++) {
+        own[i] = all_linked[i];
+        if (own[i].dictionaries)
+            own[i].options = zstd;
+        registry_link(registry, &own[i]);
+    }
+    return registry;
+}
+
+const bags_registry *registry_get(void) {
+    static const bags_registry *registry;
+    static linked own[CODECS];
+    if (!registry)
+        zstd_options.registry = registry = registry_make(own, &zstd_options);
+    return registry;
+}
+
+const bags_registry *registry_blobs(void) {
+    static const bags_registry *registry;
+    static linked own[CODECS];
+    zstd_blobs.blobs = true;
+    if (!registry)
+        registry = registry_make(own, &zstd_blobs);
+    return registry;
+}
+
+void registry_dictionary(const char *path) {
+    static bags_buffer file; /* as long as the registries */
+    const linked *from = all_linked;
+    void *checked;
+    zstd_options.no_dictionary = !strcmp(path, "none");
+    while (from->format && !from->dictionaries)
+        from++;
+    if (zstd_options.no_dictionary || !from->format)
+        return;
+    zstd_options.dictionary = zstd_blobs.dictionary = file_read(path, &file);
+    const bags_codec *zstd = linked_codec(from, &failure);
+    must_open(zstd);
+    if (zstd->dictionary->prepare(NULL, zstd_options.dictionary, &checked, &failure)) {
+        failure_prefix("%s: ", path);
+        die();
+    }
+    zstd->dictionary->discard(NULL, checked);
+}
+
+void registry_expand_palettes(bool expand) { png_options.expand = expand; }
+
+void registry_orient(void) { jpeg_options.orient = png_options.orient = true; }
+
+bool codec_exists(const char *type) {
+    bags_view name = {(const unsigned char *)type, strcspn(type, "([")};
+    return bags_registry_find(registry_get(), name) != NULL;
+}
+
+bool type_is_valid(const char *type) {
+    static bags_buffer scratch;
+    bags_view nothing = {(const unsigned char *)"", 0};
+    bags_value ignored;
+    /* The arguments are checked first: any other failure is of the blob. */
+    bool valid =
+        !codec_exists(type) || bags_decode(registry_get(), type, nothing, &scratch,
+                                   &ignored, &failure) != BAGS_ERROR_TYPE;
+    char *inside = valid ? type_inside(type) : NULL;
+    valid = valid && (!inside || type_is_valid(inside));
+    free(inside);
+    return valid;
+}
+
+char *type_complete(const char *type) {
+    static bags_buffer out;
+    bool legal = !bags_type_complete(registry_get(), type, &out, &failure);
+    return string_format("%s", legal ? (const char *)out.data : type);
+}
+
+/* A known type names the format that the build lacks; an unknown one, a similar type. */
+void codec_check(const char *type) {
+    const type_info *info = type_find(type);
+    char *inside = type_inside(type);
+    if (codec_exists(type)) {
+        if (inside)
+            codec_check(inside);
+        free(inside);
+        return;
+    }
+    if (info && info->format)
+        fail(BAGS_ERROR_TYPE,
+            "no codec for type \"%.80s\" in this build of bags; %s has one", type,
+            info->format);
+    const char *hint = bags_type_check(registry_get(), type, &failure)
+                           ? strstr(failure.message, "; did you mean")
+                           : NULL;
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
+        hint ? temp_format("%s", hint) : "");
+}
+
+void formats_print(void) {
+    fputs("formats:", stdout);
+    for (size_t i = 0; all_linked[i].format; i++)
+        if (i == 0 || strcmp(all_linked[i].format, all_linked[i - 1].format))
+            printf(" %s", all_linked[i].format);
+    puts("");
+}
+
+/* ---- what is in images and videos ---- */
+
+static void put_size(text *out, uint64_t height, uint64_t width) {
+    text_member_number(out, "height", height);
+    text_member_number(out, "width", width);
+}
+
+/* False, once with a remark, if the module of a format is missing. */
+static bool has_format(const char *format, bool *said) {
+#ifdef BAGS_MODULES
+    char *symbol = string_format("bags_%s_probe", format);
+    bool found = module_find(format, symbol, &failure) != NULL;
+    free(symbol);
+    if (found)
+        return true;
+    if (!*said)
+        note("%s", failure.message);
+    *said = true;
+    failure.code = BAGS_ERROR_TYPE;
+    return false;
+#else
+    (void)format;
+    (void)said;
+    return true;
+#endif
+}
+
+/* Only the header of an image is read, so its number of pixels has no limit. */
+static void put_image(const char *type, bags_view blob, text *out) {
+    bool is_png = !strcmp(type_find(type)->ending, "png");
+    bags_image image;
+    memset(&image, 0, sizeof image);
+    failure.code = BAGS_ERROR_TYPE;
+    (void)has_format; /* in a build without the codecs */
+    (void)is_png;
+    (void)blob;
+#ifdef BAGS_WITH_JPEG
+    bags_jpeg_options jpeg = {0};
+    jpeg.max_pixels = UINT64_MAX;
+    static bool said_jpeg;
+    if (!is_png && has_format("jpeg", &said_jpeg))
+        failure.code = bags_jpeg_probe(blob, &jpeg, &image, &failure);
+#endif
+#ifdef BAGS_WITH_PNG
+    bags_png_options png = {0};
+    png.max_pixels = UINT64_MAX;
+    static bool said_png;
+    if (is_png && has_format("png", &said_png))
+        failure.code = bags_png_probe(blob, &png, &image, &failure);
+#endif
+    if (failure.code)
+        return;
+    put_size(out, image.height, image.width);
+    text_member_number(out, "channels", image.channels);
+}
+
+#ifdef BAGS_WITH_MP4
+
+static void put_video(bags_view blob, text *out) {
+    bags_mp4_options options = {0};
+    bags_mp4_info info;
+    options.max_pixels = UINT64_MAX;
+    static bool said;
+    if (!has_format("mp4", &said))
+        return;
+    failure.code = bags_mp4_probe(blob, &options, &info, &failure);
+    if (failure.code)
+        return;
+    text_member_number(out, "frames", info.frames);
+    put_size(out, info.height, info.width);
+}
+
+static bags_mp4_reader *frames;
+
+bool frames_open(bags_view blob, uint64_t *count) {
+    bags_mp4_reader_close(frames);
+    frames = bags_mp4_reader_open(blob, NULL, &failure);
+    if (frames)
+        *count = bags_mp4_reader_info(frames)->frames;
+    return frames != NULL;
+}
+
+bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+    static bags_buffer scratch;
+    return !bags_mp4_reader_get(frames, start, stop, step, &scratch, value, &failure);
+}
+
+#else
+
+static void put_video(bags_view blob, text *out) {
+    (void)blob;
+    (void)out;
+    failure.code = BAGS_ERROR_TYPE;
+}
+
+bool frames_open(bags_view blob, uint64_t *count) {
+    (void)blob;
+    (void)count;
+    codec_check("mp4");
+    return false;
+}
+
+bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+    (void)start;
+    (void)stop;
+    (void)step;
+    (void)value;
+    return false;
+}
+
+#endif
+
+/* From the header alone; a video needs its library. */
+void media_members(const char *type, bags_view blob, text *out) {
+    type_class kind = type_kind(type);
+    if (kind == TYPE_IMAGE)
+        put_image(type, blob, out);
+    if (kind == TYPE_VIDEO)
+        put_video(blob, out);
+}
