@@ -63,7 +63,7 @@
  *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
  *     >>dataset-read 1580  >>recover 140        >>finalize 130       >>verify 500
- *     >>checksum 270
+ *     >>checksum 300       >>complete 180
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -82,9 +82,9 @@
  *                                 for a sequence [first index, count], or []
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
  *
- *     Three variants are read. v1 is drawn above and is the one that is written.
- *     v2 (granular 0.20 and 0.21): the table has no leading 0, and an empty Bag
- *     has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
+ *     Three variants are read. Writers write v1, which is drawn above. v2 (granular
+ *     0.20 and 0.21; refs next to such Bags): the table has no leading 0, and an empty
+ *     Bag has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
  *     and refs.bag is missing: blob i of every field belongs to datapoint i.
  *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
@@ -1699,6 +1699,13 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  */
 BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
 
+/* Check that shard i, 0 <= i < the count of bags_reader_shards, is still the one that
+ * was opened: for a program that opens or links files of the shard by their paths, as
+ * bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
+ * returns. Cost: one stat. */
+BAGS_API bags_code bags_reader_check_shard(
+    const bags_reader *reader, size_t shard, bags_error *err);
+
 /*
  * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
  * true, only the items start, start + step, ... below stop. If `slice` is false,
@@ -1826,11 +1833,57 @@ typedef struct bags_ref {
 BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_ref *refs, bags_error *err);
 
-/* The blob of refs.bag for a datapoint, `count` fields with these types: *out is valid
- * until the scratch is reused or freed. Returns BAGS_OK or BAGS_ERROR_MEMORY. */
 #ifndef BAGS_NO_WRITER
-BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
-    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
+typedef struct bags_complete_options {
+    /* For each field, the path of the Bag that its own is a link to or a copy of: the
+     * CRCs next to that, in its NAME.crc, are copied. NULL: no checksums are written;
+     * bags_checksum computes them once spec.json exists. */
+    const char *const *checksums;
+    bool no_sync; /* do not wait for stable storage */
+    void *user;   /* of `refs` */
+    bags_env env;
+} bags_complete_options;
+
+/* Bytes of the Bags that existed, and of the files that were written. */
+typedef struct bags_complete_report {
+    uint64_t existing, written;
+} bags_complete_report;
+
+/*
+ * Write what a shard has besides the Bags of its fields and spec.json: refs.bag, in the
+ * layout of these Bags (v1 or v2), and NAME.crc. No blob is read. bags_derive makes
+ * shards of hard links in this way; a program may also rename fields or move Bags. Store
+ * spec.json last: with that file readers accept the shard.
+ *
+ *   directory  with FIELD.bag of every field, complete, and FIELD.dict where its blobs
+ *              need one; without refs.bag and NAME.crc
+ *   spec       the bytes of its spec.json: see bags_spec_text
+ *   length     datapoints
+ *   refs       sets refs[i] for each field i, in the order of `spec`. It is called for
+ *              the datapoints 0, 1, ..., length - 1; the count of a plain field is
+ *              ignored. Its failure is returned
+ *
+ * A file of 0 bytes is an empty Bag of v2. Next to Bags of v1 it is invalid: there, an
+ * empty Bag of v1 replaces it. After a failure, remove the files.
+ *
+ * Returns BAGS_OK, what `refs` returned, or
+ *   BAGS_ERROR_MISSING   no FIELD.bag, or no NAME.crc to be copied
+ *   BAGS_ERROR_EXISTS    refs.bag already exists
+ *   BAGS_ERROR_RANGE     a ref exceeds its Bag
+ *   BAGS_ERROR_CORRUPT   a Bag or `spec` is invalid; NAME.crc is damaged, or of a Bag
+ *                        with another length, size, name or dictionary
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE  an invalid name or type in `spec`
+ *   BAGS_ERROR_ARGUMENT  a path in `checksums` does not end in .bag; BAGS_NO_CHECKSUM
+ *   BAGS_ERROR_IO        also a symbolic link in place of a Bag, with `checksums`
+ *
+ * Memory: 1 MiB, and 50 bytes per field. Cost: a few system calls per field; with
+ * `checksums`, the tables are read and the CRCs copied.
+ */
+BAGS_API bags_code bags_shard_complete(const char *directory, bags_view spec,
+    uint64_t length,
+    bags_code (*refs)(void *user, uint64_t datapoint, bags_ref *refs, bags_error *err),
+    const bags_complete_options *options, bags_complete_report *report,
+    bags_error *err);
 #endif
 
 /*
@@ -4572,16 +4625,6 @@ static size_t bagi_refs_write(
             used += bagi_msgpack_put_uint(out + used, refs[i].count);
     }
     return used;
-}
-
-BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
-    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err) {
-    BAGI_BEGIN((types && refs) || !count, err);
-    BAGI_NEED(scratch && out, err);
-    BAGI_TRY(bags_buffer_reserve(scratch, bagi_refs_most(count), err));
-    out->data = scratch->data;
-    out->size = bagi_refs_write(types, count, refs, scratch->data);
-    return BAGS_OK;
 }
 #endif /* BAGS_NO_WRITER */
 
@@ -7885,6 +7928,7 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
     bool checksums;       /* there is a stream of CRCs */
+    bool v2;              /* its table has no leading 0: see bagi_layout */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
     uint64_t before;                /* blobs of the files that were written before */
@@ -8065,14 +8109,15 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
-    uint32_t table = bags_crc32c(0, zero, sizeof zero);
+    size_t leading = output->v2 ? 0 : sizeof zero;
+    uint32_t table = bags_crc32c(0, zero, leading);
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
         if (!ends->writing->no_sync)
             bagi_stream_sync(ends);
     }
-    bagi_stream_append(blobs, zero, sizeof zero);
+    bagi_stream_append(blobs, zero, leading);
     bagi_stream_copy(ends, blobs, &table);
     bagi_stream_flush(blobs);
     bagi_stream_truncate(blobs);
@@ -11786,21 +11831,33 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     return code ? code : bags_reader_check(reader, err);
 }
 
+/* Compare the record of a shard with that which was opened, or announce that. */
+BAGI_COLD static bags_code bagi_reader_check_shard(
+    const bags_reader *reader, size_t shard, bool announce, bags_error *err) {
+    bagi_dir dir;
+    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
+    if (!code)
+        code = bagi_check_record(&reader->env, bagi_dir_path(&dir, "spec.json", ""),
+            reader->parts[shard].bag_options.record.identity, announce, err);
+    bagi_dir_free(&dir);
+    return code;
+}
+
 BAGS_API BAGI_COLD bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err) {
     BAGI_BEGIN(reader, err);
     size_t count = reader->env.io.expect ? reader->count : 0;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < 2 * count && !code; i++) {
-        size_t shard = i % count; /* first all are announced */
-        bagi_dir dir;
-        code = bagi_reader_dir(reader, shard, &dir, err);
-        if (!code)
-            code = bagi_check_record(&reader->env, bagi_dir_path(&dir, "spec.json", ""),
-                reader->parts[shard].bag_options.record.identity, i < count, err);
-        bagi_dir_free(&dir);
-    }
-    return code;
+    for (size_t i = 0; i < 2 * count; i++) /* first all are announced */
+        BAGI_TRY(bagi_reader_check_shard(reader, i % count, i < count, err));
+    return BAGS_OK;
+}
+
+BAGS_API BAGI_COLD bags_code bags_reader_check_shard(
+    const bags_reader *reader, size_t shard, bags_error *err) {
+    BAGI_BEGIN(reader, err);
+    if (shard >= reader->count)
+        return bagi_fail_index("shard", shard, reader->count, err);
+    return bagi_reader_check_shard(reader, shard, false, err);
 }
 
 /* ---- rows ---- */
@@ -13483,20 +13540,45 @@ typedef struct bagi_checksumming {
     const bagi_dir *dir;
     const bagi_spec *spec;        /* NULL: of a standalone Bag */
     bagi_bag_options bag_options; /* of its Bags, apart from their names */
+    /* Paths of Bags whose CRCs are copied, one for each field: see >>complete. NULL:
+     * they are computed. */
+    const char *const *sources;
     bool sharded;
-    void *file; /* bagi_lock_path, open and locked */
+    void *file; /* bagi_lock_path, open and locked; NULL with `sources` */
     size_t count;
     bagi_bag_checksums *bags;
     bagi_writing writing;
     bagi_output output; /* of one Bag after another, with CRCs only */
 } bagi_checksumming;
 
+/* Open the checksums next to the Bag at `path`, which has the same blobs as this one, and
+ * check what costs O(1). */
+static bags_code bagi_crcs_open_other(
+    bag_reader *bag, const bagi_env *env, const char *path, bags_error *err) {
+    bagi_bag_options opening = bagi_bag_options_new();
+    bagi_dir dir;
+    size_t size = path ? strlen(path) : 0;
+    if (size < 4 || strcmp(path + size - 4, ".bag") != 0)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: the path of the Bag with its checksums does not end in .bag",
+            bag->file[BAGI_BLOBS].shown);
+    BAGI_TRY(bagi_dir_open(&dir, env, path, NULL, err));
+    dir.path[size - 4] = '\0';
+    opening.no_mmap = true;
+    bags_code code = bagi_crcs_open(bag, &dir, &opening, err);
+    if (!code)
+        code = bagi_crcs_check(bag, &dir, &opening, err);
+    bagi_dir_free(&dir);
+    return code;
+}
+
 /* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
- * out what that contains. */
+ * out what that contains. If checksums are open, their CRCs are copied. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     const char *name, bagi_stream *stream, bagi_trailer *trailer) {
     bagi_cursor cursor;
     unsigned char bytes[4];
+    const char *copied = bag->file[BAGI_CRCS].shown;
     bags_error *failure = &stream->writing->failure;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
     if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
@@ -13505,7 +13587,9 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
         uint32_t crc = 0;
         if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
             bagi_bag_fail_bounds(bag, cursor.index, cursor.start, cursor.stop, failure);
-        if (!failure->code)
+        if (!failure->code && copied)
+            crc = bagi_cursor_stored(&cursor);
+        else if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
         trailer->crcs = bags_crc32c(trailer->crcs, bytes, 4);
@@ -13514,6 +13598,12 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     trailer->length = bag->length;
     trailer->size = bag->file[BAGI_BLOBS].size;
     trailer->table = cursor.table_crc;
+    if (copied && !failure->code &&
+        (trailer->crcs != bag->trailer.crcs || trailer->table != bag->trailer.table))
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: damaged, or not of the Bag next to it; bags_checksum with `replace` "
+            "makes it again",
+            copied);
     bagi_cursor_close(&cursor);
     bagi_stream_flush(stream);
     if (failure->code)
@@ -13545,6 +13635,8 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
+    if (!code && work->sources && field < work->spec->count && bag->length)
+        code = bagi_crcs_open_other(bag, dir->env, work->sources[field], err);
     known->kept =
         bagi_dir_has(dir, name, ".crc", &code, err) && !work->options->replace;
     known->length = bag_reader_length(bag);
@@ -13567,7 +13659,7 @@ BAGI_COLD static bags_code bagi_checksum_seal(
     bagi_stream *stream = &work->output.stream[BAGI_CRCS];
     bags_error *err = &work->writing.failure;
     const char *name = bagi_spec_name(work->spec, field);
-    if (bagi_check_same(dir->env, work->file, bagi_lock_path(dir), err))
+    if (work->file && bagi_check_same(dir->env, work->file, bagi_lock_path(dir), err))
         return err->code;
     work->output.trailer = work->bags[field].trailer;
     bagi_trailer_bind(
@@ -13638,15 +13730,17 @@ BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_output_init(&work->output, &work->writing, 16384);
     work->output.checksums = true;
     work->bags = (bagi_bag_checksums *)bagi_alloc(&env->memory, size, err);
-    bags_code code =
-        work->bags ? bagi_lock_dir(dir, &work->file, err) : BAGS_ERROR_MEMORY;
+    bags_code code = work->bags ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!code && !work->sources)
+        code = bagi_lock_dir(dir, &work->file, err);
     if (!code && work->sharded)
         code = bagi_check_no_link(env, dir->path, err);
     if (!code && bagi_checksum_bags(work)) {
         *err = work->writing.failure;
         code = err->code;
         for (size_t i = 0; i < work->count; i++)
-            if (!bagi_check_same(env, work->file, bagi_lock_path(dir), &ignored))
+            if (work->sources ||
+                !bagi_check_same(env, work->file, bagi_lock_path(dir), &ignored))
                 bagi_dir_remove(
                     dir, bagi_spec_name(work->spec, i), ".crc.partial", &ignored);
     }
@@ -13727,6 +13821,191 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     return code;
 }
 #endif /* BAGS_NO_CHECKSUM */
+
+#ifndef BAGS_NO_WRITER
+/* ========================================================================
+ * >>complete
+ * This section owns one run of bags_shard_complete, which writes what a shard has
+ * besides the Bags of its fields. No reader accepts the shard before the caller stores
+ * spec.json.
+ * ====================================================================== */
+
+/* The Bag of a field. */
+typedef struct bagi_completed {
+    uint64_t length, size;
+} bagi_completed;
+
+typedef struct bagi_completing {
+    const bags_complete_options *options;
+    bags_code (*refs)(void *user, uint64_t datapoint, bags_ref *refs, bags_error *err);
+    bags_complete_report report;
+    bagi_dir dir;
+    bagi_spec spec;
+    bagi_completed *bags; /* one per field */
+    bool v1, v2;          /* their layouts */
+    bags_ref *row;        /* refs of a datapoint, */
+    unsigned char *bytes; /* and as they are stored */
+    bagi_writing writing;
+    bagi_output output; /* of one Bag after another */
+#ifndef BAGS_NO_CHECKSUM
+    bags_checksum_options sum_options;
+    bags_checksum_report summed;
+    bagi_checksumming sums;
+#endif
+} bagi_completing;
+
+/* Read the spec, and allocate what depends on its fields. */
+BAGI_COLD static bags_code bagi_complete_start(
+    bagi_completing *work, const char *directory, bags_view text, bags_error *err) {
+    const bagi_env *env = &work->writing.env;
+    const bags_allocator *memory = &env->memory;
+    bagi_spec *spec = &work->spec;
+    BAGI_TRY(bagi_check_path(directory, err));
+    BAGI_TRY(bagi_check_checksums(directory, work->options->checksums != NULL, err));
+    BAGI_TRY(bagi_dir_open(&work->dir, env, directory, "", err));
+    bagi_buffer_adopt(&spec->text, memory);
+    BAGI_TRY(bags_buffer_reserve(&spec->text, text.size + 1, err));
+    memcpy(spec->text.data, text.data, text.size);
+    spec->text_size = text.size;
+    bags_code code = bagi_spec_parse(memory, spec, err);
+    if (!code)
+        code = bagi_spec_seal(memory, spec, NULL, err);
+    if (code)
+        return bagi_prefix(err, code, "%s/spec.json: ", work->dir.shown);
+    work->bags =
+        (bagi_completed *)bagi_alloc(memory, spec->count * sizeof *work->bags, err);
+    work->row = (bags_ref *)bagi_alloc(memory, spec->count * sizeof *work->row, err);
+    work->bytes =
+        (unsigned char *)bagi_alloc_raw(memory, bagi_refs_most(spec->count), err);
+    return work->bags && work->row && work->bytes ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+/* The stored refs of a datapoint: *size bytes. */
+static bags_code bagi_complete_row(
+    bagi_completing *work, uint64_t datapoint, size_t *size, bags_error *err) {
+    const bagi_spec *spec = &work->spec;
+    BAGI_TRY(work->refs(work->options->user, datapoint, work->row, err));
+    for (size_t i = 0; i < spec->count; i++) {
+        bags_ref *ref = &work->row[i];
+        if (!spec->types[i].sequence)
+            ref->count = 1;
+        if (bagi_ref_fits(*ref, work->bags[i].length))
+            continue;
+        bagi_fail_ref(
+            work->dir.shown, spec, datapoint, i, *ref, work->bags[i].length, err);
+        return err->code = BAGS_ERROR_RANGE;
+    }
+    *size = bagi_refs_write(spec->types, spec->count, work->row, work->bytes);
+    return BAGS_OK;
+}
+
+/* Write a Bag: refs, or an empty one of v1. */
+BAGI_COLD static bags_code bagi_complete_bag(
+    bagi_completing *work, const char *name, uint64_t length, bags_error *err) {
+    bagi_output *output = &work->output;
+    bags_error *failure = &work->writing.failure;
+    output->v2 = work->v2 && !work->v1;
+    bagi_output_open(output, &work->dir, name, BAGS_IO_CREATE);
+    for (uint64_t i = 0; i < length && !failure->code; i++) {
+        size_t size = 0;
+        failure->code = bagi_complete_row(work, i, &size, failure);
+        if (!failure->code)
+            bagi_output_append(output, work->bytes, size);
+    }
+    bagi_output_finish(output, false);
+    bagi_output_seal(output);
+    work->report.written += output->stream[BAGI_BLOBS].end;
+    bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_close);
+    bagi_outputs_each(output, 1, BAGI_JOURNAL, bagi_stream_remove);
+    return bagi_writing_end(&work->writing, err);
+}
+
+/* Open the Bags of the fields, and replace those of 0 bytes next to Bags of v1. */
+BAGI_COLD static bags_code bagi_complete_fields(
+    bagi_completing *work, bags_error *err) {
+    const bagi_spec *spec = &work->spec;
+    bagi_bag_options opening = bagi_bag_options_new();
+    opening.no_mmap = opening.allow_empty = true;
+    for (size_t i = 0; i < spec->count; i++) {
+        bag_reader *bag = NULL;
+        opening.name = spec->fields[i].name;
+        BAGI_TRY(bagi_bag_open(&work->dir, &opening, NULL, &bag, err));
+        *(bag->layout == BAGI_V1 ? &work->v1 : &work->v2) = true;
+        work->bags[i].length = bag->length;
+        work->bags[i].size = bag->file[BAGI_BLOBS].size;
+        work->report.existing += work->bags[i].size;
+        bagi_bag_free(bag);
+    }
+    for (size_t i = 0; i < spec->count && work->v1; i++) {
+        if (work->bags[i].size)
+            continue;
+        BAGI_TRY(bagi_dir_remove(&work->dir, spec->fields[i].name, ".bag", err));
+        BAGI_TRY(bagi_complete_bag(work, spec->fields[i].name, 0, err));
+    }
+    return BAGS_OK;
+}
+
+/* Copy the checksums of the fields, and compute those of refs. */
+static bags_code bagi_complete_checksums(bagi_completing *work, bags_error *err) {
+#ifndef BAGS_NO_CHECKSUM
+    bagi_checksumming *sums = &work->sums;
+    sums->options = &work->sum_options;
+    sums->report = &work->summed;
+    work->sum_options.no_sync = work->writing.no_sync;
+    sums->spec = &work->spec;
+    sums->sources = work->options->checksums;
+    sums->bag_options = bagi_bag_options_new();
+    sums->bag_options.no_mmap = sums->bag_options.allow_empty = true;
+    sums->bag_options.record.spec =
+        bags_crc32c(0, work->spec.text.data, work->spec.text_size);
+    BAGI_TRY(bagi_checksum_dir(sums, &work->dir, err));
+    work->report.written +=
+        4 * work->summed.blobs + BAGI_TRAILER_SIZE * work->summed.made;
+#endif
+    (void)work;
+    (void)err;
+    return BAGS_OK;
+}
+
+BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_view spec,
+    uint64_t length,
+    bags_code (*refs)(void *user, uint64_t datapoint, bags_ref *refs, bags_error *err),
+    const bags_complete_options *options, bags_complete_report *report,
+    bags_error *err) {
+    static const bags_complete_report nothing = {0, 0};
+    if (report)
+        *report = nothing;
+    BAGI_BEGIN(refs && spec.data, err);
+    BAGI_OPTIONS(bags_complete_options, options);
+    bagi_env env = bagi_env_of(&options->env);
+    const bags_allocator *memory = &env.memory;
+    bagi_completing *work = (bagi_completing *)bagi_alloc(memory, sizeof *work, err);
+    if (!work)
+        return BAGS_ERROR_MEMORY;
+    bagi_writing_init(&work->writing, &env, options->no_sync);
+    bagi_output_init(&work->output, &work->writing, (size_t)256 << 10);
+    work->options = options;
+    work->refs = refs;
+    bags_code code = bagi_complete_start(work, directory, spec, err);
+    if (!code)
+        code = bagi_complete_fields(work, err);
+    if (!code)
+        code = bagi_complete_bag(work, "refs", length, err);
+    if (!code && options->checksums)
+        code = bagi_complete_checksums(work, err);
+    size_t count = work->spec.count;
+    bagi_output_free(&work->output);
+    bagi_free(memory, work->bytes, bagi_refs_most(count));
+    bagi_free(memory, work->row, count * sizeof *work->row);
+    bagi_free(memory, work->bags, count * sizeof *work->bags);
+    bagi_spec_free(memory, &work->spec);
+    bagi_dir_free(&work->dir);
+    if (report)
+        *report = work->report;
+    bagi_free(memory, work, sizeof *work);
+    return code;
+}
+#endif /* BAGS_NO_WRITER */
 
 /* Nothing of the implementation stays defined, except that it was compiled. */
 #undef BAGI_ADD

@@ -1,5 +1,6 @@
 /*
- * blocks.h - memory that is freed as a whole, rules of options, and where a failure was.
+ * blocks.h - early returns, memory that is freed as a whole, rules of options, and where a
+ * failure was.
  * Programs do not include it.
  */
 #ifndef BAGS_FORMATS_BLOCKS_H
@@ -11,6 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A step of a function that has nothing to clean up: return its failure. */
+#define FORMAT_TRY(step)                                                               \
+    do {                                                                               \
+        bags_code format_failed = (step);                                              \
+        if (format_failed)                                                             \
+            return format_failed;                                                      \
+    } while (0)
 
 /* Memory that is freed with the object that it belongs to. */
 typedef struct format_block {

@@ -2,7 +2,7 @@
  * datasets.h - what is done with datasets: versions that copy no data, keys, queries.
  *
  *     file              subject                 library
- *     derive.c          derived datasets        none
+ *     derive.c          derived datasets        none, with derive_copy.c, derived.c
  *     unreferenced.c    blobs without datapoint none
  *     index_build.c     to build an index       none
  *     index_find.c      datapoints by key       none
@@ -118,11 +118,11 @@ typedef struct bags_derive_report {
  * shard_size.
  *
  * spec.json, without which no reader accepts a shard, is given its name last, when all
- * shards of this call are complete. A copy (except by workers) is written to the directory
- * TO.derived, which is renamed when it is complete. After a failure everything is removed.
- * A process that is killed leaves directories without spec.json, or TO.derived: remove
- * them, which the source does not notice; the next call names them. The source is never
- * changed.
+ * shards of this call are complete. A copy, or a dataset without datapoints, is written to
+ * the directory TO.derived, which is renamed when it is complete, except by workers. After
+ * a failure everything is removed. A process that is killed leaves directories without
+ * spec.json, or TO.derived: remove them, which the source does not notice; the next call
+ * names them. The source is never changed.
  *
  * Returns BAGS_OK, what bags_reader_open and bags_reader_refs return for the datasets, or
  *   BAGS_ERROR_EXISTS    the path exists, or with workers one of the shards
@@ -144,9 +144,9 @@ typedef struct bags_derive_report {
  *   bags_writer_append return
  *
  * *report, which may be NULL, is always written. Threads: any. Cost: reads refs.bag of the
- * datapoints; a few system calls per field and shard. Memory: 12 bytes per datapoint of a
- * shard, and 1 MiB; of a copy, that of a writer, up to 100 MiB for blobs that are shared,
- * and one datapoint that is not mapped.
+ * datapoints and, with checksums, the tables of the Bags; a few system calls per field
+ * and shard. Memory: 1 MiB; of a copy, that of a writer, up to 100 MiB for blobs that are
+ * shared, and one datapoint that is not mapped.
  */
 bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);

@@ -70,34 +70,30 @@ static bags_code index_create(
     options.checksum = last;
     options.no_sync = !last;
     options.env = b->options->env;
-    bags_code code = format_path(b->to, b->partial, name, ".bag", err);
-    *out = code ? NULL : bag_writer_open(b->to, &options, err);
-    return code || *out ? code : err->code;
+    FORMAT_TRY(format_path(b->to, b->partial, name, ".bag", err));
+    *out = bag_writer_open(b->to, &options, err);
+    return *out ? BAGS_OK : err->code;
 }
 
 /* Sort the entries in memory, and write them. */
 static bags_code index_write_sorted(
     index_builder *b, bag_writer *out, bags_error *err) {
     bags_view *entries = (bags_view *)(void *)b->entries.data;
-    bags_code code = BAGS_OK;
     if (b->count)
         qsort(entries, b->count, sizeof *entries, index_compare_entries);
-    for (size_t i = 0; i < b->count && !code; i++)
-        code = bag_writer_append(out, entries[i].data, entries[i].size, NULL, err);
+    for (size_t i = 0; i < b->count; i++)
+        FORMAT_TRY(bag_writer_append(out, entries[i].data, entries[i].size, NULL, err));
     b->count = b->used = 0;
-    return code;
+    return BAGS_OK;
 }
 
 static bags_code index_write_run(index_builder *b, bags_error *err) {
-    bags_code code =
-        b->sorted ? BAGS_OK : index_create(b, "runs", false, &b->sorted, err);
-    if (!code)
-        code = bags_buffer_reserve(&b->stops, (b->runs + 1) * sizeof(uint64_t), err);
-    if (!code)
-        code = index_write_sorted(b, b->sorted, err);
-    if (!code)
-        ((uint64_t *)(void *)b->stops.data)[b->runs++] = bag_writer_length(b->sorted);
-    return code;
+    if (!b->sorted)
+        FORMAT_TRY(index_create(b, "runs", false, &b->sorted, err));
+    FORMAT_TRY(bags_buffer_reserve(&b->stops, (b->runs + 1) * sizeof(uint64_t), err));
+    FORMAT_TRY(index_write_sorted(b, b->sorted, err));
+    ((uint64_t *)(void *)b->stops.data)[b->runs++] = bag_writer_length(b->sorted);
+    return BAGS_OK;
 }
 
 static bags_code index_add(
@@ -109,11 +105,8 @@ static bags_code index_add(
             " bytes, maximum %" PRIu64 ")",
             bags_path_tail(b->path), b->field->name, datapoint, (uint64_t)key.size,
             (uint64_t)b->bytes.capacity / 2);
-    if (b->count == b->capacity || size > b->bytes.capacity - b->used) {
-        bags_code code = index_write_run(b, err);
-        if (code)
-            return code;
-    }
+    if (b->count == b->capacity || size > b->bytes.capacity - b->used)
+        FORMAT_TRY(index_write_run(b, err));
     bags_view *entry = (bags_view *)(void *)b->entries.data + b->count++;
     unsigned char *to = b->bytes.data + b->used;
     if (key.size)
@@ -133,36 +126,41 @@ static uint64_t index_chunk_of(size_t memory, uint64_t size, uint64_t most) {
     return chunk > most ? most : chunk + (chunk == 0);
 }
 
-static bags_code index_read_keys(index_builder *b, bags_error *err) {
+/* Add the keys of the values in a row, which starts with datapoint `start`. *bytes is
+ * the size of these values, and 1. */
+static bags_code index_add_row(
+    index_builder *b, bags_row *row, uint64_t start, uint64_t *bytes, bags_error *err) {
+    size_t count = bags_row_length(row, 0);
+    *bytes = 1;
+    for (size_t i = 0; i < count; i++) {
+        unsigned char number[INDEX_NUMBER];
+        bags_error why;
+        bags_value value;
+        bags_view key = {NULL, 0};
+        *bytes += bags_row_bytes(row, 0, i).size;
+        FORMAT_TRY(bags_row_value(row, 0, i, NULL, &value, err));
+        if (index_key_make(&b->type, &value, false, number, &key, &why))
+            return bags_fail(err, why.code,
+                "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
+                bags_path_tail(b->path), b->field->name, start + i, why.message);
+        FORMAT_TRY(index_add(b, key, start + i, err));
+    }
+    return BAGS_OK;
+}
+
+static bags_code index_read_keys(index_builder *b, bags_row *row, bags_error *err) {
     uint64_t length = bags_reader_length(b->reader), chunk = 1;
-    size_t count = 0;
-    bags_row row;
-    bags_code code = BAGS_OK;
-    memset(&row, 0, sizeof row);
-    for (uint64_t i = 0; i < length && !code; i += count) {
+    for (uint64_t i = 0; i < length;) {
         uint64_t bytes = 1;
-        code = bags_reader_get_range(b->reader, i, i + chunk, b->number, &row, err);
-        count = code ? 0 : bags_row_length(&row, 0);
-        for (size_t j = 0; j < count && !code; j++) {
-            unsigned char number[INDEX_NUMBER];
-            bags_error why;
-            bags_value value;
-            bags_view key = {NULL, 0};
-            bytes += bags_row_bytes(&row, 0, j).size;
-            code = bags_row_value(&row, 0, j, NULL, &value, err);
-            if (!code && index_key_make(&b->type, &value, false, number, &key, &why))
-                code = bags_fail(err, why.code,
-                    "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-                    bags_path_tail(b->path), b->field->name, i + j, why.message);
-            if (!code)
-                code = index_add(b, key, i + j, err);
-        }
-        if (b->options->progress && !code)
-            b->options->progress(b->options->user, i + count, length);
+        FORMAT_TRY(bags_reader_get_range(b->reader, i, i + chunk, b->number, row, err));
+        FORMAT_TRY(index_add_row(b, row, i, &bytes, err));
+        size_t count = bags_row_length(row, 0);
+        i += count;
+        if (b->options->progress)
+            b->options->progress(b->options->user, i, length);
         chunk = index_chunk_of(b->bytes.capacity / 2, bytes / (count + 1), 4 * chunk);
     }
-    bags_row_free(&row);
-    return code;
+    return BAGS_OK;
 }
 
 /* The next entry of a run, and those that were read with it. The runs are a heap,
@@ -180,10 +178,8 @@ static bags_code index_run_next(
     static const char changed[] = "another process changed a sorted run";
     if (r->at == r->range.length) {
         uint64_t stop = r->stop - r->next < chunk ? r->stop : r->next + chunk;
-        bags_code code =
-            bag_reader_get_range(bag, r->next, stop, &r->scratch, &r->range, err);
-        if (code)
-            return code;
+        FORMAT_TRY(
+            bag_reader_get_range(bag, r->next, stop, &r->scratch, &r->range, err));
         if (r->range.length != stop - r->next)
             return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
         r->next = stop;
@@ -219,83 +215,81 @@ static bags_code index_merge_runs(index_builder *b, const bag_reader *bag,
     uint64_t chunk = index_chunk_of(b->bytes.capacity / b->runs,
         bag_reader_size(bag) / (bag_reader_length(bag) + 1), INDEX_CHUNK);
     size_t count = b->runs;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0; i < count; i++) {
         runs[i].next = i ? stops[i - 1] : 0;
         runs[i].stop = stops[i];
-        code = index_run_next(&runs[i], bag, chunk, err);
+        FORMAT_TRY(index_run_next(&runs[i], bag, chunk, err));
     }
-    for (size_t i = count; i > 0 && !code; i--)
+    for (size_t i = count; i > 0; i--)
         index_sift_down(runs, count, i - 1);
-    while (count > 0 && !code) {
-        code =
-            bag_writer_append(out, runs[0].entry.data, runs[0].entry.size, NULL, err);
-        if (!code)
-            code = index_run_next(&runs[0], bag, chunk, err);
-        if (!code && !runs[0].entry.data) {
+    while (count > 0) {
+        FORMAT_TRY(
+            bag_writer_append(out, runs[0].entry.data, runs[0].entry.size, NULL, err));
+        FORMAT_TRY(index_run_next(&runs[0], bag, chunk, err));
+        if (!runs[0].entry.data) {
             index_run ended = runs[0];
             runs[0] = runs[--count];
             runs[count] = ended;
         }
-        if (!code)
-            index_sift_down(runs, count, 0);
+        index_sift_down(runs, count, 0);
     }
-    return code;
+    return BAGS_OK;
+}
+
+/* Write the last run, and close runs.bag. */
+static bags_code index_close_runs(index_builder *b, bags_error *err) {
+    bags_code code = index_write_run(b, err);
+    bags_code closed = bag_writer_close(b->sorted, code ? NULL : err);
+    b->sorted = NULL;
+    return code ? code : closed;
 }
 
 /* Merge what is in runs.bag. */
 static bags_code index_write_merged(
     index_builder *b, bag_writer *out, bags_error *err) {
+    const bags_allocator *allocator = b->options->env.allocator;
     bag_reader_options options;
-    bags_buffer memory = bags_buffer_of(b->options->env.allocator);
+    format_block *blocks = NULL;
     memset(&options, 0, sizeof options);
     options.no_mmap = true; /* which would not bound the memory that is used */
     options.env = b->options->env;
-    bags_code code = index_write_run(b, err);
-    bags_code closed = bag_writer_close(b->sorted, code ? NULL : err);
-    b->sorted = NULL;
-    code = code ? code : closed;
-    if (!code)
-        code = format_path(b->from, b->partial, "runs", ".bag", err);
-    if (!code)
-        code = bags_buffer_reserve(&memory, b->runs * sizeof(index_run), err);
-    bag_reader *bag = code ? NULL : bag_reader_open(b->from, &options, err);
-    if (bag) {
-        index_run *runs = (index_run *)(void *)memory.data;
-        memset(runs, 0, b->runs * sizeof *runs);
-        for (size_t i = 0; i < b->runs; i++)
-            runs[i].scratch = bags_buffer_of(b->options->env.allocator);
-        code = index_merge_runs(b, bag, runs, out, err);
-        for (size_t i = 0; i < b->runs; i++)
-            bags_buffer_free(&runs[i].scratch);
-        bag_reader_close(bag);
-    } else if (!code) {
-        code = err->code;
-    }
-    bags_buffer_free(&memory);
+    FORMAT_TRY(index_close_runs(b, err));
+    FORMAT_TRY(format_path(b->from, b->partial, "runs", ".bag", err));
+    index_run *runs =
+        (index_run *)format_block_add(&blocks, allocator, b->runs, sizeof *runs, err);
+    bag_reader *bag = runs ? bag_reader_open(b->from, &options, err) : NULL;
+    for (size_t i = 0; runs && i < b->runs; i++)
+        runs[i].scratch = bags_buffer_of(allocator);
+    bags_code code = bag ? index_merge_runs(b, bag, runs, out, err) : err->code;
+    for (size_t i = 0; runs && i < b->runs; i++)
+        bags_buffer_free(&runs[i].scratch);
+    bag_reader_close(bag);
+    format_blocks_free(blocks);
     return code;
 }
 
-/* keys.bag: the header, and the keys. */
-static bags_code index_write(
-    index_builder *b, const index_stamp *now, bags_error *err) {
+/* The header, and the keys. */
+static bags_code index_write_keys(
+    index_builder *b, const index_stamp *now, bag_writer *out, bags_error *err) {
     unsigned char header[INDEX_HEADER + 256] = INDEX_MAGIC;
     const uint64_t numbers[] = {
         bags_reader_length(b->reader), now->content, now->times};
     size_t type = strlen(b->field->type);
-    bag_writer *out = NULL;
     if (type > sizeof header - INDEX_HEADER)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: type too long", bags_path_tail(b->path));
     for (size_t i = 0; i < 3; i++)
         bags_store(header + 8 + 8 * i, 8, false, numbers[i]);
     memcpy(header + INDEX_HEADER, b->field->type, type);
-    bags_code code = index_create(b, "keys", true, &out, err);
-    if (!code)
-        code = bag_writer_append(out, header, INDEX_HEADER + type, NULL, err);
-    if (!code)
-        code =
-            b->runs ? index_write_merged(b, out, err) : index_write_sorted(b, out, err);
+    FORMAT_TRY(bag_writer_append(out, header, INDEX_HEADER + type, NULL, err));
+    return b->runs ? index_write_merged(b, out, err) : index_write_sorted(b, out, err);
+}
+
+static bags_code index_write(
+    index_builder *b, const index_stamp *now, bags_error *err) {
+    bag_writer *out = NULL;
+    FORMAT_TRY(index_create(b, "keys", true, &out, err));
+    bags_code code = index_write_keys(b, now, out, err);
     if (!code)
         return bag_writer_close(out, err);
     bag_writer_abort(out);
@@ -306,61 +300,62 @@ static bags_code index_write(
 static bags_code index_publish(index_builder *b, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc"};
     for (int i = 0; i < 2; i++) {
-        bags_code code =
-            format_path(b->to, b->directory, b->field->name, endings[i], err);
-        int error = code ? 0 : b->io->remove(b->io->user, b->to);
-        if (error && error != ENOENT)
-            code = bags_fail_io(b->io, error, b->to, "remove", err);
-        if (code)
-            return code;
+        FORMAT_TRY(format_path(b->to, b->directory, b->field->name, endings[i], err));
+        int error = b->io->remove(b->io->user, b->to);
+        if (error != ENOENT)
+            FORMAT_TRY(bags_fail_io(b->io, error, b->to, "remove", err));
     }
     for (int i = 1; i >= 0; i--) {
         format_path(b->from, b->partial, "keys", endings[i], err);
         format_path(b->to, b->directory, b->field->name, endings[i], err);
         int error = b->io->rename(b->io->user, b->from, b->to);
-        if (error)
-            return bags_fail_io(b->io, error, b->from, "rename", err);
+        FORMAT_TRY(bags_fail_io(b->io, error, b->from, "rename", err));
     }
-    int error = b->io->sync_dir(b->io->user, b->directory);
-    return error ? bags_fail_io(b->io, error, b->directory, "sync", err) : BAGS_OK;
+    return bags_fail_io(
+        b->io, b->io->sync_dir(b->io->user, b->directory), b->directory, "sync", err);
 }
 
-/* With the lock: sort, write and publish. */
-static bags_code index_build_locked(index_builder *b, bags_error *err) {
-    const bags_env *env = &b->options->env;
+/* Make the directories of a build. */
+static bags_code index_make_dirs(index_builder *b, bags_error *err) {
+    int error = b->io->make_dir(b->io->user, b->directory);
+    if (error != EEXIST)
+        FORMAT_TRY(bags_fail_io(b->io, error, b->directory, "create directory", err));
+    return bags_fail_io(b->io, b->io->make_dir(b->io->user, b->partial), b->partial,
+        "create directory", err);
+}
+
+/* Sort, write and publish an index of the dataset that is `before`. */
+static bags_code index_build_new(
+    index_builder *b, const index_stamp *before, bags_row *row, bags_error *err) {
     size_t memory = b->options->memory ? b->options->memory : INDEX_MEMORY;
-    index_stamp before, after;
-    bags_code code =
-        bagi_index_stamp(b->reader, env, b->path, b->field->name, &before, err);
-    if (code)
-        return code;
-    index_remove_partial(b);
-    const char *made = b->directory;
-    int error = b->io->make_dir(b->io->user, made);
-    if (!error || error == EEXIST) {
-        made = b->partial;
-        error = b->io->make_dir(b->io->user, made);
-    }
-    if (error)
-        return bags_fail_io(b->io, error, made, "create directory", err);
+    index_stamp after;
     /* Half for the bytes of small keys, half for the array that is sorted. */
     memory = memory < 4096 ? 2048 : memory / 2;
     b->capacity = memory / sizeof(bags_view);
-    code = bags_buffer_reserve(&b->bytes, memory, err);
-    if (!code)
-        code = bags_buffer_reserve(&b->entries, memory, err);
-    if (!code)
-        code = index_read_keys(b, err);
-    if (!code)
-        code = index_write(b, &before, err);
-    if (!code)
-        code = bagi_index_stamp(b->reader, env, b->path, b->field->name, &after, err);
-    if (!code && memcmp(&before, &after, sizeof before) != 0)
-        code = bags_fail(err, BAGS_ERROR_STATE,
+    FORMAT_TRY(bags_buffer_reserve(&b->bytes, memory, err));
+    FORMAT_TRY(bags_buffer_reserve(&b->entries, memory, err));
+    FORMAT_TRY(index_read_keys(b, row, err));
+    FORMAT_TRY(index_write(b, before, err));
+    FORMAT_TRY(bagi_index_stamp(
+        b->reader, &b->options->env, b->path, b->field->name, &after, err));
+    if (memcmp(before, &after, sizeof after) != 0)
+        return bags_fail(err, BAGS_ERROR_STATE,
             "%s: the dataset changed while its index was built",
             bags_path_tail(b->path));
-    if (!code)
-        code = index_publish(b, err);
+    return index_publish(b, err);
+}
+
+/* With the lock. */
+static bags_code index_build_locked(index_builder *b, bags_error *err) {
+    index_stamp before;
+    bags_row row;
+    memset(&row, 0, sizeof row);
+    FORMAT_TRY(bagi_index_stamp(
+        b->reader, &b->options->env, b->path, b->field->name, &before, err));
+    index_remove_partial(b);
+    FORMAT_TRY(index_make_dirs(b, err));
+    bags_code code = index_build_new(b, &before, &row, err);
+    bags_row_free(&row);
     bag_writer_abort(b->sorted);
     index_remove_partial(b);
     return code;
@@ -369,14 +364,11 @@ static bags_code index_build_locked(index_builder *b, bags_error *err) {
 /* The lock of an index is that of the field's first Bag. */
 static bags_code index_build(index_builder *b, bags_error *err) {
     void *file = NULL;
-    bags_code code = bagi_index_place(
-        b->reader, b->io, b->path, b->field->name, b->directory, b->from, err);
-    if (!code)
-        code = format_path(b->partial, b->directory, b->field->name, ".partial", err);
-    if (!code)
-        code = index_check_no_link(b->io, b->partial, err);
-    if (code)
-        return code;
+    bags_code code = BAGS_OK;
+    FORMAT_TRY(bagi_index_place(
+        b->reader, b->io, b->path, b->field->name, b->directory, b->from, err));
+    FORMAT_TRY(format_path(b->partial, b->directory, b->field->name, ".partial", err));
+    FORMAT_TRY(index_check_no_link(b->io, b->partial, err));
     int error = b->io->lock && b->io->make_dir
                     ? b->io->open(b->io->user, b->from, BAGS_IO_READ, &file)
                     : EROFS;
@@ -395,14 +387,28 @@ static bags_code index_build(index_builder *b, bags_error *err) {
     return code;
 }
 
+static bags_code index_build_field(
+    index_builder *b, const char *field, bags_error *err) {
+    bags_reader_options reading;
+    size_t count = 0;
+    memset(&reading, 0, sizeof reading);
+    reading.env = b->options->env;
+    reading.registry = b->options->registry;
+    reading.no_mmap = true;
+    b->reader = bags_reader_open(b->path, &reading, err);
+    if (!b->reader)
+        return err->code;
+    FORMAT_TRY(bags_reader_field(b->reader, field, &b->number, err));
+    FORMAT_TRY(index_find_field(b->reader, b->number, b->path, &b->type, err));
+    b->field = &bags_reader_fields(b->reader, &count)[b->number];
+    return index_build(b, err);
+}
+
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err) {
     bags_error ignored;
     bags_index_options none;
-    bags_reader_options reading;
-    size_t count = 0;
     memset(&none, 0, sizeof none);
-    memset(&reading, 0, sizeof reading);
     if (!err)
         err = &ignored;
     if (!path || !field)
@@ -417,18 +423,7 @@ bags_code bags_index_build(const char *path, const char *field,
     b->io = index_io(&options->env);
     b->path = path;
     b->entries = b->bytes = b->stops = bags_buffer_of(options->env.allocator);
-    reading.env = options->env;
-    reading.registry = options->registry;
-    reading.no_mmap = true;
-    b->reader = bags_reader_open(path, &reading, err);
-    bags_code code =
-        b->reader ? bags_reader_field(b->reader, field, &b->number, err) : err->code;
-    if (!code)
-        code = index_find_field(b->reader, b->number, path, &b->type, err);
-    if (!code) {
-        b->field = &bags_reader_fields(b->reader, &count)[b->number];
-        code = index_build(b, err);
-    }
+    bags_code code = index_build_field(b, field, err);
     bags_reader_close(b->reader);
     bags_buffer_free(&b->entries);
     bags_buffer_free(&b->bytes);

@@ -54,14 +54,12 @@ bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
             bags_path_tail(path));
     bags_shard first = shards[0];
     first.number = 0; /* the reader may have only later ones */
-    bags_code code = bags_shard_path(path, &first, shard, sizeof shard, err);
-    if (!code && first.digits)
-        code = index_check_no_link(io, shard, err);
-    if (!code)
-        code = format_path(directory, shard, "index", "", err);
-    if (!code)
-        code = index_check_no_link(io, directory, err);
-    return code ? code : format_path(bag, shard, field, ".bag", err);
+    FORMAT_TRY(bags_shard_path(path, &first, shard, sizeof shard, err));
+    if (first.digits)
+        FORMAT_TRY(index_check_no_link(io, shard, err));
+    FORMAT_TRY(format_path(directory, shard, "index", "", err));
+    FORMAT_TRY(index_check_no_link(io, directory, err));
+    return format_path(bag, shard, field, ".bag", err);
 }
 
 static bags_code index_stamp_file(const bags_io *io, const char *path, bool optional,
@@ -86,8 +84,7 @@ static bags_code index_stamp_file(const bags_io *io, const char *path, bool opti
     if (!code)
         code = bags_read(io, file, path, size - part, last, part, err);
     io->close(io->user, file);
-    if (code)
-        return code;
+    FORMAT_TRY(code);
     if (part)
         index_mix(&out->content, bags_crc32c(0, last, part));
     index_mix(&out->content, size + 1);
@@ -102,27 +99,23 @@ bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     char directory[FORMAT_PATH], file[FORMAT_PATH];
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
-    bags_code code = BAGS_OK;
     memset(out, 0, sizeof *out);
     /* All of them will be looked up: announce it first. */
     for (int round = io->expect ? 0 : 1; round < 2; round++)
-        for (size_t i = 0; i < 3 * count && !code; i++) {
+        for (size_t i = 0; i < 3 * count; i++) {
             size_t k = i % 3;
-            code =
-                bags_shard_path(path, &shards[i / 3], directory, sizeof directory, err);
-            if (!code)
-                code = format_path(file, directory, k < 2 ? field : "refs",
-                    k == 1 ? ".crc" : ".bag", err);
-            if (!code && round == 0) {
+            FORMAT_TRY(bags_shard_path(
+                path, &shards[i / 3], directory, sizeof directory, err));
+            FORMAT_TRY(format_path(file, directory, k < 2 ? field : "refs",
+                k == 1 ? ".crc" : ".bag", err));
+            if (round == 0)
                 io->expect(io->user, file);
-                continue;
-            }
-            if (!code)
-                code = index_stamp_file(io, file, k > 0, out, err);
+            else
+                FORMAT_TRY(index_stamp_file(io, file, k > 0, out, err));
         }
     bool timed = io->identify && !index_is_far(io);
     out->times = timed ? out->times + !out->times : 0;
-    return code;
+    return BAGS_OK;
 }
 
 /* Compare the header with the dataset that the reader has open. */
@@ -133,9 +126,11 @@ static bags_code index_check_header(const bags_index *index, const char *path,
     const bags_field *field = index_field(index);
     uint64_t numbers[3] = {0, 0, 0}; /* length, content, times */
     size_t type = strlen(field->type);
-    bags_code code = bag_reader_get(index->bag, 0, scratch, &header, err);
-    if (code || header.size < INDEX_HEADER || memcmp(header.data, INDEX_MAGIC, 8) != 0)
-        return code ? code : index_fail(index, "not an index", err);
+    if (bag_reader_length(index->bag) == 0)
+        return index_fail(index, "not an index", err);
+    FORMAT_TRY(bag_reader_get(index->bag, 0, scratch, &header, err));
+    if (header.size < INDEX_HEADER || memcmp(header.data, INDEX_MAGIC, 8) != 0)
+        return index_fail(index, "not an index", err);
     for (size_t i = 0; i < 3; i++)
         numbers[i] = bags_load(header.data + 8 + 8 * i, 8, false);
     if (numbers[0] > index->length)
@@ -150,69 +145,75 @@ static bags_code index_check_header(const bags_index *index, const char *path,
         memcmp(header.data + INDEX_HEADER, field->type, type) != 0)
         return index_fail(index,
             "the dataset has another length or type than when it was indexed", err);
-    code = bagi_index_stamp(index->reader, env, path, field->name, &now, err);
-    if (!code && (now.content != numbers[1] ||
-                     (now.times && numbers[2] && now.times != numbers[2])))
-        code = index_fail(index, "older than the dataset", err);
+    FORMAT_TRY(bagi_index_stamp(index->reader, env, path, field->name, &now, err));
+    if (now.content != numbers[1] ||
+        (now.times && numbers[2] && now.times != numbers[2]))
+        return index_fail(index, "older than the dataset", err);
+    return BAGS_OK;
+}
+
+/* Compare some of the keys: a dataset may have been replaced by one of equal sizes and
+ * times. */
+static bags_code index_check_samples(
+    const bags_index *index, bags_buffer *scratch, bags_error *err) {
+    uint64_t samples[INDEX_SAMPLES], ignored[INDEX_SAMPLES];
+    uint64_t step = index->length / INDEX_SAMPLES;
+    size_t length = step ? INDEX_SAMPLES : (size_t)index->length;
+    bags_row row;
+    memset(&row, 0, sizeof row);
+    for (size_t i = 0; i < length; i++)
+        samples[i] = step ? i * (index->length - 1) / (INDEX_SAMPLES - 1) : i;
+    bags_code code =
+        bags_index_get_many(index, samples, length, scratch, &row, ignored, err);
+    bags_row_free(&row);
     return code;
 }
 
-static bags_code index_open_files(bags_index *index, const char *path,
-    const bags_index_options *options, bags_error *err) {
-    bag_reader_options reading;
+/* Find the files of the index, and refuse links in their place. */
+static bags_code index_find_files(
+    bags_index *index, const char *path, const bags_io *io, bags_error *err) {
+    static const char *const endings[] = {".bag", ".crc", ".idx"};
     char directory[FORMAT_PATH];
-    bags_buffer scratch = bags_buffer_of(options->env.allocator);
-    bags_row row;
-    memset(&row, 0, sizeof row);
-    memset(&reading, 0, sizeof reading);
-    reading.verify_checksums = true;
-    reading.no_mmap = options->no_mmap;
-    reading.env = options->env;
-    bags_code code =
-        index_find_field(index->reader, index->field, path, &index->type, err);
-    if (code)
-        return code;
     const char *field = index_field(index)->name;
-    const bags_io *io = index_io(&options->env);
-    code =
-        bagi_index_place(index->reader, io, path, field, directory, index->path, err);
-    for (size_t i = 3; i-- > 0 && !code;) {
-        static const char *const endings[] = {".bag", ".crc", ".idx"};
-        code = format_path(index->path, directory, field, endings[i], err);
-        if (!code)
-            code = index_check_no_link(io, index->path, err);
-    }
-    if (code)
-        return code;
     size_t count = 0;
+    FORMAT_TRY(
+        bagi_index_place(index->reader, io, path, field, directory, index->path, err));
+    for (size_t i = 3; i-- > 0;) {
+        FORMAT_TRY(format_path(index->path, directory, field, endings[i], err));
+        FORMAT_TRY(index_check_no_link(io, index->path, err));
+    }
     const bags_shard *shards = bags_reader_shards(index->reader, &count);
     for (size_t i = 0; i < count; i++)
         if (shards[i].unfinished)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "%s: the reader has unfinished shards, which no index has",
                 bags_path_tail(path));
+    return BAGS_OK;
+}
+
+static bags_code index_open_files(bags_index *index, const char *path,
+    const bags_index_options *options, bags_error *err) {
+    bag_reader_options reading;
+    memset(&reading, 0, sizeof reading);
+    reading.verify_checksums = true;
+    reading.no_mmap = options->no_mmap;
+    reading.env = options->env;
+    FORMAT_TRY(index_find_field(index->reader, index->field, path, &index->type, err));
+    const bags_io *io = index_io(&options->env);
+    FORMAT_TRY(index_find_files(index, path, io, err));
     index->length = bags_reader_length(index->reader);
     index->far = index_is_far(io);
     index->bag = bag_reader_open(index->path, &reading, err);
     if (!index->bag && err->code == BAGS_ERROR_MISSING)
         return bags_fail(err, BAGS_ERROR_MISSING,
             "%s: field \"%.200s\" has no index (%s); build one", bags_path_tail(path),
-            field, bags_path_tail(index->path));
+            index_field(index)->name, bags_path_tail(index->path));
     if (!index->bag)
         return err->code;
-    code = bag_reader_length(index->bag) == 0
-               ? index_fail(index, "not an index", err)
-               : index_check_header(index, path, &options->env, &scratch, err);
-    /* A dataset may have been replaced by one of equal sizes and times. */
-    uint64_t samples[INDEX_SAMPLES], ignored[INDEX_SAMPLES];
-    uint64_t step = index->length / INDEX_SAMPLES;
-    size_t length = step ? INDEX_SAMPLES : (size_t)index->length;
-    for (size_t i = 0; i < length; i++)
-        samples[i] = step ? i * (index->length - 1) / (INDEX_SAMPLES - 1) : i;
+    bags_buffer scratch = bags_buffer_of(options->env.allocator);
+    bags_code code = index_check_header(index, path, &options->env, &scratch, err);
     if (!code)
-        code =
-            bags_index_get_many(index, samples, length, &scratch, &row, ignored, err);
-    bags_row_free(&row);
+        code = index_check_samples(index, &scratch, err);
     bags_buffer_free(&scratch);
     return code;
 }
@@ -263,18 +264,18 @@ static bags_code index_bound(const bags_index *index, bags_view key,
     uint64_t low = *position, high = index->length;
     uint64_t step = kind != INDEX_FROM, blobs[INDEX_PROBES];
     bags_view entries[INDEX_PROBES];
-    bags_code code = BAGS_OK;
-    while (low < high && !code) {
+    while (low < high) {
         uint64_t left = high - low, most = index->far ? INDEX_PROBES : 1;
         size_t count = (size_t)(left < most ? left : most), i = 0;
         if (step > left / (2 * most))
             step = 0;
         for (; i < count; i++)
             blobs[i] = low + (step ? step * (i + 1) : left * (i + 1) / (count + 1) + 1);
-        code = count == 1 ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
-                          : bag_reader_get_many(
-                                index->bag, blobs, count, scratch, entries, err);
-        for (i = 0; i < count && !code; i++) {
+        FORMAT_TRY(
+            count == 1
+                ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
+                : bag_reader_get_many(index->bag, blobs, count, scratch, entries, err));
+        for (i = 0; i < count; i++) {
             if (entries[i].size < INDEX_NUMBER)
                 return index_fail(index, "an entry is too short", err);
             bags_view entry = index_key_of(entries[i]);
@@ -291,7 +292,7 @@ static bags_code index_bound(const bags_index *index, bags_view key,
         step *= 2 * most;
     }
     *position = low;
-    return code;
+    return BAGS_OK;
 }
 
 /* The key of a value that a caller asks for. The ends of a range are exact. */
@@ -313,14 +314,10 @@ static bags_code index_search(const bags_index *index, const bags_value *value,
     uint64_t first = 0;
     if (!index || !value || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    bags_code code = index_asked(index, value, is_end, number, &key, err);
-    if (!code)
-        code = index_bound(index, key, INDEX_FROM, scratch, &first, err);
+    FORMAT_TRY(index_asked(index, value, is_end, number, &key, err));
+    FORMAT_TRY(index_bound(index, key, INDEX_FROM, scratch, &first, err));
     uint64_t last = first;
-    if (!code)
-        code = index_bound(index, key, kind, scratch, &last, err);
-    if (code)
-        return code;
+    FORMAT_TRY(index_bound(index, key, kind, scratch, &last, err));
     *start = first;
     *stop = last;
     return BAGS_OK;
@@ -349,11 +346,9 @@ bags_code bags_index_find_prefix(const bags_index *index, const bags_value *pref
 
 bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
-    bags_code code =
-        index_search(index, key, true, INDEX_PAST, scratch, start, stop, err);
-    if (!code)
-        *start = *stop - (*stop > 0);
-    return code;
+    FORMAT_TRY(index_search(index, key, true, INDEX_PAST, scratch, start, stop, err));
+    *start = *stop - (*stop > 0);
+    return BAGS_OK;
 }
 
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
@@ -361,36 +356,58 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     bags_error *err) {
     unsigned char numbers[2][INDEX_NUMBER];
     bags_view low = {NULL, 0}, high = {NULL, 0};
-    bags_code code = BAGS_OK;
     if (!index || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     uint64_t first = 0, last = to ? 0 : index->length;
     if (from)
-        code = index_asked(index, from, true, numbers[0], &low, err);
-    if (to && !code)
-        code = index_asked(index, to, true, numbers[1], &high, err);
-    if (from && to && !code && index_compare_keys(low, high) > 0)
-        code = bags_fail(err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
-    if (from && !code)
-        code = index_bound(index, low, INDEX_FROM, scratch, &first, err);
-    if (to && !code)
-        code = index_bound(index, high, INDEX_FROM, scratch, &last, err);
-    if (code)
-        return code;
+        FORMAT_TRY(index_asked(index, from, true, numbers[0], &low, err));
+    if (to)
+        FORMAT_TRY(index_asked(index, to, true, numbers[1], &high, err));
+    if (from && to && index_compare_keys(low, high) > 0)
+        return bags_fail(err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
+    if (from)
+        FORMAT_TRY(index_bound(index, low, INDEX_FROM, scratch, &first, err));
+    if (to)
+        FORMAT_TRY(index_bound(index, high, INDEX_FROM, scratch, &last, err));
     *start = first;
     *stop = last;
     return BAGS_OK;
 }
 
-/* Reading the entries, then the values, are a few batches whatever their number. */
+/* Get the datapoints of at most INDEX_MANY entries. Reading the entries, then the values,
+ * are a few batches whatever their number. */
+static bags_code index_get_some(const bags_index *index, const uint64_t *positions,
+    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *found,
+    bags_error *err) {
+    bags_view entries[INDEX_MANY], key;
+    for (size_t i = 0; i < count; i++)
+        found[i] = positions[i] + 1; /* the blob */
+    FORMAT_TRY(bag_reader_get_many(index->bag, found, count, scratch, entries, err));
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].size < INDEX_NUMBER)
+            return index_fail(index, "an entry is too short", err);
+        found[i] = bags_load(
+            entries[i].data + entries[i].size - INDEX_NUMBER, INDEX_NUMBER, true);
+        if (found[i] >= index->length)
+            return index_fail(index, "a datapoint is out of range", err);
+    }
+    FORMAT_TRY(
+        bags_reader_get_many(index->reader, found, count, index->field, row, err));
+    for (size_t i = 0; i < count; i++) {
+        unsigned char number[INDEX_NUMBER];
+        bags_value value;
+        bags_error why;
+        FORMAT_TRY(bags_row_value(row, 0, i, NULL, &value, err));
+        if (index_key_make(&index->type, &value, false, number, &key, &why) ||
+            index_compare_keys(key, index_key_of(entries[i])) != 0)
+            return index_fail(index, "the dataset has other keys", err);
+    }
+    return BAGS_OK;
+}
+
 bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
     size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
     bags_error *err) {
-    unsigned char number[INDEX_NUMBER];
-    bags_view entries[INDEX_MANY], key;
-    bags_value value;
-    bags_error why;
-    bags_code code = BAGS_OK;
     if (!index || !scratch || !row || (count && (!positions || !datapoints)))
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     for (size_t i = 0; i < count; i++)
@@ -398,32 +415,12 @@ bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions
             return bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: position %" PRIu64 " out of range (length %" PRIu64 ")",
                 bags_path_tail(index->path), positions[i], index->length);
-    for (size_t done = 0, part; done < count && !code; done += part) {
-        uint64_t *found = datapoints + done;
+    for (size_t done = 0, part; done < count; done += part) {
         part = count - done < INDEX_MANY ? count - done : INDEX_MANY;
-        for (size_t i = 0; i < part; i++)
-            found[i] = positions[done + i] + 1; /* the blob */
-        code = bag_reader_get_many(index->bag, found, part, scratch, entries, err);
-        for (size_t i = 0; i < part && !code; i++) {
-            if (entries[i].size < INDEX_NUMBER)
-                return index_fail(index, "an entry is too short", err);
-            found[i] = bags_load(
-                entries[i].data + entries[i].size - INDEX_NUMBER, INDEX_NUMBER, true);
-            if (found[i] >= index->length)
-                return index_fail(index, "a datapoint is out of range", err);
-        }
-        if (!code)
-            code = bags_reader_get_many(
-                index->reader, found, part, index->field, row, err);
-        for (size_t i = 0; i < part && !code; i++) {
-            code = bags_row_value(row, 0, i, NULL, &value, err);
-            if (!code &&
-                (index_key_make(&index->type, &value, false, number, &key, &why) ||
-                    index_compare_keys(key, index_key_of(entries[i])) != 0))
-                code = index_fail(index, "the dataset has other keys", err);
-        }
+        FORMAT_TRY(index_get_some(
+            index, positions + done, part, scratch, row, datapoints + done, err));
     }
-    return code;
+    return BAGS_OK;
 }
 
 bags_code bags_index_get(const bags_index *index, uint64_t position,
@@ -431,9 +428,7 @@ bags_code bags_index_get(const bags_index *index, uint64_t position,
     uint64_t found;
     if (!datapoint)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    bags_code code =
-        bags_index_get_many(index, &position, 1, scratch, row, &found, err);
-    if (!code)
-        *datapoint = found;
-    return code;
+    FORMAT_TRY(bags_index_get_many(index, &position, 1, scratch, row, &found, err));
+    *datapoint = found;
+    return BAGS_OK;
 }

@@ -6,6 +6,7 @@
  * referred to. A field needs more only in a shard where a ref leaves a gap: one bit for
  * each blob, for one window of the Bag after the other.
  */
+#include "blocks.h"
 #include "datasets.h"
 #include "files.h"
 
@@ -72,19 +73,15 @@ static bags_code unref_scan(unref *u, const bags_shard *shard,
         return BAGS_ERROR_MEMORY;
     uint64_t *ahead = (uint64_t *)(void *)u->ahead.data;
     for (uint64_t i = shard->start; i < shard->start + shard->length; i++) {
-        bags_code code = BAGS_OK;
         if (far && i >= u->requested) {
             size_t part = 0;
             for (; part < UNREF_AHEAD && part < length - i; part++)
                 ahead[part] = i + part;
             u->requested = i + part;
-            code =
-                bags_reader_prefetch(u->reader, ahead, part, &none, 0, &u->row, u->err);
+            FORMAT_TRY(bags_reader_prefetch(
+                u->reader, ahead, part, &none, 0, &u->row, u->err));
         }
-        if (!code)
-            code = bags_reader_refs(u->reader, i, &u->row, u->refs, u->err);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_reader_refs(u->reader, i, &u->row, u->refs, u->err));
         for (size_t k = 0; k < u->count; k++)
             if (u->refs[k].count)
                 each(u, &u->fields[k], &u->refs[k]);
@@ -141,67 +138,88 @@ static bags_code unref_count(unref *u, unref_field *field, const bag_reader *bag
     return BAGS_OK;
 }
 
-/* Count the marked blobs of all fields. */
-static bags_code unref_count_window(unref *u, const bags_shard *shard) {
-    char directory[FORMAT_PATH], path[FORMAT_PATH];
-    size_t count = 0;
-    const bags_field *names = bags_reader_fields(u->reader, &count);
+/* Count the marked blobs of a field, and their bytes, if that is needed. */
+static bags_code unref_count_field(unref *u, const char *directory, size_t field) {
+    char path[FORMAT_PATH];
     bag_reader_options opening;
+    const char *name = bags_reader_fields(u->reader, NULL)[field].name;
+    if (!u->fields[field].measured)
+        return unref_count(u, &u->fields[field], NULL);
     memset(&opening, 0, sizeof opening);
     opening.env = *u->env;
-    bags_code code = bags_shard_path(
-        bags_reader_path(u->reader), shard, directory, sizeof directory, u->err);
-    for (size_t k = 0; k < count && !code; k++) {
-        bag_reader *bag = NULL;
-        if (!u->fields[k].bits)
-            continue;
-        if (u->fields[k].measured) {
-            code = format_path(path, directory, names[k].name, ".bag", u->err);
-            bag = code ? NULL : bag_reader_open(path, &opening, u->err);
-            if (!code && !bag)
-                code = u->err->code;
-        }
-        if (!code)
-            code = unref_count(u, &u->fields[k], bag);
-        bag_reader_close(bag);
-    }
+    FORMAT_TRY(format_path(path, directory, name, ".bag", u->err));
+    bag_reader *bag = bag_reader_open(path, &opening, u->err);
+    bags_code code = bag ? unref_count(u, &u->fields[field], bag) : u->err->code;
+    bag_reader_close(bag);
     return code;
+}
+
+/* Count the marked blobs of all fields. */
+static bags_code unref_count_window(unref *u, const bags_shard *shard) {
+    char directory[FORMAT_PATH];
+    FORMAT_TRY(bags_shard_path(
+        bags_reader_path(u->reader), shard, directory, sizeof directory, u->err));
+    for (size_t k = 0; k < u->count; k++)
+        if (u->fields[k].bits)
+            FORMAT_TRY(unref_count_field(u, directory, k));
+    return BAGS_OK;
 }
 
 /* Count the blobs of all shards that are referred to. */
 static bags_code unref_count_all(unref *u) {
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(u->reader, &count);
-    bags_code code = BAGS_OK;
     for (size_t k = 0; k < u->count; k++)
         u->fields[k].blobs = u->fields[k].size = 0;
     u->requested = 0;
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint64_t stop = 0;
         for (size_t k = 0; k < u->count; k++) {
             u->fields[k].next = u->fields[k].stop = 0;
             u->fields[k].gap = false;
             u->fields[k].bits = NULL;
         }
-        code = unref_scan(u, &shards[i], unref_extend);
-        if (!code)
-            code = unref_make_window(u, &stop);
-        for (u->start = 0; u->start < stop && !code; u->start += u->window) {
+        FORMAT_TRY(unref_scan(u, &shards[i], unref_extend));
+        FORMAT_TRY(unref_make_window(u, &stop));
+        for (u->start = 0; u->start < stop; u->start += u->window) {
             memset(u->bits.data, 0, u->bits.capacity);
             u->requested = shards[i].start;
-            code = unref_scan(u, &shards[i], unref_mark);
-            if (!code)
-                code = unref_count_window(u, &shards[i]);
+            FORMAT_TRY(unref_scan(u, &shards[i], unref_mark));
+            FORMAT_TRY(unref_count_window(u, &shards[i]));
         }
     }
-    return code;
+    return BAGS_OK;
+}
+
+/* Subtract what is referred to from all blobs and bytes. */
+static bags_code unref_run(unref *u, bool sizes, bags_field_info *fields) {
+    bags_info info;
+    FORMAT_TRY(bags_reader_info(u->reader, &info, fields, u->err));
+    (void)bags_reader_fields(u->reader, &u->count);
+    size_t most = u->count + 1;
+    FORMAT_TRY(bags_buffer_reserve(&u->memory[0], most * sizeof *u->fields, u->err));
+    FORMAT_TRY(bags_buffer_reserve(&u->memory[1], most * sizeof *u->refs, u->err));
+    u->fields = (unref_field *)memset(u->memory[0].data, 0, u->memory[0].capacity);
+    u->refs = (bags_ref *)(void *)u->memory[1].data;
+    FORMAT_TRY(unref_count_all(u));
+    bool measured = false;
+    for (size_t k = 0; k < u->count; k++) {
+        u->fields[k].measured = sizes && u->fields[k].blobs < fields[k].blobs;
+        measured = measured || u->fields[k].measured;
+    }
+    if (measured)
+        FORMAT_TRY(unref_count_all(u));
+    for (size_t k = 0; k < u->count; k++) {
+        fields[k].blobs -= u->fields[k].blobs;
+        fields[k].size = u->fields[k].measured ? fields[k].size - u->fields[k].size : 0;
+    }
+    return bags_reader_check(u->reader, u->err);
 }
 
 bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool sizes,
     bags_field_info *fields, bags_error *err) {
     bags_error ignored;
     bags_env local;
-    bags_info info;
     unref u;
     memset(&local, 0, sizeof local);
     memset(&u, 0, sizeof u);
@@ -210,32 +228,7 @@ bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool
     u.err = err ? err : &ignored;
     u.bits = u.blob = u.ahead = u.memory[0] = u.memory[1] =
         bags_buffer_of(u.env->allocator);
-    bags_code code = bags_reader_info(reader, &info, fields, u.err);
-    if (code)
-        return code;
-    (void)bags_reader_fields(reader, &u.count);
-    size_t most = u.count + 1;
-    code = bags_buffer_reserve(&u.memory[0], most * sizeof *u.fields, u.err);
-    if (!code)
-        code = bags_buffer_reserve(&u.memory[1], most * sizeof *u.refs, u.err);
-    if (!code) {
-        u.fields = (unref_field *)memset(u.memory[0].data, 0, u.memory[0].capacity);
-        u.refs = (bags_ref *)(void *)u.memory[1].data;
-        code = unref_count_all(&u);
-    }
-    bool measured = false;
-    for (size_t k = 0; k < u.count && !code; k++) {
-        u.fields[k].measured = sizes && u.fields[k].blobs < fields[k].blobs;
-        measured = measured || u.fields[k].measured;
-    }
-    if (measured)
-        code = unref_count_all(&u);
-    for (size_t k = 0; k < u.count && !code; k++) {
-        fields[k].blobs -= u.fields[k].blobs;
-        fields[k].size = u.fields[k].measured ? fields[k].size - u.fields[k].size : 0;
-    }
-    if (!code)
-        code = bags_reader_check(reader, u.err);
+    bags_code code = unref_run(&u, sizes, fields);
     bags_buffer_free(&u.bits);
     bags_buffer_free(&u.blob);
     bags_buffer_free(&u.ahead);

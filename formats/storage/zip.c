@@ -47,6 +47,7 @@ typedef struct zip_writer {
     bags_zip_options options;
     const bags_io *from, *io; /* of the dataset, and of the zip file */
     bags_buffer tables, part, names, members_memory;
+    bags_buffer partial; /* the path of the temporary file */
     char from_path[FORMAT_PATH];
     zip_member *members;
     size_t names_size, length;
@@ -118,17 +119,12 @@ static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name
     z->members = (zip_member *)(void *)z->members_memory.data;
     memcpy(z->names.data + z->names_size, file_name, size);
     const char *name = zip_name(z, &member), *path = z->from_path;
-    bags_code code = zip_find(z, name);
-    if (code)
-        return code;
+    FORMAT_TRY(zip_find(z, name));
     int error = z->from->kind(z->from->user, path, &kind);
-    if (!error && kind != BAGS_PATH_FILE)
+    FORMAT_TRY(bags_fail_io(z->from, error, path, "open", z->err));
+    if (kind != BAGS_PATH_FILE)
         return BAGS_OK;
-    code = error
-               ? bags_fail_io(z->from, error, path, "open", z->err)
-               : format_measure(z->from, path, &member.size, &member.identity, z->err);
-    if (code)
-        return code;
+    FORMAT_TRY(format_measure(z->from, path, &member.size, &member.identity, z->err));
     if (strlen(name) > ZIP_NAME_MOST)
         return bags_fail(
             z->err, BAGS_ERROR_LIMIT, "%s: the name is too long for a zip file", path);
@@ -152,30 +148,33 @@ static int zip_order(const void *x, const void *y) {
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* Find the files of the dataset, which must be complete. Its Bags are opened once they
- * were found: they, and the reader's fields, are of one version. */
-static bags_code zip_collect(zip_writer *z) {
-    bags_reader_options options;
+/* Its Bags are opened once they were found: they, and the reader's fields, are of one
+ * version. */
+static bags_code zip_collect_from(
+    zip_writer *z, const bags_reader *reader, const bags_env *env) {
     bags_info about;
     size_t count = 0;
     char name[600];
+    bags_reader_shards(reader, &count);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; format_file_name(reader, i, &k, name);)
+            FORMAT_TRY(zip_add_file(z, i, name));
+    for (size_t i = 0; i < z->options.files_count; i++)
+        FORMAT_TRY(zip_add_file(z, count, z->options.files[i]));
+    FORMAT_TRY(bags_reader_info(reader, &about, NULL, z->err));
+    return z->options.whole ? BAGS_OK : format_check_referenced(reader, env, z->err);
+}
+
+/* Find the files of the dataset, which must be complete. */
+static bags_code zip_collect(zip_writer *z) {
+    bags_reader_options options;
     memset(&options, 0, sizeof options);
     options.env = z->options.env;
     options.env.io = z->from;
     bags_reader *reader = bags_reader_open(z->dataset, &options, z->err);
     if (!reader)
         return z->err->code;
-    bags_code code = BAGS_OK;
-    bags_reader_shards(reader, &count);
-    for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; !code && format_file_name(reader, i, &k, name);)
-            code = zip_add_file(z, i, name);
-    for (size_t i = 0; i < z->options.files_count && !code; i++)
-        code = zip_add_file(z, count, z->options.files[i]);
-    if (!code)
-        code = bags_reader_info(reader, &about, NULL, z->err);
-    if (!code && !z->options.whole)
-        code = format_check_referenced(reader, &options.env, z->err);
+    bags_code code = zip_collect_from(z, reader, &options.env);
     bags_reader_close(reader);
     if (!code)
         qsort(z->members, z->length, sizeof *z->members, zip_order);
@@ -199,10 +198,9 @@ static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t ext
     to = zip_put(to, zip_narrow(m->size), 4);
     to = zip_put(to, name_size, 2);
     zip_put(to, extra, 2);
-    bags_code code = zip_write(z, m->offset, record, ZIP_LOCAL_SIZE);
-    if (!code)
-        code = zip_write(z, m->offset + ZIP_LOCAL_SIZE,
-            (const unsigned char *)zip_name(z, m), name_size);
+    FORMAT_TRY(zip_write(z, m->offset, record, ZIP_LOCAL_SIZE));
+    FORMAT_TRY(zip_write(z, m->offset + ZIP_LOCAL_SIZE,
+        (const unsigned char *)zip_name(z, m), name_size));
     memset(record, 0, sizeof record);
     to = record;
     if (wide) {
@@ -217,43 +215,41 @@ static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t ext
         to = zip_put(to, filling - 4, 2);
         zip_put(to, ZIP_PAGE, 2);
     }
-    return code ? code
-                : zip_write(z, m->offset + ZIP_LOCAL_SIZE + name_size, record, extra);
+    return zip_write(z, m->offset + ZIP_LOCAL_SIZE + name_size, record, extra);
 }
 
-/* Copy the bytes of a file, which must still be the same at its end. */
-static bags_code zip_copy(zip_writer *z, zip_member *m) {
+/* Copy the bytes of an open file, which must still be the same at its end. */
+static bags_code zip_copy_file(zip_writer *z, zip_member *m, void *file) {
     const char *path = z->from_path;
-    void *file = NULL;
     uint64_t read = 0;
     uint32_t crc = UINT32_MAX;
-    bags_code code = zip_find(z, zip_name(z, m));
-    if (code)
-        return code;
-    int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
-    if (error)
-        return bags_fail_io(z->from, error, path, "open", z->err);
-    for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
+    for (size_t done = 1; done > 0 && read <= m->size; read += done) {
         done = 0;
         size_t part = ZIP_PART - (size_t)(z->at % ZIP_PART);
-        error = z->from->read_at(z->from->user, file, read, z->part.data, part, &done);
-        if (error)
-            code = bags_fail_io(z->from, error, path, "read", z->err);
+        int error =
+            z->from->read_at(z->from->user, file, read, z->part.data, part, &done);
+        FORMAT_TRY(bags_fail_io(z->from, error, path, "read", z->err));
         crc = format_crc_add(z->table, crc, z->part.data, done);
-        if (!code)
-            code = zip_append(z, z->part.data, done);
+        FORMAT_TRY(zip_append(z, z->part.data, done));
         z->done += done;
         if (z->options.progress && done > 0)
             z->options.progress(z->options.user, z->done, z->total);
     }
     m->crc = ~crc;
-    if (!code && read == m->size)
-        code = format_check_identity(z->from, file, path, &m->identity, z->err);
+    if (read == m->size)
+        return format_check_identity(z->from, file, path, &m->identity, z->err);
+    return bags_fail(z->err, BAGS_ERROR_CORRUPT,
+        "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64 ")", path,
+        read, read > m->size ? " or more" : "", m->size);
+}
+
+static bags_code zip_copy(zip_writer *z, zip_member *m) {
+    void *file = NULL;
+    FORMAT_TRY(zip_find(z, zip_name(z, m)));
+    int error = z->from->open(z->from->user, z->from_path, BAGS_IO_READ, &file);
+    FORMAT_TRY(bags_fail_io(z->from, error, z->from_path, "open", z->err));
+    bags_code code = zip_copy_file(z, m, file);
     z->from->close(z->from->user, file);
-    if (!code && read != m->size)
-        code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
-            "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64 ")",
-            path, read, read > m->size ? " or more" : "", m->size);
     return code;
 }
 
@@ -267,8 +263,8 @@ static bags_code zip_write_member(zip_writer *z, zip_member *m) {
         extra += filling < 6 ? filling + ZIP_PAGE : filling;
     }
     z->at += ZIP_LOCAL_SIZE + name_size + extra;
-    bags_code code = zip_copy(z, m);
-    return code ? code : zip_write_header(z, m, extra);
+    FORMAT_TRY(zip_copy(z, m));
+    return zip_write_header(z, m, extra);
 }
 
 /* An entry of the directory. */
@@ -298,10 +294,9 @@ static bags_code zip_write_entry(zip_writer *z, const zip_member *m) {
     to = zip_put(to, 0, 6);
     to = zip_put(to, (uint64_t)0100644 << 16, 4); /* anyone may read it */
     zip_put(to, zip_narrow(m->offset), 4);
-    bags_code code = zip_append(z, record, sizeof record);
-    if (!code)
-        code = zip_append(z, (const unsigned char *)zip_name(z, m), name_size);
-    return code ? code : zip_append(z, wide, extra);
+    FORMAT_TRY(zip_append(z, record, sizeof record));
+    FORMAT_TRY(zip_append(z, (const unsigned char *)zip_name(z, m), name_size));
+    return zip_append(z, wide, extra);
 }
 
 static bags_code zip_write_end(zip_writer *z, uint64_t start) {
@@ -334,30 +329,27 @@ static bags_code zip_write_end(zip_writer *z, uint64_t start) {
 }
 
 static bags_code zip_write_all(zip_writer *z) {
-    bags_code code = bags_buffer_reserve(&z->part, ZIP_PART, z->err);
-    for (size_t i = 0; i < z->length && !code; i++)
-        code = zip_write_member(z, &z->members[i]);
+    FORMAT_TRY(bags_buffer_reserve(&z->part, ZIP_PART, z->err));
+    for (size_t i = 0; i < z->length; i++)
+        FORMAT_TRY(zip_write_member(z, &z->members[i]));
     uint64_t start = z->at;
-    for (size_t i = 0; i < z->length && !code; i++)
-        code = zip_write_entry(z, &z->members[i]);
-    return code ? code : zip_write_end(z, start);
+    for (size_t i = 0; i < z->length; i++)
+        FORMAT_TRY(zip_write_entry(z, &z->members[i]));
+    return zip_write_end(z, start);
 }
 
 /* Fail if the dataset is not the one that was copied. */
 static bags_code zip_check_all(zip_writer *z) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; z->from->expect && i < z->length && !code; i++) {
-        code = zip_find(z, zip_name(z, &z->members[i]));
-        if (!code)
-            z->from->expect(z->from->user, z->from_path);
+    for (size_t i = 0; z->from->expect && i < z->length; i++) {
+        FORMAT_TRY(zip_find(z, zip_name(z, &z->members[i])));
+        z->from->expect(z->from->user, z->from_path);
     }
-    for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
-        code = zip_find(z, zip_name(z, &z->members[i]));
-        if (!code)
-            code = format_check_identity(
-                z->from, NULL, z->from_path, &z->members[i].identity, z->err);
+    for (size_t i = 0; z->from->identify && i < z->length; i++) {
+        FORMAT_TRY(zip_find(z, zip_name(z, &z->members[i])));
+        FORMAT_TRY(format_check_identity(
+            z->from, NULL, z->from_path, &z->members[i].identity, z->err));
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Fail if something has the name of the zip file. */
@@ -367,17 +359,17 @@ static bags_code zip_check_target(zip_writer *z) {
     if (!error && kind != BAGS_PATH_NONE)
         return bags_fail(z->err, BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", z->path);
-    return error ? bags_fail_io(z->io, error, z->path, "create", z->err) : BAGS_OK;
+    return bags_fail_io(z->io, error, z->path, "create", z->err);
 }
 
 /* Create the temporary file and lock it, or use that of a process that was killed. */
 static bags_code zip_create(zip_writer *z, const char *partial) {
-    bags_code code = format_open_locked(
-        z->io, partial, z->path, "process that writes it", &z->file, z->err);
-    int error = code ? 0 : z->io->truncate(z->io->user, z->file, 0);
+    FORMAT_TRY(format_open_locked(
+        z->io, partial, z->path, "process that writes it", &z->file, z->err));
+    int error = z->io->truncate(z->io->user, z->file, 0);
     if (error)
         z->io->close(z->io->user, z->file);
-    return error ? bags_fail_io(z->io, error, partial, "lock", z->err) : code;
+    return bags_fail_io(z->io, error, partial, "lock", z->err);
 }
 
 /* Wait until the new name is on stable storage. */
@@ -387,46 +379,47 @@ static bags_code zip_sync_parent(zip_writer *z, char *path) {
         size--;
     path[size] = 0;
     int error = z->io->sync_dir(z->io->user, size ? path : ".");
-    return error ? bags_fail_io(z->io, error, size ? path : ".", "sync", z->err)
-                 : BAGS_OK;
+    return bags_fail_io(z->io, error, size ? path : ".", "sync", z->err);
+}
+
+/* Write the temporary file, and check that nothing has changed meanwhile. */
+static bags_code zip_write_checked(zip_writer *z) {
+    if (z->options.progress)
+        z->options.progress(z->options.user, 0, z->total);
+    FORMAT_TRY(zip_write_all(z));
+    int error = z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
+    FORMAT_TRY(bags_fail_io(z->io, error, z->path, "sync", z->err));
+    FORMAT_TRY(zip_check_all(z));
+    return zip_check_target(z);
 }
 
 /* The temporary file is locked until it has its name or is removed. */
-static bags_code zip_create_and_write(zip_writer *z) {
-    size_t size = strlen(z->path) + 16;
-    bags_buffer memory = bags_buffer_of(z->options.env.allocator);
-    if (bags_buffer_reserve(&memory, size, z->err))
-        return BAGS_ERROR_MEMORY;
-    char *partial = (char *)memory.data;
-    (void)snprintf(partial, size, "%s.partial", z->path);
-    bags_code code = zip_create(z, partial);
-    bool created = !code;
-    if (!code && z->options.progress)
-        z->options.progress(z->options.user, 0, z->total);
-    if (!code)
-        code = zip_write_all(z);
-    int error = code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
-    if (error)
-        code = bags_fail_io(z->io, error, z->path, "sync", z->err);
-    if (!code)
-        code = zip_check_all(z);
-    if (!code)
-        code = zip_check_target(z);
-    error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
+static bags_code zip_create_and_write(zip_writer *z, char *partial) {
+    FORMAT_TRY(zip_create(z, partial));
+    bags_code code = zip_write_checked(z);
+    int error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
     if (error)
         code = bags_fail_io(z->io, error, z->path, "create", z->err);
-    bool renamed = !code;
-    if (created && !renamed)
+    if (code)
         z->io->remove(z->io->user, partial);
-    error = created ? z->io->close(z->io->user, z->file) : 0;
-    if (error && renamed) {
+    error = z->io->close(z->io->user, z->file);
+    FORMAT_TRY(code);
+    if (error) {
         z->io->remove(z->io->user, z->path);
-        code = bags_fail_io(z->io, error, z->path, "close", z->err);
+        return bags_fail_io(z->io, error, z->path, "close", z->err);
     }
-    if (!code && !z->options.no_sync)
-        code = zip_sync_parent(z, partial);
-    bags_buffer_free(&memory);
-    return code;
+    return z->options.no_sync ? BAGS_OK : zip_sync_parent(z, partial);
+}
+
+static bags_code zip_run(zip_writer *z) {
+    size_t size = strlen(z->path) + 16;
+    FORMAT_TRY(zip_check_target(z));
+    FORMAT_TRY(zip_start_crc(z));
+    FORMAT_TRY(zip_collect(z));
+    FORMAT_TRY(bags_buffer_reserve(&z->partial, size, z->err));
+    char *partial = (char *)z->partial.data;
+    (void)snprintf(partial, size, "%s.partial", z->path);
+    return zip_create_and_write(z, partial);
 }
 
 bags_code bags_zip(const char *dataset, const char *path,
@@ -446,15 +439,10 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->err = err;
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
     z->from = z->options.from ? z->options.from : z->io;
-    z->tables = z->part = z->names = z->members_memory =
+    z->tables = z->part = z->names = z->members_memory = z->partial =
         bags_buffer_of(z->options.env.allocator);
-    bags_code code = zip_check_target(z);
-    if (!code)
-        code = zip_start_crc(z);
-    if (!code)
-        code = zip_collect(z);
-    if (!code)
-        code = zip_create_and_write(z);
+    bags_code code = zip_run(z);
+    bags_buffer_free(&z->partial);
     bags_buffer_free(&z->members_memory);
     bags_buffer_free(&z->names);
     bags_buffer_free(&z->tables);

@@ -127,6 +127,44 @@ static void a_request_for_checksums_is_refused(void **state) {
     assert_null(fopen(at("b.bag"), "r"));
 }
 
+static bags_code last_blob(
+    void *user, uint64_t datapoint, bags_ref *refs, bags_error *why) {
+    (void)user;
+    (void)why;
+    refs->first = 1 - datapoint;
+    return BAGS_OK;
+}
+
+static void a_shard_of_existing_bags_is_completed_without_checksums(void **state) {
+    const char *sources[] = {"any/n.bag"};
+    const bags_view spec = {(const unsigned char *)"{\"n\": \"int(4)\"}", 15};
+    bags_writer_options writing = {0};
+    bags_complete_options options = {0};
+    bags_row row = {0};
+    bags_value value;
+    (void)state;
+    bags_writer *writer = open_writer("set", writing);
+    assert_non_null(writer);
+    append(writer, 1);
+    append(writer, 2);
+    assert_int_equal(bags_writer_close(writer, &err), 0);
+    assert_int_equal(remove(at("set/refs.bag")), 0);
+    options.checksums = sources;
+    assert_int_equal(
+        bags_shard_complete(at("set"), spec, 2, last_blob, &options, NULL, &err),
+        BAGS_ERROR_ARGUMENT);
+    assert_non_null(strstr(err.message, "BAGS_NO_CHECKSUM"));
+    assert_int_equal(
+        bags_shard_complete(at("set"), spec, 2, last_blob, NULL, NULL, &err), 0);
+    bags_reader *reader = bags_reader_open(at("set"), NULL, &err);
+    assert_non_null(reader);
+    assert_int_equal(bags_reader_get(reader, 0, NULL, 0, &row, &err), 0);
+    assert_int_equal(bags_row_value(&row, 0, 0, NULL, &value, &err), 0);
+    assert_true(value.uint == 2);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 /* Continuing one would leave datapoints without checksums among those that have them. */
 static void shards_that_have_checksums_are_not_continued(void **state) {
     bags_writer_options options = {0};
@@ -165,6 +203,7 @@ int main(void) {
         TEST(datasets_are_written_read_and_verified),
         TEST(damaged_tables_are_found),
         TEST(a_request_for_checksums_is_refused),
+        TEST(a_shard_of_existing_bags_is_completed_without_checksums),
         TEST(shards_that_have_checksums_are_not_continued),
     };
     return cmocka_run_group_tests_name("no checksum", tests, NULL, NULL);
