@@ -42,6 +42,14 @@ static inline void format_blocks_free(format_block *blocks) {
     }
 }
 
+/* A step of a function that has nothing to clean up: return its failure. */
+#define FORMAT_TRY(step)                                                               \
+    do {                                                                               \
+        bags_code format_failed = (step);                                              \
+        if (format_failed)                                                             \
+            return format_failed;                                                      \
+    } while (0)
+
 /* A rule that options break, and what is wrong with them then. */
 typedef struct format_rule {
     bool broken;
