@@ -59,7 +59,7 @@ static bags_loader *open_loader(
     options.batch = EPISODES;
     options.epochs = epochs;
     options.order.seed = 1;
-    options.random_window = true;
+    options.window_start = BAGS_WINDOW_RANDOM;
     options.fields = fields;
     options.field_count = 2;
     options.images = &images;

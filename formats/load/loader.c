@@ -36,8 +36,8 @@
 static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
     uint64_t *random, uint64_t *start, bags_error *err) {
     const bags_loader *l = w->loader;
-    bool is_random = l->options.random_window;
-    uint64_t first = is_random ? 0 : l->options.window_start;
+    bool is_random = l->options.window_start == BAGS_WINDOW_RANDOM;
+    uint64_t first = is_random ? 0 : (uint64_t)l->options.window_start;
     uint64_t last = UINT64_MAX;
     for (size_t i = 0; i < l->column_count; i++) {
         const loader_column *c = &l->columns[i];

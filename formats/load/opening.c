@@ -324,9 +324,9 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
         FORMAT_TRY(
             loader_column_open(l, &l->columns[i], given ? &given[i] : &whole, err));
     }
-    if (!l->windowed && (l->options.random_window || l->options.window_start))
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "random_window and window_start need a field with a window");
+    if (l->options.window_start && !l->windowed)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "window_start needs a field with a window");
     return BAGS_OK;
 }
 
@@ -370,16 +370,17 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
     const format_rule rules[] = {
         {l->count == 0, "no dataset"},
-        {o->threads > LOADER_MAX_THREADS || o->ahead > LOADER_MAX_THREADS ||
-                o->hold > LOADER_MAX_THREADS,
-            "threads, ahead or hold out of range (at most 1024)"},
-        {o->no_threads && (o->threads || o->ahead),
-            "no_threads excludes threads and ahead"},
-        {o->random_window && o->window_start,
-            "random_window and window_start are mutually exclusive"},
+        {o->threads < BAGS_THREADS_NONE || o->threads > LOADER_MAX_THREADS,
+            "threads out of range (-1 to 1024)"},
+        {o->ahead > LOADER_MAX_THREADS || o->hold > LOADER_MAX_THREADS,
+            "ahead or hold out of range (at most 1024)"},
+        {o->threads == BAGS_THREADS_NONE && o->ahead,
+            "BAGS_THREADS_NONE and ahead are mutually exclusive"},
+        {o->window_start < BAGS_WINDOW_RANDOM,
+            "window_start out of range (-1 to 2^63-1)"},
         {!o->fields && o->field_count, "field_count without fields"},
         {o->fields && !o->field_count, "fields without field_count"},
-        {o->tokens && (o->fields || o->random_window || o->window_start),
+        {o->tokens && (o->fields || o->window_start),
             "tokens and fields are mutually exclusive"},
     };
     FORMAT_TRY(FORMAT_CHECK(rules, "", err));
@@ -389,10 +390,10 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     o->batch = o->batch ? o->batch : 32;
     o->ranks = o->ranks ? o->ranks : 1;
     size_t ahead = o->ahead ? o->ahead : 2;
-    l->thread_count = o->threads ? o->threads : gate_processors();
+    l->thread_count = o->threads > 0 ? (size_t)o->threads : gate_processors();
     if (l->thread_count > LOADER_MAX_THREADS)
         l->thread_count = LOADER_MAX_THREADS;
-    if (o->no_threads)
+    if (o->threads == BAGS_THREADS_NONE)
         l->thread_count = ahead = 0;
     l->worker_count = l->thread_count ? l->thread_count : 1;
     l->slot_count = l->thread_count + ahead + o->hold + 1;
