@@ -1,6 +1,6 @@
 /*
  * gate.h - threads, and a gate at which they wait: POSIX or Windows.
- * Programs do not include it. It precedes every header of the system.
+ * Programs do not include it. It sets feature macros, so it is included first.
  */
 #ifndef BAGS_FORMATS_GATE_H
 #define BAGS_FORMATS_GATE_H

@@ -278,7 +278,7 @@ static bags_code loader_pick(const bags_loader *l, uint64_t epoch, uint64_t star
     return BAGS_OK;
 }
 
-/* What a slot has to load: this rank's slice of its batch. */
+/* This rank's slice of a batch. */
 typedef struct loader_slice {
     uint64_t first; /* in the batch */
     size_t count;
@@ -310,8 +310,8 @@ static bags_code loader_start_batch(
     return loader_start_parts(l, s, slice->count, err);
 }
 
-/* Append datapoint, window or row number i of the slice, which is `pick`, to the tensors.
- * Those before that were left out were removed from the picks. */
+/* Append number i of the slice to the tensors: the datapoint, window or row `pick`, which
+ * may have another place in s->picks after others were skipped. */
 static bags_code loader_load_one(loader_worker *w, loader_slot *s,
     const loader_slice *slice, size_t i, const bags_pick *pick, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -387,7 +387,7 @@ static bags_code loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dr
     return BAGS_OK;
 }
 
-/* Append the row of a cursor, whose first piece is number *used of the slot. */
+/* Append a row of the packed block to a slot, which has *used pieces. */
 static bags_code loader_claim_row(
     bags_loader *l, loader_slot *s, uint64_t row, size_t *used, bags_error *err) {
     const format_packer *p = l->packer;

@@ -240,7 +240,7 @@ static bags_code loader_check_types(
     return BAGS_OK;
 }
 
-/* What becomes of a field whose options were checked. */
+/* Plan the tensors of a field whose options are valid. */
 static void loader_plan_column(loader_column *c) {
     const bags_load_field *g = &c->given;
     if (c->image) {
@@ -261,7 +261,8 @@ static void loader_plan_column(loader_column *c) {
     c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
 }
 
-/* Refuse batches of which a tensor is above the address space. */
+/* Fail if a tensor of a full batch, with this number of items per datapoint, is above the
+ * address space. */
 static bags_code loader_check_size(
     const bags_loader *l, const loader_column *c, uint64_t items, bags_error *err) {
     size_t most = l->slice_most ? l->slice_most : 1;

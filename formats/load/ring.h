@@ -166,7 +166,7 @@ static inline bags_code loader_part_push(
     return code;
 }
 
-/* ---- what several parts ask ---- */
+/* ---- small functions of several parts ---- */
 
 /* True unless it is 0, also if it is NaN. */
 static inline bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }

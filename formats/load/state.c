@@ -155,7 +155,7 @@ static uint64_t loader_hash_order(const bags_loader *l) {
     return hash;
 }
 
-/* Once; later calls read nothing. */
+/* Compute both hashes at the first call. */
 static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
     uint64_t data = 0;
     bags_row row;

@@ -199,8 +199,7 @@ static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_datase
     return tokens_fail(t, d, field, BAGS_ERROR_VALUE, d->shards[shard].start + i, err);
 }
 
-/* Copy elements of document i of a field, which are also in the first field, see
- * tokens_put. */
+/* Copy elements first ... first + count - 1 of document i of a field, as tokens_put. */
 static bags_code tokens_copy(const bags_tokens *t, const tokens_dataset *d,
     size_t shard, const tokens_view *views, size_t field, uint64_t i, uint64_t first,
     uint64_t count, bags_row *row, unsigned char *to, bags_error *err) {
@@ -347,7 +346,7 @@ static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
     return length ? (length - 1) / most + 1 : 0;
 }
 
-/* What is packed: documents, and the pieces of which each has one or more. */
+/* How much is packed: documents, their pieces, and documents without a piece. */
 typedef struct tokens_block {
     size_t count;
     uint64_t pieces, dropped;
