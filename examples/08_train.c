@@ -6,8 +6,9 @@
  * again, it continues there, and its losses are the same to the last bit. The dataset is
  * what `make demo` writes.
  *
- *     cc -I.. -I../formats 08_train.c ../formats/load/loader.c ../formats/load/order.c \
- *         ../formats/load/warp.c ../formats/load/resample.c ../formats/jpeg.c -ljpeg -lm \
+ *     L=../formats/load
+ *     cc -I.. -I../formats 08_train.c $L/loader.c $L/opening.c $L/convert.c $L/crop.c \
+ *         $L/state.c $L/order.c $L/warp.c $L/resample.c ../formats/jpeg.c -ljpeg -lm \
  *         -pthread -o 08_train
  *     ./08_train balls balls.state
  */
@@ -58,7 +59,7 @@ static bags_loader *open_loader(
     options.batch = EPISODES;
     options.epochs = epochs;
     options.order.seed = 1;
-    options.random_window = true;
+    options.window_start = BAGS_WINDOW_RANDOM;
     options.fields = fields;
     options.field_count = 2;
     options.images = &images;

@@ -4,8 +4,9 @@
  * The second training stops half way, as if it were killed, and continues from the weights
  * and the 64 bytes of the loader's state: its losses are the same to the last bit.
  *
- *     cc -I.. -I../formats 09_tokens.c ../formats/load/tokens.c ../formats/load/loader.c \
- *         ../formats/load/order.c ../formats/load/warp.c -lm -pthread -o 09_tokens
+ *     L=../formats/load
+ *     cc -I.. -I../formats 09_tokens.c $L/tokens.c $L/loader.c $L/opening.c $L/convert.c \
+ *         $L/crop.c $L/state.c $L/order.c $L/warp.c -lm -pthread -o 09_tokens
  *     ./09_tokens ../LICENSE paragraphs
  */
 #define BAGS_IMPLEMENTATION

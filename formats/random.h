@@ -25,6 +25,14 @@ static inline uint64_t format_random(uint64_t *state) {
     return format_mix(*state += FORMAT_GOLDEN);
 }
 
+/* 0 .. most. */
+static inline uint64_t format_below(uint64_t *state, uint64_t most) {
+    uint64_t random = format_random(state);
+    if (most < UINT32_MAX)
+        return ((random >> 32) * (most + 1)) >> 32;
+    return most == UINT64_MAX ? random : random % (most + 1);
+}
+
 /* At least 0 and below 1. */
 static inline double format_uniform(uint64_t *state) {
     return (double)(format_random(state) >> 11) / 9007199254740992.0;

@@ -487,7 +487,7 @@ static int run(char **operands) {
     loading.epochs = epochs.value;
     loading.ranks = (uint32_t)ranks.value;
     loading.rank = (uint32_t)rank.value;
-    loading.threads = (uint32_t)threads.value;
+    loading.threads = (int32_t)threads.value;
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
     loading.order.take = take.value;

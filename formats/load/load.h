@@ -412,8 +412,7 @@ typedef struct bags_load_field {
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, as Pillow converts; 0: 3 */
     bags_crop crop;
-    bags_interval
-        area; /* of BAGS_CROP_RANDOM, a part of the image's; {0, 0}: 0.08 to 1 */
+    bags_interval area;   /* part of the area, of BAGS_CROP_RANDOM; {0, 0}: 0.08 to 1 */
     bags_interval aspect; /* its width / height; {0, 0}: 3/4 to 4/3 */
     uint32_t resize;      /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
@@ -443,9 +442,8 @@ typedef struct bags_load_field {
     float std[3];  /* at least 0; 0: 1 */
 
     /* For sequences: take a window of this many items, each `stride` after the one
-     * before. It starts at the same item in all fields that have one: at random,
-     * anywhere where all of them fit, or at options.window_start. 0: all items,
-     * ragged. */
+     * before. It starts at the same item in all fields that have one, see
+     * options.window_start. 0: all items, ragged. */
     uint64_t window;
     uint64_t stride; /* 0: 1 */
 
@@ -486,9 +484,8 @@ typedef struct bags_tokens_options {
     uint64_t length;  /* S, 1 to 2^28 */
     uint64_t stride;  /* of windows; 0: S */
     bool pack;
-    bags_long
-        long_documents;    /* packing: of documents above S tokens, pieces of S and the
-                                 rest, or nothing */
+    /* Packing: documents above S tokens become pieces of S and the rest, or are dropped. */
+    bags_long long_documents;
     bool has_bos, has_eos; /* add these tokens before and after each document */
     uint32_t bos, eos;
     bool places; /* windows: also the tensors "documents" and "positions" */
@@ -557,6 +554,9 @@ typedef struct bags_piece {
 
 typedef struct bags_loader bags_loader;
 
+#define BAGS_THREADS_NONE (-1)  /* of bags_loader_options.threads */
+#define BAGS_WINDOW_RANDOM (-1) /* of bags_loader_options.window_start */
+
 typedef struct bags_loader_options {
     bags_order_options order;
     /* A caller's own order, such as one that prefers hard examples: write the datapoints at
@@ -568,21 +568,19 @@ typedef struct bags_loader_options {
         size_t count, bags_pick *picks, bags_error *err);
     void *sampler_user;
     uint64_t sampler_length; /* positions of an epoch, below 2^63 */
-    uint64_t
-        sampler_hash; /* of what determines the order: states of another are refused */
-    uint32_t batch;   /* datapoints per batch, of all ranks together; 0: 32 */
-    bool drop_last;   /* drop a short batch at the end of an epoch */
-    uint64_t epochs;  /* end after epoch epochs - 1; 0: never */
+    uint64_t sampler_hash;   /* states with another hash are refused */
+    uint32_t batch;          /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;          /* drop a short batch at the end of an epoch */
+    uint64_t epochs;         /* end after epoch epochs - 1; 0: never */
     /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by at
      * most one, and may be empty: of 101 datapoints, batches of 100 and 2 ranks, the last
      * batch of rank 0 is. drop_last drops it for all ranks. */
     uint32_t rank, ranks;
-    uint32_t threads; /* 0: the number of processors */
-    bool
-        no_threads; /* bags_loader_next does the work itself. Not with threads or ahead */
+    /* 0: the number of processors. BAGS_THREADS_NONE: bags_loader_next does the work in the
+     * thread that calls it; not with ahead */
+    int32_t threads;
     uint32_t ahead; /* batches that may wait, besides one per thread; 0: 2 */
-    uint32_t
-        hold; /* a batch stays valid for this many more calls of bags_loader_next */
+    uint32_t hold; /* more calls of bags_loader_next during which a batch stays valid */
     /* Leave out and count datapoints that are damaged or do not fit the fields' options:
      * whose reading or decoding returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or _RANGE. Other
      * codes, such as those of failed reads, are an error in any case; so a field's `decode`
@@ -591,10 +589,9 @@ typedef struct bags_loader_options {
     /* Announce a batch to the disk before it is read, see bags_reader_prefetch; from a
      * server, a batch then takes a round trip and not one per datapoint. */
     bool prefetch;
-    /* Where windows of sequences start; both need a field with one, and exclude each
-     * other: at random, or at this item. */
-    bool random_window;
-    uint64_t window_start;
+    /* The item at which windows of sequences start. BAGS_WINDOW_RANDOM: anywhere where the
+     * windows of all fields fit. Other than 0 needs a field with a window. */
+    int64_t window_start;
     /* NULL: all fields of the first dataset, as they are; field_count is then 0. */
     const bags_load_field *fields;
     size_t field_count;

@@ -90,11 +90,11 @@ static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
     out->element = bags_dtype_size(t->dtypes[field]);
     if (!stream->direct)
         return BAGS_OK;
-    bags_code code =
-        bags_reader_blobs(d->reader, shard, d->fields[field], true, row, &range, err);
+    FORMAT_TRY(
+        bags_reader_blobs(d->reader, shard, d->fields[field], true, row, &range, err));
     out->data = range.data;
     out->ends = range.ends;
-    return code;
+    return BAGS_OK;
 }
 
 /* Elements of the documents before number i. */
@@ -124,15 +124,14 @@ static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
         return BAGS_OK;
     }
     uint64_t datapoint = d->shards[shard].start + i;
-    bags_code code =
-        bags_reader_get_blob(d->reader, datapoint, d->fields[field], 0, row, out, err);
-    if (!code && out->size != size) {
-        bags_fail(err, BAGS_ERROR_STATE,
-            "changed since it was opened (%" PRIu64 " bytes, had %" PRIu64 ")",
-            (uint64_t)out->size, size);
-        code = tokens_fail(t, d, field, BAGS_ERROR_STATE, datapoint, err);
-    }
-    return code;
+    FORMAT_TRY(
+        bags_reader_get_blob(d->reader, datapoint, d->fields[field], 0, row, out, err));
+    if (out->size == size)
+        return BAGS_OK;
+    bags_fail(err, BAGS_ERROR_STATE,
+        "changed since it was opened (%" PRIu64 " bytes, had %" PRIu64 ")",
+        (uint64_t)out->size, size);
+    return tokens_fail(t, d, field, BAGS_ERROR_STATE, datapoint, err);
 }
 
 /* The document of a place in the stream, below its length, and where the document starts
@@ -200,6 +199,19 @@ static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_datase
     return tokens_fail(t, d, field, BAGS_ERROR_VALUE, d->shards[shard].start + i, err);
 }
 
+/* Copy elements first ... first + count - 1 of document i of a field, as tokens_put. */
+static bags_code tokens_copy(const bags_tokens *t, const tokens_dataset *d,
+    size_t shard, const tokens_view *views, size_t field, uint64_t i, uint64_t first,
+    uint64_t count, bags_row *row, unsigned char *to, bags_error *err) {
+    bags_view document = {NULL, 0};
+    if (field)
+        FORMAT_TRY(tokens_check_parallel(t, d, shard, views, field, i, err));
+    FORMAT_TRY(
+        tokens_document(t, d, shard, field, &views[field], i, row, &document, err));
+    tokens_put(t, field, document, first, count, to);
+    return BAGS_OK;
+}
+
 /* ---- windows ---- */
 
 static size_t tokens_find_shard(const tokens_dataset *d, uint64_t index, bool windows) {
@@ -237,11 +249,8 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
     uint64_t length = t->options.length, start = 0;
     uint64_t first = (pick->index - s->windows_before) * t->options.stride;
     tokens_view views[FORMAT_TOKENS_FIELDS];
-    bags_code code = BAGS_OK;
-    for (size_t f = 0; f < t->field_count && !code; f++)
-        code = tokens_view_of(t, d, shard, f, row, &views[f], err);
-    if (code)
-        return code;
+    for (size_t f = 0; f < t->field_count; f++)
+        FORMAT_TRY(tokens_view_of(t, d, shard, f, row, &views[f], err));
     bool plain = views[0].data && !t->extra && bags_little_endian();
     if (plain)
         memcpy(out[0], views[0].data + (size_t)(first * views[0].element),
@@ -252,20 +261,13 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
     bool places = t->options.places;
     int32_t *documents = places ? (int32_t *)(void *)out[t->field_count] : NULL;
     int32_t *positions = places ? (int32_t *)(void *)out[t->field_count + 1] : NULL;
-    for (; done < length + 1 && !code; i++) {
+    for (; done < length + 1; i++) {
         uint64_t all = tokens_length(&views[0], i) + t->extra;
         uint64_t from = first + done - start;
         uint64_t part = all - from < length + 1 - done ? all - from : length + 1 - done;
-        for (size_t f = plain; f < t->field_count && part && !code; f++) {
-            bags_view document = {NULL, 0};
-            code = f ? tokens_check_parallel(t, d, shard, views, f, i, err) : BAGS_OK;
-            if (!code)
-                code =
-                    tokens_document(t, d, shard, f, &views[f], i, row, &document, err);
-            if (!code)
-                tokens_put(t, f, document, from, part,
-                    out[f] + (size_t)done * views[f].element);
-        }
+        for (size_t f = plain; f < t->field_count && part; f++)
+            FORMAT_TRY(tokens_copy(t, d, shard, views, f, i, from, part, row,
+                out[f] + (size_t)done * views[f].element, err));
         uint64_t inputs = length - done < part ? length - done : part;
         for (uint64_t k = 0; places && k < inputs; k++)
             documents[done + k] = (int32_t)(s->start + i);
@@ -274,7 +276,7 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
         start += all;
         done += part;
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- packing ---- */
@@ -285,10 +287,9 @@ static bags_code tokens_length_of(const bags_tokens *t, bags_row *row,
     const tokens_dataset *d = &t->datasets[pick->dataset];
     size_t shard = tokens_find_shard(d, pick->index, false);
     tokens_view view;
-    bags_code code = tokens_view_of(t, d, shard, 0, row, &view, err);
-    if (!code)
-        *length = tokens_length(&view, pick->index - d->shards[shard].start) + t->extra;
-    return code;
+    FORMAT_TRY(tokens_view_of(t, d, shard, 0, row, &view, err));
+    *length = tokens_length(&view, pick->index - d->shards[shard].start) + t->extra;
+    return BAGS_OK;
 }
 
 /* out[i] has space for the piece in the tensor of field i. */
@@ -298,18 +299,12 @@ static bags_code tokens_piece(const bags_tokens *t, bags_row *row,
     size_t shard = tokens_find_shard(d, piece->document, false);
     uint64_t i = piece->document - d->shards[shard].start;
     tokens_view views[FORMAT_TOKENS_FIELDS];
-    bags_code code = BAGS_OK;
-    for (size_t f = 0; f < t->field_count && !code; f++) {
-        bags_view document = {NULL, 0};
-        code = tokens_view_of(t, d, shard, f, row, &views[f], err);
-        if (!code && f)
-            code = tokens_check_parallel(t, d, shard, views, f, i, err);
-        if (!code)
-            code = tokens_document(t, d, shard, f, &views[f], i, row, &document, err);
-        if (!code)
-            tokens_put(t, f, document, piece->first, piece->length, out[f]);
+    for (size_t f = 0; f < t->field_count; f++) {
+        FORMAT_TRY(tokens_view_of(t, d, shard, f, row, &views[f], err));
+        FORMAT_TRY(tokens_copy(
+            t, d, shard, views, f, i, piece->first, piece->length, row, out[f], err));
     }
-    return code;
+    return BAGS_OK;
 }
 
 static int tokens_compare(const void *a, const void *b) {
@@ -351,6 +346,36 @@ static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
     return length ? (length - 1) / most + 1 : 0;
 }
 
+/* How much is packed: documents, their pieces, and documents without a piece. */
+typedef struct tokens_block {
+    size_t count;
+    uint64_t pieces, dropped;
+} tokens_block;
+
+/* Find the documents of a block and their lengths, and reserve memory for its rows. */
+static bags_code tokens_measure(const bags_tokens *t, format_packer *p, bags_row *row,
+    const bags_order *order, uint64_t epoch, uint64_t block, tokens_block *out,
+    bags_error *err) {
+    uint64_t start = block * FORMAT_PACK_BLOCK, left = order->length - start;
+    out->count = (size_t)(left < FORMAT_PACK_BLOCK ? left : FORMAT_PACK_BLOCK);
+    out->pieces = out->dropped = 0;
+    FORMAT_TRY(bags_order_get(order, epoch, start, out->count, p->picks, err));
+    for (size_t i = 0; i < out->count; i++) {
+        FORMAT_TRY(tokens_length_of(t, row, &p->picks[i], &p->lengths[i], err));
+        uint64_t pieces = tokens_piece_count(t, p->lengths[i]);
+        out->dropped += p->lengths[i] && !pieces;
+        out->pieces += pieces;
+    }
+    if (out->pieces > UINT32_MAX)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "too many rows for a block of documents (%" PRIu64 "); use longer rows",
+            out->pieces);
+    FORMAT_TRY(bags_buffer_reserve(
+        &p->pieces, (size_t)out->pieces * sizeof(bags_piece) + 1, err));
+    return bags_buffer_reserve(
+        &p->rows, ((size_t)out->pieces + 1) * 2 * sizeof(uint32_t), err);
+}
+
 /*
  * Pack block `block` of an epoch: the documents at FORMAT_PACK_BLOCK positions of the
  * order. Rows that one piece fills come first, then those of first-fit; then all are
@@ -358,36 +383,17 @@ static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
  */
 static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *row,
     const bags_order *order, uint64_t epoch, uint64_t block, bags_error *err) {
-    uint64_t start = block * FORMAT_PACK_BLOCK, total = 0, dropped = 0;
-    uint64_t left = order->length - start, most = t->options.length;
-    size_t count = (size_t)(left < FORMAT_PACK_BLOCK ? left : FORMAT_PACK_BLOCK);
-    bags_pick *picks = p->picks;
-    uint64_t *lengths = p->lengths;
+    const bags_pick *picks = p->picks;
+    const uint64_t *lengths = p->lengths;
+    uint64_t most = t->options.length;
+    tokens_block b;
     p->valid = false;
     p->row_count = 0;
-    bags_code code = bags_order_get(order, epoch, start, count, picks, err);
-    for (size_t i = 0; i < count && !code; i++) {
-        code = tokens_length_of(t, row, &picks[i], &lengths[i], err);
-        uint64_t pieces = code ? 0 : tokens_piece_count(t, lengths[i]);
-        dropped += !code && lengths[i] && !pieces;
-        total += pieces;
-    }
-    if (!code && total > UINT32_MAX)
-        code = bags_fail(err, BAGS_ERROR_LIMIT,
-            "too many rows for a block of documents (%" PRIu64 "); use longer rows",
-            total);
-    if (!code)
-        code = bags_buffer_reserve(
-            &p->pieces, (size_t)total * sizeof(bags_piece) + 1, err);
-    if (!code)
-        code = bags_buffer_reserve(
-            &p->rows, ((size_t)total + 1) * 2 * sizeof(uint32_t), err);
-    if (code)
-        return code;
+    FORMAT_TRY(tokens_measure(t, p, row, order, epoch, block, &b, err));
     /* Pieces that fill a row, and what is left of each document. */
     uint32_t full = 0, rows = 0, rest = 0;
     size_t leaves = 1;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < b.count; i++) {
         uint64_t pieces = tokens_piece_count(t, lengths[i]);
         uint64_t size = pieces ? lengths[i] - (pieces - 1) * most : 0;
         p->full[i] = (uint32_t)(pieces - (size > 0 && size < most));
@@ -400,7 +406,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
     qsort(p->keys, rest, sizeof *p->keys, tokens_compare);
     tokens_fit(p->keys, rest, most, p->tree, leaves, p->row_of, &rows);
     /* Where each row starts. Row r of these becomes row place[r]. */
-    uint32_t *starts = (uint32_t *)(void *)p->rows.data, *place = starts + total + 1;
+    uint32_t *starts = (uint32_t *)(void *)p->rows.data, *place = starts + b.pieces + 1;
     uint64_t all = (uint64_t)full + rows;
     uint64_t key = format_key(format_key(order->seed, ~epoch), block);
     for (uint64_t r = 0; r < all; r++)
@@ -414,7 +420,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
         starts[r + 1] += starts[r];
     bags_piece *pieces = (bags_piece *)(void *)p->pieces.data;
     uint32_t row_at = 0;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < b.count; i++)
         for (uint64_t k = 0; k < p->full[i]; k++) {
             bags_piece *to = &pieces[starts[place[row_at++]]];
             to->dataset = picks[i].dataset;
@@ -432,7 +438,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
         to->first = lengths[number] - to->length;
     }
     p->row_count = (size_t)all;
-    p->dropped = dropped;
+    p->dropped = b.dropped;
     p->epoch = epoch;
     p->block = block;
     p->valid = true;
@@ -441,40 +447,37 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
 
 /* ---- opening ---- */
 
-/* The dtype of a field whose blobs are raw elements. */
-static bags_code tokens_find_field(const bags_tokens *t, const tokens_dataset *d,
-    size_t field, bags_dtype *dtype, bags_error *err) {
-    bags_code code =
-        bags_reader_field(d->reader, t->names[field], &d->fields[field], err);
-    if (code)
-        return code;
+/* Find a field whose blobs are raw elements, and its dtype. */
+static bags_code tokens_find_field(
+    bags_tokens *t, const tokens_dataset *d, size_t field, bags_error *err) {
+    FORMAT_TRY(bags_reader_field(d->reader, t->names[field], &d->fields[field], err));
     const bags_type *type = bags_reader_type(d->reader, d->fields[field]);
     bags_view first = bags_type_argument(type, 0);
-    bool bytes = bags_view_is(type->name, "bytes");
+    bool bytes = bags_view_is(type->name, "bytes"), is_first = field == 0;
+    bags_dtype given = t->options.dtype, dtype = BAGS_DTYPE_NONE;
     uint64_t side;
-    *dtype = bytes ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
-    if (bytes && field == 0)
-        *dtype = t->options.dtype;
+    if (bytes)
+        dtype = is_first ? given : BAGS_DTYPE_UINT8;
     /* Of one dimension, of any length. */
     if (bags_view_is(type->name, "array") && type->count == 2 &&
         !bags_type_number(type, 1, &side))
-        *dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
-    if (type->sequence)
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "a sequence has no tokens; a document must be one array", err);
-    if (bytes && !*dtype)
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "of type bytes: its dtype must be given", err);
-    if (!*dtype)
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "not of a type whose blobs are elements: array(DTYPE,-1) or bytes", err);
-    if (field == 0 && !bytes && t->options.dtype && t->options.dtype != *dtype)
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "its type has another dtype than is given", err);
-    if (field == 0 && *dtype != BAGS_DTYPE_UINT16 && *dtype != BAGS_DTYPE_UINT32 &&
-        *dtype != BAGS_DTYPE_INT32 && !(bytes && *dtype == BAGS_DTYPE_UINT8))
-        return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE,
-            "tokens must be uint16, uint32 or int32", err);
+        dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
+    bool is_token = dtype == BAGS_DTYPE_UINT16 || dtype == BAGS_DTYPE_UINT32 ||
+                    dtype == BAGS_DTYPE_INT32 || (bytes && dtype == BAGS_DTYPE_UINT8);
+    const format_rule rules[] = {
+        {type->sequence, "a sequence has no tokens; a document must be one array"},
+        {bytes && !dtype, "of type bytes: its dtype must be given"},
+        {!dtype, "not of a type whose blobs are elements: array(DTYPE,-1) or bytes"},
+        {is_first && !bytes && given && given != dtype,
+            "its type has another dtype than is given"},
+        {is_first && !is_token, "tokens must be uint16, uint32 or int32"},
+        {d != t->datasets && dtype != t->dtypes[field],
+            "another dtype than in the first dataset"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return tokens_fail_field(t, d, field, BAGS_ERROR_TYPE, rules[i].what, err);
+    t->dtypes[field] = dtype;
     return BAGS_OK;
 }
 
@@ -519,17 +522,17 @@ static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *
     uint64_t at = 0;
     if (s->documents > SIZE_MAX / 8)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    bags_code code = bags_buffer_reserve(ends, (size_t)s->documents * 8, err);
-    for (uint64_t i = 0; i < s->documents && !code;) {
+    FORMAT_TRY(bags_buffer_reserve(ends, (size_t)s->documents * 8, err));
+    for (uint64_t i = 0; i < s->documents;) {
         uint64_t stop = i + 256 < s->documents ? i + 256 : s->documents;
-        code = bags_reader_get_range(
-            d->reader, s->start + i, s->start + stop, d->fields[field], row, err);
-        for (size_t k = 0; i < stop && !code; i++, k++) {
+        FORMAT_TRY(bags_reader_get_range(
+            d->reader, s->start + i, s->start + stop, d->fields[field], row, err));
+        for (size_t k = 0; i < stop; i++, k++) {
             at += bags_row_bytes(row, 0, k).size;
             bags_store(ends->data + 8 * i, 8, false, at);
         }
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Plan a field of a shard. */
@@ -548,18 +551,17 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
     if (code && code != BAGS_ERROR_RANGE)
         return code;
     stream->direct = !code && range.ends;
-    stream->data = stream->direct ? range.data : NULL;
-    code = BAGS_OK;
-    if (!stream->direct)
-        code = tokens_make_table(d, s, field, row, &stream->ends, err);
+    if (stream->direct)
+        stream->data = range.data;
+    else
+        FORMAT_TRY(tokens_make_table(d, s, field, row, &stream->ends, err));
     const unsigned char *ends = stream->direct ? range.ends : stream->ends.data;
-    if (!code)
-        code = tokens_check_table(t, d, s, field, ends, err);
-    if (!code && field == 0)
+    FORMAT_TRY(tokens_check_table(t, d, s, field, ends, err));
+    if (field == 0)
         s->tokens = bags_load(ends + 8 * (s->documents - 1), 8, false) /
                         bags_dtype_size(t->dtypes[0]) +
                     s->documents * t->extra;
-    return code;
+    return BAGS_OK;
 }
 
 static void tokens_count_windows(
@@ -579,43 +581,55 @@ static void tokens_count_windows(
     info->unused += s->tokens - used;
 }
 
+static bags_code tokens_open_shard(
+    bags_tokens *t, tokens_dataset *d, size_t shard, bags_row *row, bags_error *err) {
+    tokens_shard *s = &d->shards[shard];
+    size_t count;
+    const bags_shard *own = &bags_reader_shards(d->reader, &count)[shard];
+    s->start = own->start;
+    s->documents = own->length;
+    s->streams =
+        (tokens_stream *)tokens_allocate(t, t->field_count, sizeof *s->streams, err);
+    if (!s->streams)
+        return BAGS_ERROR_MEMORY;
+    for (size_t f = 0; f < t->field_count; f++) {
+        s->streams[f].ends = bags_buffer_of(t->options.allocator);
+        FORMAT_TRY(tokens_open_stream(t, d, shard, f, row, err));
+    }
+    tokens_count_windows(t, s, d->info.windows, &d->info);
+    return BAGS_OK;
+}
+
 static bags_code tokens_open_dataset(
     bags_tokens *t, tokens_dataset *d, bags_row *row, bags_error *err) {
     size_t count;
-    const bags_shard *shards = bags_reader_shards(d->reader, &count);
-    bags_code code = BAGS_OK;
+    (void)bags_reader_shards(d->reader, &count);
     d->fields = (size_t *)tokens_allocate(t, t->field_count, sizeof *d->fields, err);
     d->shards = (tokens_shard *)tokens_allocate(t, count, sizeof *d->shards, err);
-    d->shard_count = d->shards ? count : 0;
     if (!d->fields || !d->shards)
         return BAGS_ERROR_MEMORY;
-    for (size_t f = 0; f < t->field_count && !code; f++) {
-        bags_dtype dtype = BAGS_DTYPE_NONE;
-        code = tokens_find_field(t, d, f, &dtype, err);
-        if (!code && d != t->datasets && dtype != t->dtypes[f])
-            code = tokens_fail_field(t, d, f, BAGS_ERROR_TYPE,
-                "another dtype than in the first dataset", err);
-        t->dtypes[f] = dtype;
-    }
-    if (!code && bags_reader_length(d->reader) > INT32_MAX)
-        code = tokens_fail_field(t, d, 0, BAGS_ERROR_LIMIT,
+    d->shard_count = count;
+    for (size_t f = 0; f < t->field_count; f++)
+        FORMAT_TRY(tokens_find_field(t, d, f, err));
+    if (bags_reader_length(d->reader) > INT32_MAX)
+        return tokens_fail_field(t, d, 0, BAGS_ERROR_LIMIT,
             "2^31 documents or more; their numbers are int32", err);
-    for (size_t i = 0; i < count && !code; i++) {
-        tokens_shard *s = &d->shards[i];
-        s->start = shards[i].start;
-        s->documents = shards[i].length;
-        s->streams = (tokens_stream *)tokens_allocate(
-            t, t->field_count, sizeof *s->streams, err);
-        if (!s->streams)
-            return BAGS_ERROR_MEMORY;
-        for (size_t f = 0; f < t->field_count && !code; f++) {
-            s->streams[f].ends = bags_buffer_of(t->options.allocator);
-            code = tokens_open_stream(t, d, i, f, row, err);
-        }
-        if (!code)
-            tokens_count_windows(t, s, d->info.windows, &d->info);
+    for (size_t i = 0; i < count; i++)
+        FORMAT_TRY(tokens_open_shard(t, d, i, row, err));
+    return BAGS_OK;
+}
+
+/* Open the datasets, and count what the order is of: windows or, packed, documents. */
+static bags_code tokens_open_datasets(
+    bags_tokens *t, const bags_reader *const *readers, bags_row *row, bags_error *err) {
+    for (size_t i = 0; i < t->dataset_count; i++) {
+        tokens_dataset *d = &t->datasets[i];
+        d->reader = t->shared.readers[i] = readers[i];
+        FORMAT_TRY(tokens_open_dataset(t, d, row, err));
+        t->shared.units[i] =
+            t->options.pack ? bags_reader_length(readers[i]) : d->info.windows;
     }
-    return code;
+    return BAGS_OK;
 }
 
 static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *err) {
@@ -701,15 +715,30 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     return BAGS_OK;
 }
 
+/* Copy the names of the fields. */
+static bags_code tokens_copy_names(bags_tokens *t, bags_error *err) {
+    bags_tokens_options *o = &t->options;
+    for (size_t f = 0; f < t->field_count; f++) {
+        const char *name = f ? o->parallel[f - 1] : o->field;
+        if (!name)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
+        char *copy = (char *)tokens_allocate(t, strlen(name) + 1, 1, err);
+        if (!copy)
+            return BAGS_ERROR_MEMORY;
+        memcpy(copy, name, strlen(name) + 1);
+        t->names[f] = copy;
+    }
+    o->field = t->names[0];
+    return BAGS_OK;
+}
+
 static bags_code tokens_prepare(
     bags_tokens *t, const bags_reader *const *readers, size_t count, bags_error *err) {
     bags_tokens_options *o = &t->options;
-    bags_code code = tokens_check_options(o, err);
     bags_row row;
-    if (!code && (!readers || !count))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    if (code)
-        return code;
+    FORMAT_TRY(tokens_check_options(o, err));
+    if (!readers || !count)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
     o->stride = o->stride ? o->stride : o->length;
     t->extra = (uint64_t)o->has_bos + o->has_eos;
     t->field_count = 1 + o->parallel_count;
@@ -724,31 +753,17 @@ static bags_code tokens_prepare(
         !t->shared.units)
         return BAGS_ERROR_MEMORY;
     t->dataset_count = t->shared.dataset_count = count;
-    for (size_t f = 0; f < t->field_count; f++) {
-        const char *name = f ? o->parallel[f - 1] : o->field;
-        char *copy = NULL;
-        if (name)
-            copy = (char *)tokens_allocate(t, strlen(name) + 1, 1, err);
-        if (!copy)
-            return name ? BAGS_ERROR_MEMORY
-                        : bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
-        memcpy(copy, name, strlen(name) + 1);
-        t->names[f] = copy;
-    }
-    o->field = t->names[0];
+    FORMAT_TRY(tokens_copy_names(t, err));
     memset(&row, 0, sizeof row);
-    for (size_t i = 0; i < count && !code; i++) {
-        t->datasets[i].reader = t->shared.readers[i] = readers[i];
-        code = tokens_open_dataset(t, &t->datasets[i], &row, err);
-        t->shared.units[i] =
-            o->pack ? bags_reader_length(readers[i]) : t->datasets[i].info.windows;
-    }
+    bags_code code = tokens_open_datasets(t, readers, &row, err);
     bags_row_free(&row);
-    if (!code && ((o->has_bos && !tokens_has_id(t->dtypes[0], o->bos)) ||
-                     (o->has_eos && !tokens_has_id(t->dtypes[0], o->eos))))
-        code = tokens_fail_field(t, t->datasets, 0, BAGS_ERROR_VALUE,
+    if (code)
+        return code;
+    if ((o->has_bos && !tokens_has_id(t->dtypes[0], o->bos)) ||
+        (o->has_eos && !tokens_has_id(t->dtypes[0], o->eos)))
+        return tokens_fail_field(t, t->datasets, 0, BAGS_ERROR_VALUE,
             "bos or eos is out of range for its dtype", err);
-    return code ? code : tokens_describe(t, err);
+    return tokens_describe(t, err);
 }
 
 bags_tokens *bags_tokens_open(const bags_reader *const *readers, size_t count,

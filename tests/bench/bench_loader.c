@@ -141,8 +141,7 @@ static bags_loader *open_loader(
     memcpy(field.std, stds, sizeof stds);
     options.order.seed = SEED;
     options.batch = BATCH;
-    options.threads = threads;
-    options.no_threads = threads == 0;
+    options.threads = threads ? (int32_t)threads : BAGS_THREADS_NONE;
     options.images = &images;
     options.fields = &field;
     options.field_count = 1;
@@ -337,7 +336,7 @@ static double time_small(
     bags_loader_options options = {0};
     field.name = "blob";
     options.batch = 4096;
-    options.no_threads = true;
+    options.threads = BAGS_THREADS_NONE;
     options.order.chunk = chunk == IN_ORDER ? 0 : chunk;
     options.order.in_order = chunk == IN_ORDER;
     options.fields = &field;

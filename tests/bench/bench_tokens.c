@@ -134,7 +134,7 @@ static void time_packing(const bags_reader *reader) {
     loading.tokens = bags_tokens_open(&reader, 1, &options, &err);
     OR_FAIL(loading.tokens);
     loading.epochs = 1;
-    loading.no_threads = true;
+    loading.threads = BAGS_THREADS_NONE;
     loading.ranks = 1u << 31; /* of nearly all rows, only where they are */
     loading.batch = BATCH;
     bags_loader *loader = bags_loader_open(&reader, 1, &loading, &err);
@@ -169,7 +169,7 @@ int main(int argc, char **argv) {
     loading.tokens = bags_tokens_open(&j.reader, 1, &options, &err);
     OR_FAIL(loading.tokens);
     loading.batch = BATCH;
-    loading.no_threads = true;
+    loading.threads = BAGS_THREADS_NONE;
     j.loader = bags_loader_open(&j.reader, 1, &loading, &err);
     OR_FAIL(j.loader);
     by_loader(&j);

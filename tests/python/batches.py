@@ -585,6 +585,11 @@ def windows_of_sequences_have_an_entry_for_each_datapoint():
     with bags.DatasetWriter('x', spec) as writer:
         for i in range(7):
             writer.append(point(i))
+    for start, starts in (0, {0}), (1, {1}), ('random', {0, 1}):
+        loader = bags.Loader('x', 8, fields={'n': {'window': 2}}, shuffle=False, window_start=start)
+        epochs = [next(iter(loader))['n'] for _ in range(9)]
+        assert {int(n[0]) - i for batch in epochs for i, n in enumerate(batch)} == starts
+        loader.close()
     window = {'window': 2, 'stride': 2}
     for ranks in (0, 9):  # this rank has nothing of the batch of 7
         batch = next(bags.Loader('x', 8, fields=dict.fromkeys(spec, window), shuffle=False, ranks=ranks))

@@ -180,6 +180,9 @@ def messages_name_the_path_the_field_and_the_value():
     for call, says in (
             (lambda: bags.Loader('x', batch=-1), 'x: batch: -1 is'), (lambda: bags.Loader('x', 0), 'x: batch: 0'),
             (lambda: bags.Loader('x', threads=2**33), 'x: threads: 8589934592 is above'),
+            (lambda: bags.Loader('x', threads=-1), 'x: threads: -1 is not from 0'),
+            (lambda: bags.Loader('x', threads=2**32 - 1), 'x: threads: 4294967295 is above 2^31-1'),
+            (lambda: bags.Loader('x', window_start=-1), 'x: window_start: -1 is not from 0'),
             (lambda: bags.Loader('x', seed=2**64), 'x: seed: '), (lambda: bags.Loader('x', fields=[]), 'fields: none'),
             (lambda: bags.Loader('x', fields={'a': {'mean': [1, 2]}}), 'x: field "a": mean: a number'),
             (lambda: bags.Loader('x', fields={'a': {'mean': range(5)}}), 'x: field "a": mean: a number'),

@@ -172,7 +172,7 @@ class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
     weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
     drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
-    prefetch=False, random_window=False, window_start=0)
+    prefetch=False, window_start=0)
 
     Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
     one the next; len() is the number of batches. A batch is a dict: numbers and arrays
@@ -192,7 +192,7 @@ class Loader(Closable, _core.Loader):
         dtype             of the array: numbers are converted if it holds them exactly
         shape             arrays that all have this shape become one
         window, stride    of a sequence this many items, each `stride` after the last; they
-                          start at 0, at window_start, or with random_window anywhere
+                          start at the item window_start or, with 'random', anywhere
         width, height     decode images, to this size
         channels          1: gray, 3: RGB (the default)
         mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel

@@ -68,12 +68,14 @@ def put(out, members, name, value):
         values = [names.index(value)]
     elif kind == 'dtype':
         kind, values = 'I', [dtype(value)]
+    elif kind == 'start':
+        kind, values = 'q', [-1 if value == 'random' else number(value, 63)]
     elif kind in '?!':
         if isinstance(value, (str, bytes)):
             raise TypeError(f'{value!r} is not True or False')
         kind, values = '?', [bool(value) == (kind == '?')]
     else:
-        values = [value if kind == 'd' else number(value, 32 if kind == 'I' else 64)]
+        values = [value if kind == 'd' else number(value, {'I': 32, 'i': 31}.get(kind, 64))]
     try:
         struct.pack_into(kind, out, offset, *values)
     except struct.error:

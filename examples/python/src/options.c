@@ -2,8 +2,8 @@
  * fills and reads them as bytes. Their contents are trusted: nothing else makes them. */
 #include "core.h"
 
-/* kind: of Python's module struct; "!": a bool that means the opposite; "dtype"; or the
- * names of an enum's values, in their order. */
+/* kind: of Python's module struct; "!": a bool that means the opposite; "dtype"; "start":
+ * an item or 'random'; or the names of an enum's values, in their order. */
 typedef struct Member {
     const char *name, *kind;
     size_t offset;
@@ -69,10 +69,10 @@ static const Member checksummed[] = {
 static const Member loader[] = {LOADER("I", batch), ORDER("Q", seed),
     AS("shuffle", "!", bags_loader_options, order.in_order), ORDER("Q", chunk),
     ORDER("Q", window), LOADER("?", drop_last), LOADER("I", rank), LOADER("I", ranks),
-    LOADER("I", threads), LOADER("I", ahead), LOADER("?", skip_damaged),
-    LOADER("?", prefetch), LOADER("?", random_window), LOADER("Q", window_start),
-    ORDER("Q", take), ORDER("?", replacement), OTHER(fields), OTHER(weights),
-    OTHER(rows), OTHER(sampler), OTHER(tokens), {0}};
+    LOADER("i", threads), LOADER("I", ahead), LOADER("?", skip_damaged),
+    LOADER("?", prefetch), LOADER("start", window_start), ORDER("Q", take),
+    ORDER("?", replacement), OTHER(fields), OTHER(weights), OTHER(rows), OTHER(sampler),
+    OTHER(tokens), {0}};
 
 #define FIELD(kind, name) MEMBER(kind, bags_load_field, name)
 static const Member field[] = {FIELD("I", width), FIELD("I", height),

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Compare resample.c, warp.c, the images of loader.c, and images
+"""Compare resample.c, warp.c, the images of crop.c, and images
 that are turned upright, with Pillow, NumPy and torchvision, byte by byte:
 
     tests/formats/load/pillow.py [N]     N random resizes (10,000), N / 5 transformed images
@@ -162,7 +162,8 @@ class Library:
         self.images = found.returncode == 0
         names = ['load/resample', 'load/warp']
         if self.images:
-            names += ['load/loader', 'load/order', 'image', 'jpeg', 'png']
+            names += ['load/' + part for part in 'loader opening convert crop state order'.split()]
+            names += ['image', 'jpeg', 'png']
         files = ['formats/load/pillow.c'] + ['../formats/%s.c' % name for name in names]
         subprocess.run(
             [os.environ.get('CC', 'gcc'), '-O2', '-shared', '-fPIC', '-I' + TESTS + '/..'] +

@@ -1011,7 +1011,7 @@ static void windows_of_sequences_are_aligned(void **state) {
     fields[0].stride = 2;
     options.fields = fields;
     options.field_count = 2;
-    options.random_window = true;
+    options.window_start = BAGS_WINDOW_RANDOM;
     options.epochs = 20;
     bags_loader *loader = open_loader(reader, &options);
     for (const bags_batch *b; (b = next(loader)) != NULL;) {
@@ -1030,7 +1030,6 @@ static void windows_of_sequences_are_aligned(void **state) {
     for (int i = 0; i < 6; i++)
         assert_true(starts[i] > 20);
     bags_loader_close(loader);
-    options.random_window = false;
     options.window_start = 1;
     loader = open_loader(reader, &options);
     const bags_batch *b = next(loader);
@@ -1612,14 +1611,12 @@ static void batches_do_not_depend_on_ranks_and_threads(void **state) {
         options.order.chunk = how == 2 ? 8 : 0;
         fields[0].warp = how ? &warp : NULL;
         fields[0].jitter = how < 2 ? &jitter : NULL;
-        options.no_threads = true;
-        options.threads = 0;
+        options.threads = BAGS_THREADS_NONE;
         collect(both, 2, options, 1, expected, &skipped);
         /* Each of the two datasets has a datapoint 77 or not. */
         assert_true(how == 1 ? skipped > 0 : skipped == 2);
-        options.no_threads = false;
         for (uint32_t ranks = 1; ranks <= 4; ranks++)
-            for (uint32_t threads = 1; threads <= 7; threads += threads) {
+            for (int32_t threads = 1; threads <= 7; threads += threads) {
                 uint64_t again;
                 options.threads = threads;
                 options.prefetch = threads == 2;
@@ -1695,12 +1692,11 @@ static void a_batch_is_held_as_long_as_requested(void **state) {
     (void)state;
     write_dataset(at("x"), LENGTH, 0);
     bags_reader *reader = open_dataset(at("x"));
-    for (uint32_t threads = 0; threads < 3; threads++) {
+    for (int32_t threads = BAGS_THREADS_NONE; threads < 3; threads++) {
         bags_loader_options options = usual(10);
         const bags_batch *held[21];
         uint64_t digests[21];
         options.threads = threads;
-        options.no_threads = threads == 0;
         options.hold = 4;
         bags_loader *loader = open_loader(reader, &options);
         for (size_t i = 0; i < 21; i++) {
@@ -1720,13 +1716,12 @@ static void a_batch_is_held_across_seeks(void **state) {
     (void)state;
     write_dataset(at("x"), LENGTH, 0);
     bags_reader *reader = open_dataset(at("x"));
-    for (uint32_t threads = 0; threads < 3; threads++)
+    for (int32_t threads = BAGS_THREADS_NONE; threads < 3; threads++)
         for (uint32_t hold = 0; hold < 4; hold++) {
             bags_loader_options options = usual(10);
             const bags_batch *held[40];
             uint64_t digests[40];
             options.threads = threads;
-            options.no_threads = threads == 0;
             options.hold = hold;
             bags_loader *loader = open_loader(reader, &options);
             for (size_t i = 0; i < 40; i++) {
@@ -1772,7 +1767,7 @@ static void a_state_continues_with_other_ranks_and_threads(void **state) {
         for (uint32_t rank = 0; rank < ranks; rank++) {
             options.rank = rank;
             options.ranks = ranks;
-            options.threads = 1 + (uint32_t)stop % 2;
+            options.threads = 1 + (int32_t)stop % 2;
             loader = open_loader(reader, &options);
             if (stop % 2)
                 next(loader); /* restoring is seeking */
@@ -2075,8 +2070,7 @@ static void peeking_shows_the_batch_that_next_returns(void **state) {
         bags_loader_options options = usual(16);
         unsigned char before[BAGS_LOADER_STATE], after[BAGS_LOADER_STATE];
         options.epochs = 2;
-        options.no_threads = i == 1;
-        options.threads = i == 1 ? 0 : 3;
+        options.threads = i == 1 ? BAGS_THREADS_NONE : 3;
         bags_loader *loader = open_loader(reader, &options);
         uint64_t batches = 0;
         bool ended = false;
@@ -2210,11 +2204,11 @@ static void invalid_options_are_refused(void **state) {
         if (i == 3)
             options.rank = 1;
         if (i == 4)
-            options.no_threads = true; /* and threads */
+            options.threads = -2;
         if (i == 5)
             options.threads = 5000;
         if (i == 6)
-            options.random_window = (options.window_start = 1) == 1;
+            options.window_start = -2;
         if (i == 7)
             fields[0].window = 2; /* not a sequence */
         if (i == 8)
@@ -2269,7 +2263,7 @@ static void invalid_options_are_refused(void **state) {
             fields[0].crop = BAGS_CROP_RANDOM;
         }
         if (i == 30)
-            options.random_window = true; /* no window */
+            options.window_start = BAGS_WINDOW_RANDOM; /* no window */
         if (i == 31)
             options.window_start = 1;
         if (i == 32)
@@ -2277,8 +2271,7 @@ static void invalid_options_are_refused(void **state) {
         if (i == 33)
             fields[0].shape = shape; /* no dims */
         if (i == 34) {
-            options.no_threads = true;
-            options.threads = 0;
+            options.threads = BAGS_THREADS_NONE;
             options.ahead = 3;
         }
         if (i >= 35)
@@ -2297,8 +2290,7 @@ static void the_steady_state_allocates_nothing(void **state) {
     bags_reader *reader = open_dataset(at("x"));
     bags_loader_options options = usual(50);
     options.epochs = 0;
-    options.threads = 0;
-    options.no_threads = true;
+    options.threads = BAGS_THREADS_NONE;
     bags_loader *loader = open_loader(reader, &options);
     for (int i = 0; i < 200; i++)
         next(loader);
@@ -2335,7 +2327,8 @@ static void large_batches_are_in_the_same_pages_again(void **state) {
     bags_loader_options options = usual(BATCH);
     options.order.selections = &selection;
     options.epochs = 0;
-    options.threads = options.ahead = 1;
+    options.threads = 1;
+    options.ahead = 1;
     options.allocator = NULL;
     bags_loader *loader = open_loader(reader, &options);
     for (int i = 0; i < 6; i++)
@@ -2368,7 +2361,7 @@ static void closing_in_mid_epoch_never_hangs(void **state) {
     bags_reader *reader = open_dataset(at("x"));
     for (uint32_t i = 0; i < 60; i++) {
         bags_loader_options options = usual(1 + i % 40);
-        options.threads = 1 + i % 5;
+        options.threads = 1 + (int32_t)(i % 5);
         options.ahead = 1 + i % 3;
         options.epochs = i % 2;
         bags_loader *loader = open_loader(reader, &options);
@@ -2476,7 +2469,7 @@ static void every_failure_of_memory_and_files_is_reported(void **state) {
 static void a_replaced_dataset_is_an_error_that_is_not_skipped(void **state) {
     (void)state;
     skip_on_windows("a directory with open files cannot be renamed");
-    for (uint32_t threads = 0; threads < 3; threads += 2) {
+    for (int32_t threads = BAGS_THREADS_NONE; threads < 3; threads += 3) {
         bags_loader_options options = usual(100);
         bags_reader_options few;
         bags_reader *reader;
@@ -2494,7 +2487,6 @@ static void a_replaced_dataset_is_an_error_that_is_not_skipped(void **state) {
         assert_int_equal(rename(at("x/000003"), at("old")), 0);
         assert_int_equal(rename(at("y/000003"), at("x/000003")), 0);
         options.threads = threads;
-        options.no_threads = threads == 0;
         options.skip_damaged = true;
         options.order.in_order = true;
         bags_loader *loader = open_loader(reader, &options);

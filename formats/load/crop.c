@@ -1,0 +1,395 @@
+/*
+ * crop.c - images of one size from blobs: decoded, cropped, resized or warped, mirrored,
+ * their colours changed and normalised. resample.c and warp.c have the arithmetic.
+ */
+#include "ring.h"
+
+#include "random.h"
+
+#include <float.h>
+#include <math.h>
+
+/* An image on its way to a tensor. */
+typedef struct loader_image {
+    bags_image image; /* of the pixels */
+    const unsigned char *pixels;
+    size_t stride;
+    bool owned;       /* the pixels are in the worker's memory, and may be changed */
+    bags_image whole; /* the entire image, */
+    bags_part crop;   /* the rectangle that is loaded, */
+    bags_part part;   /* and, of an image to be transformed, what the pixels are of */
+    uint32_t width, height; /* of the crop when resized, before its middle is cut out */
+    bool flip_x, flip_y;
+    bags_load_draw draw;
+} loader_image;
+
+/* ---- what is drawn ---- */
+
+/* True with this probability. 0 draws no number. */
+static bool loader_chance(uint64_t *random, double probability) {
+    return probability > 0 && format_uniform(random) >= 1 - probability;
+}
+
+/* What RandomResizedCrop of torchvision does. */
+static bags_part loader_crop_random(
+    const loader_column *c, uint64_t *state, const bags_image *image) {
+    const double least = c->given.aspect.low, most = c->given.aspect.high;
+    const double part = c->given.area.high - c->given.area.low;
+    double width = (double)image->width, height = (double)image->height;
+    bags_part r = {0, 0, image->width, image->height};
+    for (int i = 0; i < 10; i++) {
+        double area =
+            width * height * (c->given.area.low + part * format_uniform(state));
+        double aspect =
+            exp(log(least) + (log(most) - log(least)) * format_uniform(state));
+        double w = rint(sqrt(area * aspect)), h = rint(sqrt(area / aspect));
+        if (w >= 1 && w <= width && h >= 1 && h <= height) {
+            r.width = (uint32_t)w;
+            r.height = (uint32_t)h;
+            r.top = (uint32_t)format_below(state, image->height - r.height);
+            r.left = (uint32_t)format_below(state, image->width - r.width);
+            return r;
+        }
+    }
+    if (width / height < least)
+        height = fmax(rint(width / least), 1);
+    else if (width / height > most)
+        width = fmax(rint(height * most), 1);
+    r.height = (uint32_t)height;
+    r.width = (uint32_t)width;
+    r.top = (image->height - r.height) / 2;
+    r.left = (image->width - r.width) / 2;
+    return r;
+}
+
+/* Half of it, rounded to even as Python's round does. */
+static uint32_t loader_half_even(uint32_t x) { return x / 2 + (x % 4 == 3); }
+
+/* From the result to the entire image: mirrored, scaled and moved to the crop, and then
+ * to what the warp transforms to it. */
+static void loader_make_matrix(
+    const loader_column *c, const bags_load_item *item, loader_image *p) {
+    double *m = p->draw.matrix;
+    uint32_t sides[2] = {c->given.width, c->given.height};
+    double scale[2] = {
+        (double)p->crop.width / p->width, (double)p->crop.height / p->height};
+    double start[2] = {p->crop.left + loader_half_even(p->width - sides[0]) * scale[0],
+        p->crop.top + loader_half_even(p->height - sides[1]) * scale[1]};
+    bool flip[2] = {p->flip_x, p->flip_y};
+    double crop[9] = {0, 0, 0, 0, 0, 0, 0, 0, 1};
+    for (int i = 0; i < 2; i++) {
+        crop[4 * i] = flip[i] ? -scale[i] : scale[i];
+        crop[3 * i + 2] = flip[i] ? start[i] + sides[i] * scale[i] : start[i];
+    }
+    memcpy(m, crop, sizeof crop);
+    if (!c->given.warp)
+        return;
+    bags_warp_draw(
+        &c->warp, format_key(item->random, 1), p->whole.width, p->whole.height, m);
+    bags_matrix_times(m, crop, m);
+    double last = m[8];
+    for (int i = 0; i < 9; i++)
+        m[i] /= last;
+}
+
+bool bagi_loader_is_scale(const float *mean, const float *std) {
+    bool good = true;
+    for (int i = 0; i < 3; i++)
+        good = good && mean[i] >= -FLT_MAX && mean[i] <= FLT_MAX && std[i] >= 0 &&
+               std[i] <= FLT_MAX;
+    return good;
+}
+
+/* Choose everything about an image whose size is known. */
+static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
+    uint64_t *random, loader_image *p, bags_error *err) {
+    static const bags_jitter none = {1, 1, 1, 0, {0, 1, 2, 3}};
+    const bags_load_field *g = &c->given;
+    bool wide = p->whole.width > p->whole.height;
+    p->crop.width = p->whole.width;
+    p->crop.height = p->whole.height;
+    p->width = g->width;
+    p->height = g->height;
+    if (g->crop == BAGS_CROP_RANDOM)
+        p->crop = loader_crop_random(c, random, &p->whole);
+    if (g->crop == BAGS_CROP_CENTER) {
+        uint64_t side = g->resize;
+        uint64_t longer = wide ? side * p->whole.width / p->whole.height
+                               : side * p->whole.height / p->whole.width;
+        if (longer > INT32_MAX)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "image too narrow (%" PRIu32 " x %" PRIu32 ")", p->whole.width,
+                p->whole.height);
+        p->width = (uint32_t)(wide ? longer : side);
+        p->height = (uint32_t)(wide ? side : longer);
+    }
+    memcpy(p->draw.mean, g->mean, sizeof g->mean);
+    memcpy(p->draw.std, g->std, sizeof g->std);
+    p->draw.jitter = none;
+    if (g->jitter)
+        bags_jitter_draw(&c->jitter, format_key(item->random, 2), &p->draw.jitter);
+    if (c->by_matrix)
+        loader_make_matrix(c, item, p);
+    if (g->draw)
+        FORMAT_TRY(g->draw(g->user, item, &p->whole, &p->draw, err));
+    if (!bagi_loader_is_scale(p->draw.mean, p->draw.std))
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "mean and std must be finite, and std at least 0");
+    return BAGS_OK;
+}
+
+/* ---- decoding ---- */
+
+/* Memory for an image of uint8. Each step has a buffer of its own, which grows to the
+ * largest image and is used again: no allocation per image. */
+static bags_code loader_reserve_pixels(
+    bags_buffer *buffer, const bags_image *image, bags_error *err) {
+    uint64_t shape[3];
+    size_t size;
+    shape[0] = image->height;
+    shape[1] = image->width;
+    shape[2] = image->channels;
+    if (!bags_array_size(BAGS_DTYPE_UINT8, 3, shape, &size))
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    return bags_buffer_reserve(buffer, size, err);
+}
+
+/* Of a JPEG, decode only a rectangle; with `scaled` to a fraction of the size that
+ * is still as large as requested. */
+static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, uint64_t *random, loader_image *p, bags_error *err) {
+    const bags_loader_images *images = &w->loader->images;
+    bags_jpeg_options options;
+    memset(&options, 0, sizeof options);
+    options.orient = c->given.orient;
+    options.allow_trailing = true;
+    FORMAT_TRY(images->jpeg_probe(item->blob, &options, &p->whole, err));
+    FORMAT_TRY(loader_plan(c, item, random, p, err));
+    p->part = p->crop;
+    if (c->by_matrix)
+        p->part =
+            bags_warp_part(&p->whole, p->draw.matrix, c->given.width, c->given.height);
+    uint32_t scale = 1;
+    while (c->given.scaled && scale < 8 &&
+           p->crop.width / (2 * scale) >= c->given.width &&
+           p->crop.height / (2 * scale) >= c->given.height)
+        scale *= 2;
+    options.scale = scale;
+    options.left = p->part.left / scale;
+    options.top = p->part.top / scale;
+    options.width = p->part.width / scale;
+    options.height = p->part.height / scale;
+    FORMAT_TRY(images->jpeg_probe(item->blob, &options, &p->image, err));
+    FORMAT_TRY(loader_reserve_pixels(&w->pixels, &p->image, err));
+    p->pixels = w->pixels.data;
+    return images->jpeg_decode(
+        item->blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
+}
+
+/* Palettes become colours, since indices cannot be resized. */
+static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
+    bags_view blob, loader_image *p, bags_error *err) {
+    const bags_loader_images *images = &w->loader->images;
+    bags_png_options options;
+    memset(&options, 0, sizeof options);
+    options.expand = options.allow_trailing = true;
+    options.orient = c->given.orient;
+    FORMAT_TRY(images->png_probe(blob, &options, &p->image, err));
+    if (p->image.depth != 8)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "image has %" PRIu32 " bits per channel (8 are supported)", p->image.depth);
+    FORMAT_TRY(loader_reserve_pixels(&w->pixels, &p->image, err));
+    p->pixels = w->pixels.data;
+    return images->png_decode(
+        blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
+}
+
+/* The image that a codec, or a callback, has decoded. */
+static bags_code loader_image_of(
+    const bags_value *value, loader_image *p, bags_error *err) {
+    uint64_t channels = value->dims == 3 ? value->shape[2] : 1;
+    char has[200];
+    if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8)
+        return bags_fail(err, BAGS_ERROR_VALUE, "not an image of 8 bits per channel");
+    if (value->dims < 2 || value->dims > 3 || channels < 1 || channels > 4 ||
+        value->shape[0] < 1 || value->shape[0] > INT32_MAX || value->shape[1] < 1 ||
+        value->shape[1] > INT32_MAX)
+        return bags_fail(err, BAGS_ERROR_VALUE, "not an image (%s)",
+            loader_shape_text(value->dims, value->shape, has));
+    p->image.height = (uint32_t)value->shape[0];
+    p->image.width = (uint32_t)value->shape[1];
+    p->image.channels = (uint32_t)channels;
+    p->pixels = (const unsigned char *)value->data;
+    return BAGS_OK;
+}
+
+/* The pixels of an image, and the plan of what becomes of it. */
+static bags_code loader_decode_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, const bags_value *value, uint64_t *random,
+    loader_image *p, bags_error *err) {
+    loader_blob_kind kind = c->sources[item->pick.dataset].kind;
+    kind = c->given.decode ? LOADER_BLOB_OTHER : kind;
+    if (kind == LOADER_BLOB_JPEG)
+        FORMAT_TRY(loader_decode_jpeg(w, c, item, random, p, err));
+    else if (kind == LOADER_BLOB_PNG)
+        FORMAT_TRY(loader_decode_png(w, c, item->blob, p, err));
+    else
+        FORMAT_TRY(loader_image_of(value, p, err));
+    p->stride = (size_t)p->image.width * p->image.channels;
+    if (kind == LOADER_BLOB_JPEG)
+        return BAGS_OK;
+    p->whole = p->image;
+    FORMAT_TRY(loader_plan(c, item, random, p, err));
+    p->part.width = p->image.width;
+    p->part.height = p->image.height;
+    if (c->by_matrix)
+        return BAGS_OK;
+    p->pixels += p->crop.top * p->stride + (size_t)p->crop.left * p->image.channels;
+    p->image.width = p->crop.width;
+    p->image.height = p->crop.height;
+    return BAGS_OK;
+}
+
+/* ---- the pixels of the tensor ---- */
+
+/* Convert to gray or RGB as Pillow does: alpha is dropped. */
+static bags_code loader_convert_channels(
+    loader_worker *w, loader_image *p, uint32_t channels, bags_error *err) {
+    bags_image image = p->image;
+    uint32_t from = image.channels;
+    if (from == channels)
+        return BAGS_OK;
+    image.channels = channels;
+    FORMAT_TRY(loader_reserve_pixels(&w->converted, &image, err));
+    unsigned char *to = w->converted.data;
+    for (uint32_t y = 0; y < image.height; y++) {
+        const unsigned char *at = p->pixels + y * p->stride;
+        for (uint32_t x = 0; x < image.width; x++, at += from) {
+            if (channels == 3) {
+                *to++ = at[0];
+                *to++ = at[from > 2 ? 1 : 0];
+                *to++ = at[from > 2 ? 2 : 0];
+            } else
+                *to++ = from < 3 ? at[0]
+                                 : (unsigned char)((at[0] * 19595u + at[1] * 38470u +
+                                                       at[2] * 7471u + 32768) >>
+                                                   16);
+        }
+    }
+    p->image = image;
+    p->pixels = w->converted.data;
+    p->stride = (size_t)image.width * channels;
+    return BAGS_OK;
+}
+
+/* Resize, unless it has this size. */
+static bags_code loader_resize(
+    loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
+    bags_image image = p->image;
+    if (!c->by_matrix && image.width == p->width && image.height == p->height)
+        return BAGS_OK;
+    image.width = c->by_matrix ? c->given.width : p->width;
+    image.height = c->by_matrix ? c->given.height : p->height;
+    size_t stride = (size_t)image.width * image.channels;
+    FORMAT_TRY(loader_reserve_pixels(&w->resized, &image, err));
+    p->whole.channels = image.channels;
+    if (c->by_matrix)
+        FORMAT_TRY(bags_warp(&p->whole, &p->part, p->pixels, p->stride, p->draw.matrix,
+            c->given.filter, c->warp.fill, image.width, image.height, w->resized.data,
+            stride, err));
+    else
+        FORMAT_TRY(w->loader->images.resample(&p->image, p->pixels, p->stride, NULL,
+            c->given.filter, image.width, image.height, &w->resampling, w->resized.data,
+            stride, err));
+    p->image = image;
+    p->pixels = w->resized.data;
+    p->stride = stride;
+    p->owned = true;
+    return BAGS_OK;
+}
+
+/* Change the colours of the image, which has its final size. */
+static bags_code loader_jitter(
+    loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
+    size_t row = (size_t)c->given.width * p->image.channels;
+    p->image.width = c->given.width;
+    p->image.height = c->given.height;
+    if (!p->owned) {
+        FORMAT_TRY(loader_reserve_pixels(&w->resized, &p->image, err));
+        for (uint32_t y = 0; y < p->image.height; y++)
+            memcpy(w->resized.data + y * row, p->pixels + y * p->stride, row);
+        p->pixels = w->resized.data;
+        p->stride = row;
+    }
+    unsigned char *pixels = w->resized.data + (p->pixels - w->resized.data);
+    return bags_jitter_apply(&p->image, pixels, p->stride, &p->draw.jitter, err);
+}
+
+/* Write pixels mirrored, normalised, or channels first. */
+static void loader_store_pixels(const loader_column *c, const loader_image *p,
+    const float *scales, unsigned char *to) {
+    size_t width = c->given.width, height = c->given.height;
+    size_t channels = p->image.channels;
+    size_t step_x = c->given.nchw ? 1 : channels;
+    size_t step_y = step_x * width;
+    size_t step_c = c->given.nchw ? width * height : 1;
+    bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
+    float *real = (float *)(void *)to;
+    for (size_t y = 0; y < height; y++)
+        for (size_t k = 0; k < channels; k++) {
+            const unsigned char *from =
+                p->pixels + (flip_y ? height - 1 - y : y) * p->stride + k;
+            size_t at = y * step_y + k * step_c;
+            const float *scale = scales ? scales + 256 * k : NULL;
+            if (flip_x)
+                from += (width - 1) * channels;
+            for (size_t x = 0; x < width; x++, at += step_x) {
+                if (scale)
+                    real[at] = scale[*from];
+                else
+                    to[at] = *from;
+                from = flip_x ? from - channels : from + channels;
+            }
+        }
+}
+
+/* What a float image has for each of the 256 values of each channel, with the
+ * arithmetic of NumPy and torchvision in float32. */
+void bagi_loader_make_scale(
+    size_t channels, const float *mean, const float *std, float *out) {
+    for (size_t i = 0; i < 256 * channels; i++) {
+        float deviation = std[i / 256];
+        volatile float value = (float)(i % 256) / 255.0f;
+        value = value - mean[i / 256];
+        out[i] = loader_is_set(deviation) ? value / deviation : value;
+    }
+}
+
+bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, const bags_value *value, unsigned char *to,
+    bags_error *err) {
+    loader_image p;
+    const float *scale = c->scale;
+    uint64_t random = item->random;
+    memset(&p, 0, sizeof p);
+    p.image.depth = 8;
+    p.image.dtype = BAGS_DTYPE_UINT8;
+    p.flip_x = loader_chance(&random, c->given.flip_x);
+    p.flip_y = loader_chance(&random, c->given.flip_y);
+    FORMAT_TRY(loader_decode_image(w, c, item, value, &random, &p, err));
+    FORMAT_TRY(loader_convert_channels(w, &p, c->given.channels, err));
+    FORMAT_TRY(loader_resize(w, c, &p, err));
+    if (!c->by_matrix)
+        p.pixels +=
+            loader_half_even(p.height - c->given.height) * p.stride +
+            (size_t)loader_half_even(p.width - c->given.width) * p.image.channels;
+    if (c->given.jitter || c->given.draw)
+        FORMAT_TRY(loader_jitter(w, c, &p, err));
+    if (scale && c->given.draw) {
+        bagi_loader_make_scale(p.image.channels, p.draw.mean, p.draw.std, w->scale);
+        scale = w->scale;
+    }
+    loader_store_pixels(c, &p, scale, to);
+    return BAGS_OK;
+}

@@ -1,0 +1,571 @@
+/*
+ * opening.c - what a loader is opened with: options and fields are checked, what becomes
+ * of each field is planned, and memory is allocated; nothing is read.
+ */
+#include "ring.h"
+
+#include "order.h"
+#include "values.h"
+
+#include <string.h>
+
+#define LOADER_MAX_THREADS 1024
+
+static void *loader_allocate(
+    bags_loader *l, size_t count, size_t size, bags_error *err) {
+    return format_block_add(&l->blocks, l->options.allocator, count, size, err);
+}
+
+/* ---- fields ---- */
+
+/* What becomes of values of a type without options. Returns the dtype that all of them
+ * have, NONE if it states none. */
+static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
+    bags_type inside;
+    if (format_type_inside(type, &inside))
+        type = &inside;
+    bags_view first = bags_type_argument(type, 0), name = type->name;
+    bool array = bags_view_is(name, "array");
+    bool bytes = bags_view_is(name, "bytes") || bags_view_is(name, "utf8");
+    bags_dtype dtype = BAGS_DTYPE_NONE;
+    if (bags_view_is(name, "int") || bags_view_is(name, "i64"))
+        dtype = BAGS_DTYPE_INT64;
+    else if (bags_view_is(name, "u64"))
+        dtype = BAGS_DTYPE_UINT64;
+    else if (array)
+        dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
+    memset(out, 0, sizeof *out);
+    out->form = bytes ? LOADER_FORM_BYTES : LOADER_FORM_VALUES;
+    out->dtype = bytes ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
+    bool stacked = dtype && (!array || type->count <= LOADER_MAX_DIMS + 1);
+    for (size_t i = 1; array && i < type->count && stacked; i++) /* -1: any */
+        stacked = bags_type_number(type, i, &out->shape[out->dims++]);
+    out->dims = stacked ? out->dims : 0;
+    if (stacked) {
+        out->form = LOADER_FORM_STACKED;
+        out->dtype = dtype;
+    }
+    return dtype;
+}
+
+/* True if the values of two types can be in one tensor. */
+static bool loader_is_same_form(const loader_column *a, const loader_column *b) {
+    return a->form == b->form && a->dtype == b->dtype && a->dims == b->dims &&
+           !memcmp(a->shape, b->shape, a->dims * sizeof *a->shape);
+}
+
+static bags_code loader_fail_field(
+    const loader_column *c, bags_code code, const char *what, bags_error *err) {
+    return bags_fail(err, code, "%s: field \"%.200s\": %s", bags_path_tail(c->path),
+        c->given.name, what);
+}
+
+/* Find a field in all datasets. */
+static bags_code loader_find_sources(
+    bags_loader *l, loader_column *c, bags_error *err) {
+    for (size_t d = 0; d < l->count; d++) {
+        loader_source *s = &c->sources[d];
+        loader_column other;
+        size_t count;
+        FORMAT_TRY(bags_reader_field(l->readers[d], c->given.name, &s->field, err));
+        const bags_type *type = bags_reader_type(l->readers[d], s->field);
+        s->compressed = bags_view_is(type->name, "zstd");
+        (void)loader_classify(type, &other);
+        if (d == 0) {
+            c->sequence = type->sequence;
+            c->form = other.form;
+            c->dtype = other.dtype;
+            c->dims = other.dims;
+            memcpy(c->shape, other.shape, sizeof c->shape);
+            /* A name that lives as long as the reader. */
+            c->given.name = bags_reader_fields(l->readers[0], &count)[s->field].name;
+        }
+        if (c->sequence != type->sequence ||
+            (!c->given.decode && !c->image && !c->given.dtype &&
+                !loader_is_same_form(c, &other)))
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.60s\": type mismatch (%.60s, expected %.60s as in "
+                "%.60s)",
+                bags_path_tail(bags_reader_path(l->readers[d])), c->given.name,
+                bags_reader_fields(l->readers[d], &count)[s->field].type,
+                bags_reader_fields(l->readers[0], &count)[c->sources->field].type,
+                c->path);
+        if (l->images.jpeg_probe && l->images.jpeg_decode &&
+            (bags_view_is(type->name, "jpeg") || bags_view_is(type->name, "jpg")))
+            s->kind = LOADER_BLOB_JPEG;
+        if (l->images.png_probe && l->images.png_decode &&
+            bags_view_is(type->name, "png"))
+            s->kind = LOADER_BLOB_PNG;
+    }
+    return BAGS_OK;
+}
+
+/* Check what is drawn for an image, and set the defaults. */
+static bags_code loader_check_draws(
+    loader_column *c, bags_load_field *g, bags_error *err) {
+    const bags_interval area = {0.08, 1}, aspect = {3.0 / 4, 4.0 / 3};
+    char message[200];
+    if (g->warp)
+        c->warp = *g->warp;
+    if (g->jitter)
+        c->jitter = *g->jitter;
+    const bags_warp_options *o = &c->warp;
+    const struct {
+        const char *name;
+        bags_interval given;
+        double low, high;
+    } rules[] = {
+        {"area", g->area, 1e-6, 1},
+        {"aspect", g->aspect, 0.01, 100},
+        {"scale", o->scale, 0.01, 100},
+        {"degrees", o->degrees, -360, 360},
+        {"shear_x", o->shear_x, -89, 89},
+        {"shear_y", o->shear_y, -89, 89},
+        {"translate_x", o->translate_x, -1, 1},
+        {"translate_y", o->translate_y, -1, 1},
+        {"perspective", {0, o->perspective}, 0, 0.65},
+        {"flip_x", {0, g->flip_x}, 0, 1},
+        {"flip_y", {0, g->flip_y}, 0, 1},
+        {"brightness", c->jitter.brightness, 0, 1000},
+        {"contrast", c->jitter.contrast, 0, 1000},
+        {"saturation", c->jitter.saturation, 0, 1000},
+        {"hue", c->jitter.hue, -0.5, 0.5},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        double low = rules[i].given.low, high = rules[i].given.high;
+        bool empty = low >= 0 && low <= 0 && high >= 0 && high <= 0;
+        if (empty || (low >= rules[i].low && low <= high && high <= rules[i].high))
+            continue;
+        if (low > high && low <= rules[i].high && high >= rules[i].low)
+            (void)snprintf(message, sizeof message,
+                "invalid range of %s (low %g > high %g)", rules[i].name, low, high);
+        else
+            (void)snprintf(message, sizeof message,
+                "%s out of range (%g to %g, allowed %g to %g)", rules[i].name, low,
+                high, rules[i].low, rules[i].high);
+        return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
+    }
+    if (!(g->area.high > 0))
+        g->area = area;
+    if (!(g->aspect.high > 0))
+        g->aspect = aspect;
+    return BAGS_OK;
+}
+
+/* Check the options of a field, and set the defaults. */
+static bags_code loader_check_field(
+    const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
+    bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
+    bool has_side = g->width && g->height && g->width <= LOADER_MAX_SIDE &&
+                    g->height <= LOADER_MAX_SIDE;
+    bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
+    bool has_exif = !g->decode, has_ranges = g->area.high > 0 || g->aspect.high > 0;
+    c->by_matrix = g->warp || g->filter == BAGS_FILTER_NEAREST;
+    c->draws = g->warp || g->jitter || has_ranges || g->flip_x > 0 || g->flip_y > 0;
+    for (size_t i = 0; i < l->count; i++)
+        has_exif = has_exif && c->sources[i].kind != LOADER_BLOB_OTHER;
+    for (size_t i = 0; i < 3; i++)
+        has_scale = has_scale || loader_is_set(g->mean[i]) || loader_is_set(g->std[i]);
+    const format_rule rules[] = {
+        {!image && (has_scale || has_ranges || g->channels || g->crop || g->resize ||
+                       g->filter || g->flip_x > 0 || g->flip_y > 0 || g->warp ||
+                       g->jitter || g->draw || g->nchw || g->scaled || g->orient),
+            "options of images without width and height"},
+        {g->dims > LOADER_MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
+            "dims, at most 6, shape and dtype must be set together"},
+        {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
+        {image && !c->by_matrix && !l->images.resample,
+            "width and height need options.images with resample"},
+        {image && !has_side, "width and height must both be 1 to 65535"},
+        {g->channels > 0 && g->channels != 1 && g->channels != 3,
+            "channels must be 1 or 3"},
+        {image && g->dims > 0, "dims and width are mutually exclusive"},
+        {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_NEAREST,
+            "no such crop or filter"},
+        {g->resize && !is_center, "resize needs crop BAGS_CROP_CENTER"},
+        {is_center && g->resize &&
+                (g->resize < g->width || g->resize < g->height ||
+                    g->resize > LOADER_MAX_SIDE),
+            "resize must be at least width and height"},
+        {(g->scaled || has_ranges) && g->crop != BAGS_CROP_RANDOM,
+            "scaled, area and aspect need crop BAGS_CROP_RANDOM"},
+        {g->scaled && c->by_matrix, "scaled excludes warp and BAGS_FILTER_NEAREST"},
+        {g->orient && !has_exif,
+            "orient needs fields of JPEG or PNG, and options.images with their "
+            "functions"},
+        {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
+            "the dtype of an image must be uint8 or float32"},
+        {has_scale && !is_float, "mean and std need float32"},
+        {!bagi_loader_is_scale(g->mean, g->std),
+            "mean and std must be finite, and std at least 0"},
+        {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
+        {g->stride && !g->window, "stride without window"},
+        {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return loader_fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+    g->stride = g->stride ? g->stride : 1;
+    if (!image)
+        return BAGS_OK;
+    g->channels = g->channels ? g->channels : 3;
+    g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
+    if (!g->resize)
+        g->resize = g->width > g->height ? g->width : g->height;
+    return loader_check_draws(c, g, err);
+}
+
+/* Refuse what no value of a field's type can become. */
+static bags_code loader_check_types(
+    const bags_loader *l, const loader_column *c, bags_error *err) {
+    bags_dtype dtype = c->given.dtype;
+    for (size_t d = 0; d < l->count && dtype && !c->given.decode; d++) {
+        size_t count, field = c->sources[d].field;
+        const bags_type *type = bags_reader_type(l->readers[d], field);
+        loader_column other;
+        bags_dtype stored = loader_classify(type, &other);
+        other.dtype = c->dtype;
+        bool possible = !stored    ? other.form != LOADER_FORM_BYTES
+                        : c->image ? stored == BAGS_DTYPE_UINT8
+                                   : bagi_loader_is_convertible(dtype, stored);
+        bool fits = c->image || other.form != c->form || loader_is_same_form(c, &other);
+        if (!possible || !fits)
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.100s\": values of type %.80s cannot become %s%s",
+                bags_path_tail(bags_reader_path(l->readers[d])), c->given.name,
+                bags_reader_fields(l->readers[d], &count)[field].type,
+                c->image ? "images" : bags_dtype_name(dtype),
+                possible ? " of that shape" : "");
+    }
+    return BAGS_OK;
+}
+
+/* Plan the tensors of a field whose options are valid. */
+static void loader_plan_column(loader_column *c) {
+    const bags_load_field *g = &c->given;
+    if (c->image) {
+        c->form = LOADER_FORM_STACKED;
+        c->dims = 3;
+        c->shape[0] = g->nchw ? g->channels : g->height;
+        c->shape[1] = g->nchw ? g->height : g->width;
+        c->shape[2] = g->nchw ? g->width : g->channels;
+    } else if (g->decode || g->dims) {
+        c->form = g->dtype ? LOADER_FORM_STACKED : LOADER_FORM_VALUES;
+        c->dtype = BAGS_DTYPE_NONE;
+        c->dims = g->dims;
+        for (size_t i = 0; i < g->dims; i++)
+            c->shape[i] = g->shape[i];
+    }
+    if (g->dtype && c->form == LOADER_FORM_STACKED)
+        c->dtype = g->dtype;
+    c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
+}
+
+/* Fail if a tensor of a full batch, with this number of items per datapoint, is above the
+ * address space. */
+static bags_code loader_check_size(
+    const bags_loader *l, const loader_column *c, uint64_t items, bags_error *err) {
+    size_t most = l->slice_most ? l->slice_most : 1;
+    if (c->item_size && (SIZE_MAX >> 1) / c->item_size / items < most)
+        return loader_fail_field(
+            c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
+    return BAGS_OK;
+}
+
+/* Plan a field: what its tensors are, and where its values are in each dataset. */
+static bags_code loader_column_open(
+    bags_loader *l, loader_column *c, const bags_load_field *given, bags_error *err) {
+    bags_load_field *g = &c->given;
+    *g = *given;
+    c->path = bags_reader_path(l->readers[0]);
+    if (!given->name)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
+    c->sources = (loader_source *)loader_allocate(l, l->count, sizeof *c->sources, err);
+    if (!c->sources)
+        return BAGS_ERROR_MEMORY;
+    c->image = given->width || given->height;
+    FORMAT_TRY(loader_find_sources(l, c, err));
+    for (loader_column *before = l->columns; before < c; before++)
+        if (!strcmp(before->given.name, g->name))
+            return loader_fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
+    FORMAT_TRY(loader_check_field(l, c, g, err));
+    loader_plan_column(c);
+    FORMAT_TRY(loader_check_types(l, c, err));
+    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32) {
+        c->scale = (float *)loader_allocate(l, 256 * g->channels, sizeof(float), err);
+        if (!c->scale)
+            return BAGS_ERROR_MEMORY;
+        bagi_loader_make_scale(g->channels, g->mean, g->std, c->scale);
+    }
+    l->windowed = l->windowed || g->window;
+    l->calls = l->calls || g->decode || g->draw;
+    if (c->form != LOADER_FORM_STACKED)
+        return BAGS_OK;
+    if (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size))
+        return loader_fail_field(
+            c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
+    return loader_check_size(l, c, g->window ? g->window : 1, err);
+}
+
+/* Without a list, all fields of the first dataset, which the others must have. */
+static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
+    size_t count;
+    const bags_field *fields = bags_reader_fields(l->readers[0], &count);
+    const bags_load_field *given = l->options.fields;
+    count = given ? l->options.field_count : count;
+    l->columns = (loader_column *)loader_allocate(l, count, sizeof *l->columns, err);
+    if (!l->columns)
+        return BAGS_ERROR_MEMORY;
+    l->column_count = count;
+    for (size_t i = 0; i < count; i++) {
+        bags_load_field whole;
+        memset(&whole, 0, sizeof whole);
+        if (!given)
+            whole.name = fields[i].name;
+        FORMAT_TRY(
+            loader_column_open(l, &l->columns[i], given ? &given[i] : &whole, err));
+    }
+    if (l->options.window_start && !l->windowed)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "window_start needs a field with a window");
+    return BAGS_OK;
+}
+
+/* The tensors of tokens are those of bags_tokens_open. */
+static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
+    const format_tokens *t = l->tokens;
+    if (t->packed && l->options.skip_damaged)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "skip_damaged and packed rows are mutually exclusive");
+    l->columns = (loader_column *)loader_allocate(l, t->count, sizeof *l->columns, err);
+    if (!l->columns)
+        return BAGS_ERROR_MEMORY;
+    l->column_count = t->count;
+    for (size_t i = 0; i < t->count; i++) {
+        loader_column *c = &l->columns[i];
+        c->given.name = t->tensors[i].name;
+        c->path = bags_reader_path(l->readers[0]);
+        c->form = LOADER_FORM_STACKED;
+        c->dtype = t->tensors[i].dtype;
+        c->sequence = t->tensors[i].length == 0;
+        c->dims = !c->sequence;
+        c->shape[0] = t->tensors[i].length;
+        c->item_size = bags_dtype_size(c->dtype) *
+                       (c->sequence ? 1 : (size_t)t->tensors[i].length);
+        FORMAT_TRY(loader_check_size(l, c, 1, err));
+    }
+    if (!t->packed)
+        return BAGS_OK;
+    l->packer = (format_packer *)loader_allocate(l, 1, sizeof *l->packer, err);
+    if (!l->packer)
+        return BAGS_ERROR_MEMORY;
+    l->packer->pieces = l->packer->rows = bags_buffer_of(l->options.allocator);
+    return BAGS_OK;
+}
+
+/* ---- options ---- */
+
+/* Conflicts are errors, never repaired silently. A thread needs a slot to work in, and
+ * the caller those that it holds: otherwise no thread could claim one. */
+static bags_code loader_check_options(bags_loader *l, bags_error *err) {
+    bags_loader_options *o = &l->options;
+    const format_rule rules[] = {
+        {l->count == 0, "no dataset"},
+        {o->threads < BAGS_THREADS_NONE || o->threads > LOADER_MAX_THREADS,
+            "threads out of range (-1 to 1024)"},
+        {o->ahead > LOADER_MAX_THREADS || o->hold > LOADER_MAX_THREADS,
+            "ahead or hold out of range (at most 1024)"},
+        {o->threads == BAGS_THREADS_NONE && o->ahead,
+            "BAGS_THREADS_NONE and ahead are mutually exclusive"},
+        {o->window_start < BAGS_WINDOW_RANDOM,
+            "window_start out of range (-1 to 2^63-1)"},
+        {!o->fields && o->field_count, "field_count without fields"},
+        {o->fields && !o->field_count, "fields without field_count"},
+        {o->tokens && (o->fields || o->window_start),
+            "tokens and fields are mutually exclusive"},
+    };
+    FORMAT_TRY(FORMAT_CHECK(rules, "", err));
+    if (o->ranks ? o->rank >= o->ranks : o->rank)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "rank out of range (%" PRIu32 ", ranks %" PRIu32 ")", o->rank, o->ranks);
+    o->batch = o->batch ? o->batch : 32;
+    o->ranks = o->ranks ? o->ranks : 1;
+    size_t ahead = o->ahead ? o->ahead : 2;
+    l->thread_count = o->threads > 0 ? (size_t)o->threads : gate_processors();
+    if (l->thread_count > LOADER_MAX_THREADS)
+        l->thread_count = LOADER_MAX_THREADS;
+    if (o->threads == BAGS_THREADS_NONE)
+        l->thread_count = ahead = 0;
+    l->worker_count = l->thread_count ? l->thread_count : 1;
+    l->slot_count = l->thread_count + ahead + o->hold + 1;
+    return BAGS_OK;
+}
+
+/* A sampler is an order of its own: of `order`, only seed is used. */
+static bags_code loader_check_sampler(const bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    const format_rule rules[] = {
+        {o->order.in_order, "sampler and in_order are mutually exclusive"},
+        {o->order.chunk > 0, "sampler and chunk are mutually exclusive"},
+        {o->order.weights != NULL, "sampler and weights are mutually exclusive"},
+        {o->order.take > 0, "sampler and take are mutually exclusive"},
+        {o->order.selections != NULL, "sampler and selections are mutually exclusive"},
+        {o->order.replacement, "sampler and replacement are mutually exclusive"},
+        {l->tokens && l->tokens->packed,
+            "sampler and packed rows are mutually exclusive"},
+        {!o->sampler_length || o->sampler_length > UINT64_MAX >> 1,
+            "sampler_length must be 1 to 2^63-1"},
+    };
+    return FORMAT_CHECK(rules, "", err);
+}
+
+/* The number of batches of an epoch, and of datapoints in a slice of this rank. */
+static bags_code loader_count_batches(bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    uint64_t most = l->order.length < o->batch ? l->order.length : o->batch;
+    l->batches = l->order.length / o->batch;
+    if (!o->drop_last && l->order.length % o->batch)
+        l->batches++;
+    if (l->tokens && l->tokens->packed) {
+        l->batches = l->order.length ? UINT64_MAX : 0; /* unknown */
+        most = o->batch;
+        if (l->order.length / FORMAT_PACK_BLOCK > UINT32_MAX)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "too many documents to be packed");
+    }
+    most = (most + o->ranks - 1) / o->ranks;
+    if (most > SIZE_MAX / sizeof(bags_pick))
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "batch too large for the address space");
+    l->slice_most = (size_t)most;
+    if (l->batches == 0 && l->order.length)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "drop_last leaves no batch (%" PRIu64 " datapoints, batches of "
+            "%" PRIu32 ")",
+            l->order.length, o->batch);
+    return BAGS_OK;
+}
+
+/* Weights and selections need not live as long as the loader: the order has shares of
+ * the former, and a copy of the latter. */
+static bags_code loader_open_order(bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    uint64_t *lengths = (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
+    if (!lengths)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->count; i++)
+        lengths[i] =
+            l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
+    FORMAT_TRY(
+        bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err));
+    if (o->sampler) {
+        FORMAT_TRY(loader_check_sampler(l, err));
+        l->order.length = o->sampler_length;
+    }
+    l->options.order.weights = NULL;
+    l->options.order.selections = NULL;
+    return loader_count_batches(l, err);
+}
+
+/* ---- memory ---- */
+
+static bags_code loader_open_slot(bags_loader *l, loader_slot *s, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    size_t columns = l->column_count;
+    bags_buffer empty = bags_buffer_of(o->allocator);
+    s->picks = (bags_pick *)loader_allocate(l, l->slice_most, sizeof *s->picks, err);
+    s->tensors = (bags_tensor *)loader_allocate(l, columns, sizeof *s->tensors, err);
+    s->parts = (loader_part *)loader_allocate(l, columns, sizeof *s->parts, err);
+    if (!s->picks || !s->tensors || !s->parts)
+        return BAGS_ERROR_MEMORY;
+    s->pieces = s->rows = empty;
+    for (size_t i = 0; i < columns; i++) {
+        loader_part *p = &s->parts[i];
+        p->offsets = p->ends = p->values = p->shapes = empty;
+        p->data = bags_buffer_of(o->tensors ? o->tensors : o->allocator);
+    }
+    return BAGS_OK;
+}
+
+static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error *err) {
+    size_t columns = l->column_count;
+    bags_buffer empty = bags_buffer_of(l->options.allocator);
+    w->value = w->inside = w->pixels = w->converted = empty;
+    w->resized = w->resampling = w->indices = empty;
+    w->loader = l;
+    w->selects = (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
+    w->targets = (unsigned char **)loader_allocate(l, columns, sizeof *w->targets, err);
+    return w->selects && w->targets ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+static bags_code loader_open_ring(bags_loader *l, bags_error *err) {
+    l->slots = (loader_slot *)loader_allocate(l, l->slot_count, sizeof *l->slots, err);
+    l->workers =
+        (loader_worker *)loader_allocate(l, l->worker_count, sizeof *l->workers, err);
+    if (!l->slots || !l->workers)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->slot_count; i++)
+        FORMAT_TRY(loader_open_slot(l, &l->slots[i], err));
+    for (size_t i = 0; i < l->worker_count; i++)
+        FORMAT_TRY(loader_open_worker(l, &l->workers[i], err));
+    return BAGS_OK;
+}
+
+/* In this order: datasets, their order, fields, memory. */
+bags_code bagi_loader_prepare(
+    bags_loader *l, const bags_reader *const *readers, bags_error *err) {
+    FORMAT_TRY(loader_check_options(l, err));
+    l->readers =
+        (const bags_reader **)loader_allocate(l, l->count, sizeof(void *), err);
+    if (!l->readers)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->count; i++)
+        l->readers[i] = readers[i];
+    l->tokens = (const format_tokens *)(const void *)l->options.tokens;
+    for (size_t i = 0; l->tokens && i < l->count; i++)
+        if (l->count != l->tokens->dataset_count || l->tokens->readers[i] != readers[i])
+            return bags_fail(
+                err, BAGS_ERROR_ARGUMENT, "the tokens are of other readers");
+    FORMAT_TRY(loader_open_order(l, err));
+    FORMAT_TRY(l->tokens ? loader_open_tokens(l, err) : loader_open_columns(l, err));
+    return loader_open_ring(l, err);
+}
+
+static void loader_free_slot(loader_slot *s, size_t columns) {
+    for (size_t i = 0; s->parts && i < columns; i++) {
+        loader_part *p = &s->parts[i];
+        bags_buffer_free(&p->data);
+        bags_buffer_free(&p->offsets);
+        bags_buffer_free(&p->ends);
+        bags_buffer_free(&p->values);
+        bags_buffer_free(&p->shapes);
+    }
+    bags_buffer_free(&s->pieces);
+    bags_buffer_free(&s->rows);
+}
+
+static void loader_free_worker(loader_worker *w) {
+    bags_row_free(&w->row);
+    bags_buffer_free(&w->value);
+    bags_buffer_free(&w->inside);
+    bags_buffer_free(&w->pixels);
+    bags_buffer_free(&w->converted);
+    bags_buffer_free(&w->resized);
+    bags_buffer_free(&w->resampling);
+    bags_buffer_free(&w->indices);
+}
+
+/* Free what loader_allocate made last: the buffers are in it. */
+void bagi_loader_free(bags_loader *l) {
+    for (size_t i = 0; l->slots && i < l->slot_count; i++)
+        loader_free_slot(&l->slots[i], l->column_count);
+    for (size_t i = 0; l->workers && i < l->worker_count; i++)
+        loader_free_worker(&l->workers[i]);
+    if (l->packer) {
+        bags_buffer_free(&l->packer->pieces);
+        bags_buffer_free(&l->packer->rows);
+    }
+    bags_row_free(&l->packer_row);
+    bags_order_free(&l->order);
+    format_blocks_free(l->blocks);
+    format_state_close(l);
+}
