@@ -188,10 +188,8 @@ static void plan_dataset(void) {
     }
     /* Opens every Bag. What was added is of the version that the reader has open. */
     must(bags_reader_info(reader, &about, NULL, &failure));
-    if (!write_whole && format_check_referenced(reader, &options.env, &failure)) {
-        compact_hint();
-        die();
-    }
+    if (!write_whole)
+        must(format_check_referenced(reader, &options.env, &failure));
     lock_target("/spec.json");
     check_destination(shards, shards_count);
     bags_reader_close(reader);
