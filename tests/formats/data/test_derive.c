@@ -519,6 +519,60 @@ static void nothing_is_made_in_the_directory_of_a_dataset(void **state) {
     remove_all();
 }
 
+/* Hooks that fail for one path. */
+static struct {
+    char path[4200];
+    int error;
+} odd;
+
+static bool is_odd(const char *path) { return !strcmp(path, odd.path); }
+
+static int odd_kind(void *user, const char *path, bags_path_kind *kind) {
+    return is_odd(path) ? odd.error : disk.io.kind(user, path, kind);
+}
+
+static int odd_list(void *user, const char *path,
+    int (*each)(void *data, const char *name), void *data) {
+    return is_odd(path) ? odd.error : disk.io.list(user, path, each, data);
+}
+
+static int odd_identify(void *user, void *file, const char *path, bags_identity *out) {
+    return is_odd(path) ? odd.error : disk.io.identify(user, file, path, out);
+}
+
+static void where_a_dataset_may_be_an_error_is_not_passed_over(void **state) {
+    (void)state;
+    static const char *const paths[] = {"sub/spec.json", "sub/spec.json.derived",
+        "sub/000000/spec.json", "sub/", "sub/.."};
+    static const int errors[] = {EIO, ENOMEM, EACCES};
+    way how = {"", 3, false, false, false, false};
+    bags_io io = disk.io;
+    io.kind = odd_kind;
+    io.list = odd_list;
+    io.identify = odd_identify;
+    write_version(at("from"), 'a', 3, false);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        for (size_t k = 0; k < sizeof errors / sizeof *errors; k++) {
+            make_dir(at("sub"));
+            if (i == 3) /* a directory with such a file is listed */
+                save_text(at("sub/spec.json"), "{}");
+            snprintf(odd.path, sizeof odd.path, "%s", at("%s", paths[i]));
+            odd.path[strlen(odd.path) - (i == 3)] = 0;
+            odd.error = errors[k];
+            bags_code code = derive(&how, at("from"), at("sub/out"), &io);
+            if (errors[k] == EACCES) {
+                assert_ok(code);
+            } else {
+                assert_fails(
+                    errors[k] == EIO ? BAGS_ERROR_IO : BAGS_ERROR_MEMORY, code);
+                assert_says("cannot search for a dataset in");
+                assert_false(exists(at("sub/out")));
+            }
+            remove_tree(at("sub"));
+        }
+    remove_all();
+}
+
 /* ---- blobs that no datapoint refers to ---- */
 
 #define MOST_BLOBS 200
@@ -687,6 +741,7 @@ int main(void) {
         TEST(blobs_that_no_datapoint_refers_to_are_counted),
         TEST(a_bag_of_many_blobs_needs_no_more_memory),
         TEST(nothing_is_made_in_the_directory_of_a_dataset),
+        TEST(where_a_dataset_may_be_an_error_is_not_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
