@@ -66,8 +66,10 @@ typedef struct bags_derive_options {
      * BAGS_ERROR_STATE. 0: any, also if it is replaced between the selection and this
      * call. */
     uint64_t version;
-    uint64_t shard_start, shard_stop; /* make only the shards of this worker */
-    bool no_sync;                     /* do not wait for stable storage */
+    /* Make only the shards of this worker. Workers do not compare the versions of their
+     * sources: if one is replaced between them, shards of both versions are made. */
+    uint64_t shard_start, shard_stop;
+    bool no_sync; /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
      * `checksum`, `keep_idx` and `buffer_size`; the other members are those of this
      * struct, without resume and append. */
