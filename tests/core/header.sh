@@ -184,7 +184,7 @@ each_header() {
     case $2 in *++*) out_of=c++ flags=$only_cxx ;; esac
     for header in $(sed -n "s/^headers='\(.*\)'/\1/p" formats/install.sh); do
         printf '#include "%s"\n' "$root/formats/$header" |
-            "$1" -std="$2" -x $out_of -fsyntax-only $warnings $flags -I"$root" - || return 1
+            "$1" -std="$2" -x $out_of -fsyntax-only $warnings $flags $format_flags - || return 1
     done
 }
 
