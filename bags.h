@@ -48,7 +48,7 @@
  *
  * CONTENTS (search for the tag; the numbers are lines)
  *     >>config     65  version, how functions are declared
- *     >>errors     45  bags_code, bags_error
+ *     >>errors     60  bags_code, bags_error
  *     >>views     120  bags_view, bags_range, bags_buffer
  *     >>hooks     150  bags_allocator, bags_io, bags_env
  *     >>bag       240  one file: options, reader, writer
@@ -57,7 +57,7 @@
  *     >>reader    370  datasets: options, selection, rows
  *     >>faults     95  finding everything that is wrong
  *     then the implementation; each section calls only earlier ones:
- *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 150
+ *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
