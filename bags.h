@@ -13930,7 +13930,7 @@ BAGI_COLD static bags_code bagi_complete_start(
     if (!code)
         code = bagi_spec_seal(memory, spec, NULL, err);
     if (code)
-        return bagi_prefix(err, code, "%s/spec.json: ", work->dir.shown);
+        return bags_prefix(err, code, "%s/spec.json: ", work->dir.shown);
     work->bags =
         (bagi_completed *)bagi_alloc(memory, spec->count * sizeof *work->bags, err);
     work->row = (bags_ref *)bagi_alloc(memory, spec->count * sizeof *work->row, err);
