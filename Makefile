@@ -130,6 +130,9 @@ programs: $(filter $(addprefix %/,$(NAMES)),$(TESTS) $(FUZZERS) $(BENCHES) $(SPE
 print-formats:
 	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
 
+# A sanitizer's programs may contain what its shared libraries need.
+PIC_BAGS := $B/$(if $(filter asan tsan,$(FLAVOUR)),,pic/)bags.o
+
 # --- compile and link. Objects depend on the flags, which change when a library is
 # installed. What users copy is C99; the command and the tests are C11. Formats are in
 # shared libraries, too: modules, the Python package, those that are installed.
@@ -138,7 +141,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
 STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
     $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) \
-    $(if $(findstring /pic/,$@)$(filter formats/%,$<),-fPIC) -MMD -MP -c -o $@
+    $(if $(findstring /pic/,$@)$(filter formats/%,$<)$(filter $(PIC_BAGS),$@),-fPIC) -MMD -MP -c -o $@
 LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(OWN) $(LDFLAGS) $(LIBS) -o $@
 
 $B/flags $B/peers $B/libdir: FORCE

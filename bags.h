@@ -48,7 +48,7 @@
  *
  * CONTENTS (search for the tag; the numbers are lines)
  *     >>config     65  version, how functions are declared
- *     >>errors     45  bags_code, bags_error
+ *     >>errors     60  bags_code, bags_error
  *     >>views     120  bags_view, bags_range, bags_buffer
  *     >>hooks     150  bags_allocator, bags_io, bags_env
  *     >>bag       240  one file: options, reader, writer
@@ -57,7 +57,7 @@
  *     >>reader    370  datasets: options, selection, rows
  *     >>faults     95  finding everything that is wrong
  *     then the implementation; each section calls only earlier ones:
- *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 150
+ *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
@@ -275,6 +275,7 @@ compile with -D_FILE_OFFSET_BITS=64"
  * >>config
  * ====================================================================== */
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -381,6 +382,17 @@ BAGS_API const char *bags_code_name(bags_code code);
  * printf's; a message that is too long is truncated. Returns code. */
 BAGS_API bags_code bags_fail(bags_error *err, bags_code code, const char *format, ...)
     BAGI_PRINTF(3, 4);
+BAGS_API bags_code bags_vfail(bags_error *err, bags_code code, const char *format,
+    va_list arguments) BAGI_PRINTF(3, 0);
+
+/* Insert text in front of the message of an error, or append text to it: the only way
+ * to pass on the message of another error, since the remedy stays known. Text that is
+ * appended as "; do this" is the remedy of an error that had none. If it does not fit,
+ * the end of the message is lost. err may be NULL. Return code, or err->code. */
+BAGS_API bags_code bags_prefix(bags_error *err, bags_code code, const char *format, ...)
+    BAGI_PRINTF(3, 4);
+BAGS_API bags_code bags_suffix(bags_error *err, const char *format, ...)
+    BAGI_PRINTF(2, 3);
 
 /* ========================================================================
  * >>views
@@ -1435,6 +1447,7 @@ typedef struct bags_recovered {
     const char *reason; /* why the datapoints end there, or the error; or "" */
     bool partial;       /* the last one is: it was not ended */
     uint64_t items;     /* of the sequences of that one */
+    size_t remedy;      /* in the reason; like bags_error.remedy */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -2015,6 +2028,9 @@ typedef struct bags_verify_options {
     void *user;
     const bags_registry *registry; /* with the codecs */
     bags_env env;
+    /* With decode: the blobs of a field in one shard were not decoded, since there is no
+     * codec for its type. This is not a fault. */
+    void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
 /* What was checked. The reports of all parts add up to that of the whole. */
@@ -2078,7 +2094,6 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -3560,23 +3575,12 @@ BAGI_COLD static size_t bagi_remedy(const char *format, const char *message) {
     return found && complete ? size - tail : 0;
 }
 
-BAGS_API BAGI_COLD bags_code bags_fail(
-    bags_error *err, bags_code code, const char *format, ...) {
-    if (!err)
-        return code;
-    err->code = code;
-    err->system = 0;
-    if (!format)
-        format = "";
-    va_list arguments;
-    va_start(arguments, format);
-    if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
-        err->message[0] = '\0';
-    va_end(arguments);
-    /* Keep it one line of valid UTF-8: names in it may come from untrusted files,
-     * and it may have been truncated inside a character. */
-    unsigned char *text = (unsigned char *)err->message;
-    for (size_t size = strlen(err->message), step; size > 0;) {
+/* Make a message one line of valid UTF-8: names in it may come from untrusted files,
+ * and it may have been truncated inside a character. Returns its size. */
+BAGI_COLD static size_t bagi_clean_message(char *message) {
+    unsigned char *text = (unsigned char *)message;
+    size_t all = strlen(message);
+    for (size_t size = all, step; size > 0;) {
         uint32_t point;
         step = bagi_utf8_sequence(text, size, &point);
         if (step == 0 || point < 0x20 || point == 0x7F) {
@@ -3586,28 +3590,71 @@ BAGS_API BAGI_COLD bags_code bags_fail(
         text += step;
         size -= step;
     }
+    return all;
+}
+
+BAGS_API BAGI_COLD bags_code bags_vfail(
+    bags_error *err, bags_code code, const char *format, va_list arguments) {
+    if (!err)
+        return code;
+    err->code = code;
+    err->system = 0;
+    if (!format)
+        format = "";
+    if (vsnprintf(err->message, sizeof err->message, format, arguments) < 0)
+        err->message[0] = '\0';
+    (void)bagi_clean_message(err->message);
     err->remedy = bagi_remedy(format, err->message);
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
-}
-
-/* Insert text in front of a message. Returns code, so that a caller can return the
- * result. If both do not fit, the end of the message is lost. */
-BAGI_COLD BAGI_PRINTF(3, 4) static bags_code
-    bagi_prefix(bags_error *err, bags_code code, const char *format, ...) {
-    char text[BAGS_ERROR_SIZE / 2] = "";
-    bags_error old = *err;
+BAGS_API BAGI_COLD bags_code bags_fail(
+    bags_error *err, bags_code code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
+    (void)bags_vfail(err, code, format, arguments);
     va_end(arguments);
-    bags_fail(err, code, "%s%s", text, old.message);
-    err->system = old.system;
-    err->remedy = old.remedy ? strlen(text) + old.remedy : 0;
     return code;
+}
+
+BAGS_API BAGI_COLD bags_code bags_prefix(
+    bags_error *err, bags_code code, const char *format, ...) {
+    char old[BAGS_ERROR_SIZE];
+    va_list arguments;
+    if (!err)
+        return code;
+    err->code = code;
+    memcpy(old, err->message, sizeof old);
+    va_start(arguments, format);
+    if (vsnprintf(err->message, sizeof err->message * 3 / 4, format, arguments) < 0)
+        err->message[0] = '\0';
+    va_end(arguments);
+    size_t front = strlen(err->message);
+    (void)snprintf(err->message + front, sizeof err->message - front, "%s", old);
+    size_t size = bagi_clean_message(err->message);
+    if (err->remedy)
+        err->remedy = front + err->remedy < size ? front + err->remedy : 0;
+    return code;
+}
+
+BAGS_API BAGI_COLD bags_code bags_suffix(bags_error *err, const char *format, ...) {
+    va_list arguments;
+    if (!err)
+        return BAGS_OK;
+    size_t size = strlen(err->message);
+    va_start(arguments, format);
+    if (vsnprintf(err->message + size, sizeof err->message - size, format, arguments) <
+        0)
+        err->message[size] = '\0';
+    va_end(arguments);
+    bool appended = strncmp(err->message + size, "; ", 2) == 0;
+    if (bagi_clean_message(err->message) > size + 2 && appended && !err->remedy)
+        err->remedy = size + 2;
+    return err->code;
+}
+
+BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
 /* Prefix it with what has this length: "blob index 2 out of range (length 2)". */
@@ -5615,8 +5662,7 @@ BAGS_API BAGI_COLD bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err) {
     BAGI_BEGIN(type, err);
     bags_type parsed;
-    bags_error why;
-    bags_code code = bags_type_parse(type, &parsed, &why);
+    bags_code code = bags_type_parse(type, &parsed, err);
     bags_view word = {(const unsigned char *)type, strcspn(type, "([")};
     if (!code) {
         bool known = bags_registry_find(registry, word) != NULL ||
@@ -5625,15 +5671,15 @@ BAGS_API BAGI_COLD bags_code bags_type_check(
             known = bags_view_is(word, bagi_known[i].name);
         if (known)
             return BAGS_OK;
-        bags_fail(&why, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
+        bags_fail(err, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
     }
     bags_view meant = bagi_type_similar(registry, word);
     /* If the name is right, what follows it is wrong. */
     if (!meant.size ||
         (meant.size == word.size && !memcmp(meant.data, word.data, word.size)))
-        return bags_fail(err, BAGS_ERROR_TYPE, "%s", why.message);
-    return bags_fail(err, BAGS_ERROR_TYPE, "%s; did you mean \"%.*s%.160s\"?",
-        why.message, (int)meant.size, (const char *)meant.data, type + word.size);
+        return BAGS_ERROR_TYPE;
+    return bags_suffix(err, "; did you mean \"%.*s%.160s\"?", (int)meant.size,
+        (const char *)meant.data, type + word.size);
 }
 #endif
 
@@ -5655,6 +5701,7 @@ typedef struct bagi_coder {
     const bags_codec *codec; /* NULL: there is none for this type */
     void *state;
     char *fault;    /* why the codec is not open; NULL: it is */
+    size_t remedy;  /* in it, as in a bags_error */
     bags_code code; /* of the fault */
     bags_allocator memory;
 } bagi_coder;
@@ -5702,9 +5749,11 @@ BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
     if (!code)
         return BAGS_OK;
     coder->code = bagi_codec_result(code, &why, &fault);
-    if (code != BAGS_ERROR_MEMORY)
-        coder->fault = bagi_print(memory, &fault, "type \"%.200s\": %s",
-            (const char *)type->name.data, fault.message);
+    if (code != BAGS_ERROR_MEMORY) {
+        bags_prefix(&fault, code, "type \"%.200s\": ", (const char *)type->name.data);
+        coder->remedy = fault.remedy;
+        coder->fault = bagi_copy_text(memory, fault.message, &fault);
+    }
     if (coder->fault)
         return BAGS_OK;
     coder->codec = NULL;
@@ -5720,7 +5769,9 @@ BAGI_COLD static void bagi_coder_close(bagi_coder *coder) {
 }
 
 static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
-    return bags_fail(err, coder->code, "%s", coder->fault);
+    bags_fail(err, coder->code, "%s", coder->fault);
+    err->remedy = coder->remedy;
+    return coder->code;
 }
 
 /* A codec succeeded, and made nothing of use: a bug in it. */
@@ -5928,7 +5979,7 @@ BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t
         return BAGS_OK;
     }
     if (found && bagi_codec_result(code, &why, err))
-        bagi_prefix(err, code, "%s: ", shown);
+        bags_prefix(err, code, "%s: ", shown);
     bagi_free(memory, found, sizeof *found);
     bags_buffer_free(&made.data);
     return code;
@@ -7029,7 +7080,7 @@ static bags_code bagi_fetch_run_all(
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         if (span->first >= bag->length || span->count > bag->length - span->first)
-            return bagi_prefix(err,
+            return bags_prefix(err,
                 bagi_fail_index(
                     "blob", BAGI_MAX(span->first, bag->length), bag->length, err),
                 "%s: ", bag->file[BAGI_BLOBS].shown);
@@ -7149,7 +7200,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
     BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
-        return bagi_prefix(err, bagi_fail_range(start, stop, err),
+        return bags_prefix(err, bagi_fail_range(start, stop, err),
             "%s: ", reader->file[BAGI_BLOBS].shown);
     stop = BAGI_MIN(stop, reader->length);
     if (start < stop)
@@ -8423,7 +8474,7 @@ BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spe
     for (size_t i = 0; i < spec->count && !code; i++) {
         code = bags_type_parse(spec->fields[i].type, &spec->types[i], err);
         if (code)
-            bagi_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
+            bags_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
         else
             code = bagi_coder_open(
                 &spec->coders[i], registry, &spec->types[i], memory, err);
@@ -8490,7 +8541,9 @@ BAGI_COLD static const char *bagi_name_fault_write(const char *name) {
 
 static bags_code bagi_fail_field(
     bags_error *err, bags_code code, const char *name, const char *fault) {
-    return bags_fail(err, code, "field \"%.200s\": %s", name, fault);
+    bags_fail(err, code, "field \"%.200s\": %s", name, fault);
+    err->remedy = bagi_remedy(fault, err->message);
+    return code;
 }
 
 /* ---- spec.json ---- */
@@ -8575,7 +8628,7 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
     if (!code && differs)
         code = BAGS_ERROR_CORRUPT; /* err names the field */
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s/spec.json%s: ", dir->shown, suffix);
+        bags_prefix(err, code, "%s/spec.json%s: ", dir->shown, suffix);
     if (out)
         *out = spec;
     else
@@ -8620,7 +8673,6 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < count && !code; i++) {
         const char *name = fields[i].name, *type = fields[i].type;
-        bags_error why;
         bags_type parsed;
         if (!name || !type) {
             code = bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -8630,13 +8682,11 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
         const char *fault = bagi_name_fault_write(name);
         if (fault)
             code = bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        else if (!any_type && bags_type_check(registry, type, &why))
-            code = bags_fail(err, BAGS_ERROR_TYPE, "field \"%.200s\": %s%s", name,
-                why.message,
-                bags_type_parse(type, &parsed, NULL)
-                    ? ""
-                    : "; set any_type to store its blobs");
-        else if (!any_type)
+        else if (!any_type && bags_type_check(registry, type, err)) {
+            code = bags_prefix(err, BAGS_ERROR_TYPE, "field \"%.200s\": ", name);
+            if (!bags_type_parse(type, &parsed, NULL))
+                bags_suffix(err, "; set any_type to store its blobs");
+        } else if (!any_type)
             code = bags_type_complete(registry, type, &complete, err);
         if (!code)
             code = bagi_spec_add(
@@ -8662,7 +8712,8 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
         if (!coder->codec)
             continue;
         if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
-            code = bagi_fail_field(err, coder->code, name, coder->fault);
+            code = bags_prefix(
+                err, bagi_coder_fail(coder, err), "field \"%.200s\": ", name);
         else if (coder->codec == bags_registry_find(NULL, type->name) &&
                  bags_view_is(type->name, "int") && bags_type_number(type, 0, &bytes) &&
                  bytes == 0)
@@ -9874,10 +9925,10 @@ BAGI_COLD static bags_code bagi_writer_compare(
             code = bagi_spec_parse(&list->env->memory, &found, &why);
         if (!code && !writer->compared && found.text_size) {
             writer->compared = true;
-            if (bagi_spec_compare(&writer->spec, &found, dir.shown, &why))
-                bags_fail(err, BAGS_ERROR_EXISTS,
-                    "%s: %s; all workers must have the same fields", where,
-                    why.message);
+            if (bagi_spec_compare(&writer->spec, &found, dir.shown, err)) {
+                bags_prefix(err, BAGS_ERROR_EXISTS, "%s: ", where);
+                bags_suffix(err, "; all workers must have the same fields");
+            }
         }
         if (code == BAGS_ERROR_IO || code == BAGS_ERROR_MEMORY)
             *err = why;
@@ -10045,9 +10096,12 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
  * NULL, is at fault. */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
-    return bags_fail(&writer->pending, code, "%s: %s%.200s%sdatapoint %" PRIu64 ": %s",
-        writer->shown, field ? "field \"" : "", field ? field : "", field ? "\": " : "",
+    bags_error *err = &writer->pending;
+    bags_fail(err, code, "%s: %s%.200s%sdatapoint %" PRIu64 ": %s", writer->shown,
+        field ? "field \"" : "", field ? field : "", field ? "\": " : "",
         writer->length, what);
+    err->remedy = bagi_remedy(what, err->message);
+    return code;
 }
 
 /* Find the blob of the shard that a value refers to. */
@@ -10141,8 +10195,8 @@ static bags_code bagi_datapoint_add(
             output->before + index, output->before + ref->first + ref->count);
     if (code) {
         if (writer->spec.types[field].sequence)
-            bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
-        return bagi_prefix(why, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+            bags_prefix(why, code, "item %" PRIu64 ": ", ref->count);
+        return bags_prefix(why, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
             writer->shown, name, writer->length);
     }
     if (!ref->count)
@@ -10684,10 +10738,10 @@ BAGI_COLD static bags_code bagi_writer_read_record(
         if (!*known)
             code = bagi_spec_parse(memory, &found, err);
         if (!*known && !code &&
-            bagi_spec_compare(spec, &found, "its spec.json.partial", err))
-            bags_fail(fault, BAGS_ERROR_EXISTS,
-                "%s; pass the fields that it was started with, or write to a new path",
-                err->message);
+            bagi_spec_compare(spec, &found, "its spec.json.partial", fault)) {
+            bags_suffix(fault,
+                "; pass the fields that it was started with, or write to a new path");
+        }
         code = code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
         bagi_spec_free(memory, &found);
     } else if (!code) {
@@ -10745,10 +10799,12 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         int error = io->list
                         ? io->list(io->user, dir->path, bagi_has_foreign_files, &other)
                         : ENOSYS;
+        if (other)
+            why = fault;
         code =
-            other ? bags_fail(&why,
+            other ? bags_prefix(&why,
                         writer->spec.text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
-                        "%s: %s", dir->shown, fault.message)
+                        "%s: ", dir->shown)
                   : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
@@ -10794,7 +10850,7 @@ BAGI_COLD static bags_code bagi_writer_start(
             code = with->start(coder->state, bytes, &why);
         }
         if (bagi_codec_result(code, &why, err))
-            bagi_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
+            bags_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
         bags_buffer_free(&data);
     }
     bagi_dir_free(&dir);
@@ -11019,7 +11075,7 @@ BAGI_COLD static bags_code bagi_writer_resume(
                 &common, &writer->dir, false, &bag_options, &length, err);
             if (!code &&
                 bagi_spec_compare(&writer->spec, &common.spec, writer->dir.shown, err))
-                bagi_prefix(err, BAGS_ERROR_EXISTS, "%s: ", writer->shown);
+                bags_prefix(err, BAGS_ERROR_EXISTS, "%s: ", writer->shown);
             bagi_writer_leave(writer);
         }
         if (finished || found.length) {
@@ -11107,7 +11163,7 @@ BAGI_COLD static bags_code bagi_writer_set_fields(
     bags_code code = bagi_spec_from_caller(&writer->writing.env.memory, spec,
         options->registry, fields, count, options->any_type, err);
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s: ", writer->shown);
+        bags_prefix(err, code, "%s: ", writer->shown);
     BAGI_TRY(code);
     BAGI_TRY(bagi_spec_text(spec, &spec->text, &spec->text_size, err));
     BAGI_TRY(bagi_writer_prepare(writer, options->buffer_size, err));
@@ -12027,7 +12083,7 @@ static BAGI_HOT const bagi_shard *bagi_row_shard(
 
 BAGI_COLD static bags_code bagi_fail_datapoint(
     const bags_reader *reader, uint64_t index, bags_error *err) {
-    return bagi_prefix(err, bagi_fail_index("datapoint", index, reader->length, err),
+    return bags_prefix(err, bagi_fail_index("datapoint", index, reader->length, err),
         "%s: ", reader->shown);
 }
 
@@ -12206,7 +12262,7 @@ BAGI_COLD static bags_code bagi_fail_select(
     else
         code = bags_fail(
             err, BAGS_ERROR_RANGE, "a slice of a field that is not a sequence");
-    return bagi_prefix(err, code, "%s: field \"%.200s\": ", reader->shown,
+    return bags_prefix(err, code, "%s: field \"%.200s\": ", reader->shown,
         reader->spec.fields[select.field].name);
 }
 
@@ -12408,7 +12464,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
     BAGI_TRY(code);
     uint64_t count = bagi_row_refs(row)[field].count;
     if (item >= count)
-        return bagi_prefix(err, bagi_fail_index("item", item, count, err),
+        return bags_prefix(err, bagi_fail_index("item", item, count, err),
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
             reader->spec.fields[field].name, index);
     *out = bagi_row_items(row)[0];
@@ -12567,7 +12623,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t sta
     size_t count = 0;
     bagi_row_begin(reader, row);
     if (start > stop)
-        return bagi_prefix(
+        return bags_prefix(
             err, bagi_fail_range(start, stop, err), "%s: ", reader->shown);
     stop = BAGI_MIN(stop, reader->length);
     start = BAGI_MIN(start, stop);
@@ -12684,7 +12740,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_check_plain(reader, field, err));
     if (shard >= reader->count)
-        return bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
+        return bags_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
             "%s: ", reader->shown);
     uint64_t length = reader->shards[shard].length;
     if (length == 0)
@@ -12714,7 +12770,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
     BAGI_BEGIN(row && out, err);
     if (item >= bags_row_length(row, slot))
-        return bagi_prefix(err,
+        return bags_prefix(err,
             bagi_fail_index("item", item, bags_row_length(row, slot), err),
             "slot %" PRIu64 " of the row: ", (uint64_t)slot);
     const bags_reader *reader = row->reader;
@@ -12752,8 +12808,8 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     if (!code)
         return BAGS_OK;
     if (sequence)
-        bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    return bagi_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
+        bags_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
+    return bags_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
         reader->shown, field->name, many ? "item of bags_reader_get_many" : "datapoint",
         index);
 }
@@ -12804,7 +12860,7 @@ BAGI_COLD static bags_code bagi_recover_shard(
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
     bool dry_run = work->options.dry_run;
-    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, "", false, 0};
+    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, "", false, 0, 0};
     bags_writer_options options = BAGI_ZERO;
     bags_error why;
     bagi_left left = BAGI_LEFT_FINISHED;
@@ -12844,6 +12900,7 @@ BAGI_COLD static bags_code bagi_recover_shard(
         done.length = done.truncated = done.items = 0;
         done.partial = false;
         done.reason = why.message;
+        done.remedy = why.remedy;
         if (!work->first.code)
             work->first = why;
     }
@@ -13165,7 +13222,7 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
             &run->scratch, &value, &run->why);
     if (!code)
         return BAGS_OK;
-    bagi_prefix(&run->why, code, "%s: blob %" PRIu64 ": ",
+    bags_prefix(&run->why, code, "%s: blob %" PRIu64 ": ",
         cursor->bag->file[BAGI_BLOBS].shown, cursor->index);
     return bagi_verify_fault(run, code, BAGS_FAULT_BLOB, cursor->index, cursor->start);
 }
@@ -13261,10 +13318,12 @@ BAGI_COLD static bags_code bagi_verify_bag(
         const bagi_coder *coder = &spec->coders[field];
         if (coder->codec && coder->fault) {
             code = bagi_coder_fail(coder, &run->why);
-            bagi_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
+            bags_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
             code = bagi_verify_file(run, code);
         } else if (coder->fault || !coder->codec->decode) {
             run->report.undecoded += length;
+            if (length && run->options.undecoded)
+                run->options.undecoded(run->options.user, &spec->fields[field], length);
         } else {
             run->decode = 0;
         }
@@ -13871,7 +13930,7 @@ BAGI_COLD static bags_code bagi_complete_start(
     if (!code)
         code = bagi_spec_seal(memory, spec, NULL, err);
     if (code)
-        return bagi_prefix(err, code, "%s/spec.json: ", work->dir.shown);
+        return bags_prefix(err, code, "%s/spec.json: ", work->dir.shown);
     work->bags =
         (bagi_completed *)bagi_alloc(memory, spec->count * sizeof *work->bags, err);
     work->row = (bags_ref *)bagi_alloc(memory, spec->count * sizeof *work->row, err);

@@ -81,15 +81,11 @@ static inline bags_code format_check_rules(
 FORMAT_COLD static inline bags_code format_fail_at(const bags_reader *reader,
     const char *field, uint64_t datapoint, uint64_t item, bags_code code,
     bags_error *err) {
-    char why[600], of[40] = "";
-    int system = err->system;
-    (void)snprintf(why, sizeof why, "%.599s", err->message);
+    char of[40] = "";
     if (item != UINT64_MAX)
         (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    (void)bags_fail(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s%s",
-        bags_path_tail(bags_reader_path(reader)), field, datapoint, of, why);
-    err->system = system;
-    return code;
+    return bags_prefix(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
+        bags_path_tail(bags_reader_path(reader)), field, datapoint, of);
 }
 
 #endif /* BAGS_FORMATS_BLOCKS_H */

@@ -83,15 +83,14 @@ static bags_code late_start(late *one, const bags_codec *codec, bags_error *err)
     bags_allocator memory = bags_allocator_of(NULL);
     bags_codec with = *codec;
     bags_type type;
-    bags_error why;
-    bags_code code = bags_type_parse(one->type, &type, &why);
+    bags_code code = bags_type_parse(one->type, &type, err);
     with.user = one->from->options;
     if (!code && with.open)
-        code = with.open(&with, &type, &memory, &one->state, &why);
+        code = with.open(&with, &type, &memory, &one->state, err);
     else if (!code && type.count)
-        code = bags_fail(&why, BAGS_ERROR_TYPE, "this type accepts no arguments");
+        code = bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
     if (code)
-        return bags_fail(err, code, "type \"%.200s\": %s", one->type, why.message);
+        return bags_prefix(err, code, "type \"%.200s\": ", one->type);
     __atomic_store_n(&one->codec, codec, __ATOMIC_RELEASE);
     return BAGS_OK;
 }
@@ -289,11 +288,9 @@ void codec_check(const char *type) {
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one", type,
             info->format);
-    const char *hint = bags_type_check(registry_get(), type, &failure)
-                           ? strstr(failure.message, "; did you mean")
-                           : NULL;
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
-        hint ? temp_format("%s", hint) : "");
+    bool guessed = bags_type_check(registry_get(), type, &failure) && failure.remedy;
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s%s", type, guessed ? "; " : "",
+        guessed ? temp_format("%s", failure.message + failure.remedy) : "");
 }
 
 void formats_print(void) {
@@ -320,7 +317,7 @@ static bool has_format(const char *format, bool *said) {
     if (found)
         return true;
     if (!*said)
-        note("%s", failure.message);
+        note_failure();
     *said = true;
     failure.code = BAGS_ERROR_TYPE;
     return false;

@@ -99,12 +99,13 @@ void must(bags_code code);          /* be BAGS_OK, otherwise die */
 void must_open(const void *opened); /* not be NULL, otherwise die */
 
 /* Add words before or after the message in `failure`. */
-void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
+#define failure_prefix(...) bags_prefix(&failure, failure.code, __VA_ARGS__)
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
 /* A message of the library, whose remedy names functions and options of C, with those
  * of the command: "run `bags recover`". remedy: where it starts, as in a bags_error.
- * `die` does it; valid until the next call. */
+ * `die` and `failure_suffix` do it; valid until the next call. */
 const char *message_of_command(const char *message, size_t remedy);
+void note_failure(void); /* print it, and continue */
 
 /* From now on a file that is truncated while it is mapped ends the program with a
  * message. */
@@ -661,8 +662,6 @@ extern bool write_compact, write_whole;
             "derive` did not select"                                                   \
     }
 
-/* If the failure is that there are such blobs, append both options. */
-void compact_hint(void);
 /* Derive a dataset, with the registry, progress and interruptions of the command. */
 bags_code dataset_derive(char *title, const char *from, const char *to,
     bags_derive_options *how, bags_derive_report *report);

@@ -6,12 +6,6 @@
 
 bool write_compact, write_whole;
 
-void compact_hint(void) {
-    if (failure.code == BAGS_ERROR_VALUE && strstr(failure.message, "no datapoint"))
-        failure_suffix(
-            "; --compact writes only what is referred to, --whole all of it");
-}
-
 static bool show_progress(void *title, uint64_t done, uint64_t total) {
     progress_show((const char *)title, "datapoints", done, total, done);
     return !interrupt_pending();

@@ -129,14 +129,17 @@ static void lock_target(const char *name) {
 }
 
 /* What a writer has left, or is writing, is never replaced: `bags recover` can still
- * finish it. */
+ * finish it. The error of a reader states if the writer is running. */
 static void check_not_begun(const char *directory) {
     char *path = string_format("%s", directory);
-    if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json"))
-        fail(BAGS_ERROR_EXISTS,
-            "%s: already has an unfinished dataset; if its writer crashed, "
-            "`bags recover` finishes it",
-            path);
+    if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json")) {
+        bags_reader *finished = bags_reader_open(path, NULL, &failure);
+        if (!finished) {
+            failure_prefix("%s: already has an unfinished dataset: ", target);
+            die();
+        }
+        bags_reader_close(finished);
+    }
     free(path);
 }
 
@@ -188,10 +191,8 @@ static void plan_dataset(void) {
     }
     /* Opens every Bag. What was added is of the version that the reader has open. */
     must(bags_reader_info(reader, &about, NULL, &failure));
-    if (!write_whole && format_check_referenced(reader, &options.env, &failure)) {
-        compact_hint();
-        die();
-    }
+    if (!write_whole)
+        must(format_check_referenced(reader, &options.env, &failure));
     lock_target("/spec.json");
     check_destination(shards, shards_count);
     bags_reader_close(reader);

@@ -51,12 +51,21 @@ static const struct remedy {
     {"with `unfinished`", "with `bags export --live`"},
     {"resume it without", "pass --no-checksum to resume it"},
     {"set allow_gaps", "pass --allow-gaps"},
+    {"set whole to write all of them",
+        "--compact writes only what is referred to, --whole all of it"},
     {"set resume", "pass --resume"},
     {"set append", "pass --append"},
     {"with values for it", "with --set FIELD=JSON"},
     {"with drop_partial", "with --drop-partial"},
     {"shard_start", "--shard-start"},
 };
+
+/* Once: what is added to it is of the command. */
+static void failure_translate(void) {
+    snprintf(failure.message, sizeof failure.message, "%s",
+        message_of_command(failure.message, failure.remedy));
+    failure.remedy = 0;
+}
 
 const char *message_of_command(const char *message, size_t remedy) {
     static char made[2 * BAGS_ERROR_SIZE];
@@ -78,11 +87,14 @@ const char *message_of_command(const char *message, size_t remedy) {
     return made;
 }
 
+void note_failure(void) {
+    note("%s", message_of_command(failure.message, failure.remedy));
+}
+
 void die(void) {
     void (*prepare)(void) = on_failure;
     on_failure = NULL;
-    snprintf(failure.message, sizeof failure.message, "%s",
-        message_of_command(failure.message, failure.remedy));
+    failure_translate();
     if (prepare)
         prepare();
     bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
@@ -159,17 +171,8 @@ void must_open(const void *opened) {
         die();
 }
 
-void failure_prefix(const char *format, ...) {
-    bags_error old = failure;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(failure.message, sizeof failure.message, format, arguments);
-    va_end(arguments);
-    failure.remedy = old.remedy ? strlen(failure.message) + old.remedy : 0;
-    failure_suffix("%s", old.message);
-}
-
 void failure_suffix(const char *format, ...) {
+    failure_translate();
     size_t size = strlen(failure.message);
     va_list arguments;
     va_start(arguments, format);

@@ -355,8 +355,11 @@ static void check_image_type(void) {
                  (type_kind(image_type) == TYPE_IMAGE || !strcmp(image_type, "bytes"));
     if (!known)
         usage("--type: \"%s\" is not jpeg, png or bytes", image_type);
-    if (!type_is_valid(image_type))
-        usage("--type: %s", failure.message);
+    if (!type_is_valid(image_type)) {
+        failure_prefix("--type: ");
+        failure.code = BAGS_ERROR_ARGUMENT;
+        die();
+    }
 }
 
 static void show_note(void *user, const char *message) {

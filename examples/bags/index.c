@@ -57,7 +57,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
         else if (code == BAGS_ERROR_CORRUPT ||
                  (code == BAGS_ERROR_IO &&
                      !(how.env.io->read_many && failure.system == EACCES)))
-            note("%s", failure.message);
+            note_failure();
     }
     return found;
 }
@@ -209,7 +209,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     else
         code = bags_index_find(found_index, &from, &scratch, start, stop, &failure);
     if (code == BAGS_ERROR_VALUE || code == BAGS_ERROR_RANGE)
-        fail_key(failure.message);
+        fail_key(message_of_command(failure.message, failure.remedy));
     must(code);
     if (*start == *stop && (kind == KEY_EQUAL || kind == KEY_BEFORE))
         fail(BAGS_ERROR_RANGE, "%s: field \"%s\": no datapoint has %s %.*s",

@@ -20,20 +20,19 @@ void modules_prepare(void) { (void)atexit(stop_opening); }
 /* libbags-import-zarr.so.0.2 for import/zarr. */
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
-    bags_error why;
     char *name = string_format(
         "libbags-%s.so.%.*s", format, (int)(strrchr(version, '.') - version), version);
     const char *const names[] = {name, NULL};
     for (char *slash = name; (slash = strchr(slash, '/'));)
         *slash = '-';
     pthread_mutex_lock(&opening);
-    void *found = bags_import_symbol(names, symbol, &why);
+    void *found = bags_import_symbol(names, symbol, err);
     pthread_mutex_unlock(&opening);
     if (!found)
-        bags_fail(err, why.code,
-            "%s; formats/%s.c is in %s, which must be in ../lib of the "
+        bags_suffix(err,
+            "; formats/%s.c is in %s, which must be in ../lib of the "
             "command's directory or where the loader finds it",
-            why.message, format, name);
+            format, name);
     free(name);
     return found;
 }

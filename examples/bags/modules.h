@@ -63,6 +63,7 @@ void modules_prepare(void);
 #define bags_png_probe MODULE("png", bags_png_probe)
 #define bags_png_decode MODULE("png", bags_png_decode)
 
+#define bags_sql_check MODULE("sql", bags_sql_check)
 #define bags_sql_open MODULE("sql", bags_sql_open)
 #define bags_sql_rows MODULE("sql", bags_sql_rows)
 

@@ -50,7 +50,7 @@ static void add_field(const char *name, const char *type, bool given) {
     failure_prefix("field \"%.160s\": ", name);
     if (given || !legal || known)
         die();
-    note("%s", failure.message);
+    note_failure();
 }
 
 /* --spec NAME=TYPE,...: simple names only, since commas and = separate. */

@@ -23,9 +23,10 @@ static const option options[] = {
 /* The reason without the path, with which the line starts. */
 static const char *short_reason(const bags_recovered *shard) {
     size_t size = strlen(shard->path);
-    if (strncmp(shard->reason, shard->path, size))
-        return shard->reason;
-    return shard->reason + size + strspn(shard->reason + size, ":/ ");
+    const char *reason = message_of_command(shard->reason, shard->remedy);
+    if (strncmp(reason, shard->path, size))
+        return reason;
+    return reason + size + strspn(reason + size, ":/ ");
 }
 
 /* One line: what is done with the shard, what is kept and truncated, and why. */

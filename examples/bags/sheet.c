@@ -136,7 +136,8 @@ static bool read_value(uint64_t index, bags_select select, bags_value *out) {
             source_path(), field->name, (uintmax_t)index, field->type);
     }
     faults = (char **)grow(faults, faults_count, sizeof *faults);
-    faults[faults_count++] = string_format("%s", failure.message);
+    faults[faults_count++] =
+        string_format("%s", message_of_command(failure.message, failure.remedy));
     return false;
 }
 

@@ -252,7 +252,8 @@ static void blob_show(const char *type, bags_view blob, text *out) {
     /* A number above 64 bits, or a format that was not linked, is not a fault. */
     if (failure.code && failure.code != BAGS_ERROR_LIMIT &&
         failure.code != BAGS_ERROR_TYPE) {
-        text_member_string(out, "error", failure.message);
+        text_member_string(
+            out, "error", message_of_command(failure.message, failure.remedy));
         errors_shown++;
     }
     text_puts(out, "}");

@@ -169,6 +169,7 @@ static int run(char **operands) {
         fail(BAGS_ERROR_VALUE, "SQL: an empty query");
     if (rest[strspn(rest, " \t\r\n;")])
         fail(BAGS_ERROR_VALUE, "SQL: more than one statement");
+    must(bags_sql_check(statement, &failure));
     int columns = sqlite3_column_count(statement), step;
     if (columns == 0)
         fail(BAGS_ERROR_VALUE, "SQL: only queries are possible");

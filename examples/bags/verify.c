@@ -17,6 +17,14 @@ static uint64_t total; /* bytes that will be read, about; 0: unknown */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: */
 static uint64_t bytes, shown;
 
+/* A field that was not decoded, since this build has no codec for its type. */
+typedef struct skipped {
+    char *name, *type;
+    uint64_t blobs;
+} skipped;
+static skipped *skips;
+static size_t skips_count;
+
 static bool json;
 static option_number jobs_given = {0, 1, 0, false};
 
@@ -91,6 +99,57 @@ static void show_fault(void *user, const bags_fault *fault) {
     bags_buffer_free(&line.buffer);
 }
 
+/* Called by every thread, for each shard. */
+static void add_skipped(void *user, const bags_field *field, uint64_t blobs) {
+    (void)user;
+    size_t i = 0;
+    pthread_mutex_lock(&lock);
+    while (i < skips_count &&
+           (strcmp(skips[i].name, field->name) || strcmp(skips[i].type, field->type)))
+        i++;
+    if (i == skips_count) {
+        skips = (skipped *)grow(skips, skips_count++, sizeof *skips);
+        skips[i].name = string_format("%s", field->name);
+        skips[i].type = string_format("%s", field->type);
+        skips[i].blobs = 0;
+    }
+    skips[i].blobs += blobs;
+    pthread_mutex_unlock(&lock);
+}
+
+/* A line for each field that was not decoded. False if a type is one that other builds
+ * decode: then --decode has not done what it promises. */
+static bool show_skipped(text *line) {
+    bool complete = true;
+    for (size_t i = 0; i < skips_count; i++) {
+        const skipped *one = &skips[i];
+        const type_info *info = type_find(one->type);
+        bool lacking = info && info->format;
+        char *message = string_format(
+            "%s: field \"%s\": %s not decoded: no codec for type \"%s\"%s%s%s", path,
+            one->name, counted(one->blobs, "blob"), one->type,
+            lacking ? " in this build of bags; " : "", lacking ? info->format : "",
+            lacking ? " has one" : "");
+        complete = complete && !lacking;
+        if (json) {
+            text_puts(line, "{");
+            text_member_string(line, "path", path);
+            text_member_string(line, "field", one->name);
+            text_member_number(line, "undecoded", one->blobs);
+            text_member_string(line, "message", message);
+            text_puts(line, "}\n");
+        } else {
+            text_clean(line, message);
+            text_puts(line, "\n");
+        }
+        free(message);
+        free(one->name);
+        free(one->type);
+    }
+    skips_count = 0;
+    return complete;
+}
+
 /* Called by every thread. */
 static void show_progress(void *user, uint64_t read) {
     (void)user;
@@ -127,7 +186,7 @@ static void text_summary(text *line, const bags_verify_report *sum) {
         text_format(line, ": %s%s; checked ", counted(sum->faults, "fault"),
             sum->faults > shown ? ", not all of them shown" : "");
     else
-        text_puts(line, ": good: ");
+        text_puts(line, sum->undecoded ? ": no fault found; checked " : ": good: ");
     text_puts(line, counted(length, bag ? "blob" : "datapoint"));
     if (sum->shards > 1)
         text_format(line, " in %ju shards", (uintmax_t)sum->shards);
@@ -231,14 +290,14 @@ static void note_empty_file(void) {
 }
 
 /* Check one path: all threads verify it, each its part, and a fault does not end the
- * others. Returns false if it has faults or cannot be checked. */
+ * others. Returns false if it has faults or cannot be checked as requested. */
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};
     path = path_without_secrets(operand);
     given.env.io = io_find(path, &failure);
     if (!given.env.io) {
-        note("%s", failure.message);
+        note_failure();
         return false;
     }
     bytes = shown = 0;
@@ -257,16 +316,17 @@ static bool check(const char *operand, job *jobs, size_t count) {
     if (error) {
         failure = *error;
         path_hint(path);
-        note("%s", failure.message);
+        note_failure();
         return false;
     }
+    bool complete = show_skipped(&line);
     if (json)
         json_summary(&line, &sum);
     else
         text_summary(&line, &sum);
     text_output(&line);
     bags_buffer_free(&line.buffer);
-    return sum.faults == 0;
+    return sum.faults == 0 && complete;
 }
 
 static int run(char **operands) {
@@ -281,6 +341,7 @@ static int run(char **operands) {
     given.allow_empty_file = true;
     given.each = show_fault;
     given.progress = show_progress;
+    given.undecoded = add_skipped;
     job *jobs = (job *)allocate((size_t)given.parts, sizeof *jobs);
     bool good = true;
     for (; *operands; operands++)

@@ -364,7 +364,7 @@ static void open_dataset(const char *path) {
         if (!reader && failure.code == BAGS_ERROR_MISSING)
             die();
         if (!reader) /* the page shows what can be read */
-            note("%s", message_of_command(failure.message, failure.remedy));
+            note_failure();
         bags_reader_close(reader);
     }
     directory = open(file ? path_parent(real) : real, O_PATH | O_DIRECTORY | O_CLOEXEC);

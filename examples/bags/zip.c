@@ -58,7 +58,6 @@ static int run(char **operands) {
     interrupt_leaves("nothing is kept", "start again with", NULL);
     bags_code code = bags_zip(from, operands[1], &given, &failure);
     interrupt_removes(NULL);
-    compact_hint();
     must(code);
     progress_end();
     if (compacted)

@@ -22,7 +22,7 @@ $(PYTHON_OUT)/_core.abi3.so: private USED = $(foreach f,$(PYTHON_FORMATS),$(PKG_
 $(PYTHON_OUT)/_far.abi3.so: $B/pic/examples/python/src/far.o $(foreach f,$(PYTHON_FAR),$(call of_format,$B,$f))
 $(PYTHON_OUT)/_far.abi3.so: private USED = $(foreach f,$(PYTHON_FAR),$(PKG_$f))
 # Each has its own bags.h, and exports nothing but itself.
-$(PYTHON_OUT)/%.so: $B/pic/bags.o examples/python/exports
+$(PYTHON_OUT)/%.so: $(PIC_BAGS) examples/python/exports
 	@mkdir -p $(@D); echo '  LD $@'
 	@$(COMPILE) -shared -Wl,-Bsymbolic,--version-script=examples/python/exports $(filter %.o,$^) -Wl,--as-needed $(call pkg,--libs,$(USED)) -lm -pthread -o $@
 $(PYTHON_OUT)/%: examples/python/bags/%

@@ -66,8 +66,10 @@ typedef struct bags_derive_options {
      * BAGS_ERROR_STATE. 0: any, also if it is replaced between the selection and this
      * call. */
     uint64_t version;
-    uint64_t shard_start, shard_stop; /* make only the shards of this worker */
-    bool no_sync;                     /* do not wait for stable storage */
+    /* Make only the shards of this worker. Workers do not compare the versions of their
+     * sources: if one is replaced between them, shards of both versions are made. */
+    uint64_t shard_start, shard_stop;
+    bool no_sync; /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
      * `checksum`, `keep_idx` and `buffer_size`; the other members are those of this
      * struct, without resume and append. */
@@ -354,16 +356,21 @@ bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions
  * ====================================================================== */
 
 struct sqlite3;
+struct sqlite3_stmt;
 
 /* Open a database in memory whose table `data` is the dataset, for queries: whatever
  * writes is refused. Close it with sqlite3_close, before the reader. Returns NULL:
  * BAGS_ERROR_VALUE with SQLite's message, or BAGS_ERROR_MEMORY. */
 struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
 
+/* Fail with BAGS_ERROR_VALUE if a query that sqlite3_prepare_v2 has compiled has a parameter,
+ * such as ? or :name: without a value it would be NULL. */
+bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err);
+
 /* The datapoints for which an expression such as "label = 3 AND score > 0.5" is true: their
  * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
  * needed; *count of them. The numbers, and rowid, begin with `start`. Returns BAGS_OK,
- * BAGS_ERROR_VALUE (not one expression, or what fails while it is computed),
+ * BAGS_ERROR_VALUE (not one expression, one with a parameter, or what fails while it is computed),
  * BAGS_ERROR_FIELD (fields hide all names of the rowid) or BAGS_ERROR_MEMORY. Cost: reads the
  * columns that it uses. */
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,

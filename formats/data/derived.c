@@ -113,7 +113,6 @@ static bags_code derived_find_source(
 
 /* Check that concatenated sources have one spec, and joined ones the same length. */
 static bags_code derived_check_lengths(derive *d, bags_error *err) {
-    bags_error why;
     const derive_source *first = &d->sources[0];
     size_t count = 0, others = 0;
     const bags_field *expected = bags_reader_fields(first->reader, &others);
@@ -123,9 +122,9 @@ static bags_code derived_check_lengths(derive *d, bags_error *err) {
         d->all += bags_reader_length(part->reader);
         const bags_field *fields = bags_reader_fields(part->reader, &count);
         if (bags_fields_compare(
-                fields, count, expected, others, bags_path_tail(first->path), &why))
-            return bags_fail(err, BAGS_ERROR_VALUE, "%s: %s",
-                bags_path_tail(part->path), why.message);
+                fields, count, expected, others, bags_path_tail(first->path), err))
+            return bags_prefix(
+                err, BAGS_ERROR_VALUE, "%s: ", bags_path_tail(part->path));
     }
     d->length = d->options->rows ? d->options->rows_count : d->all;
     for (size_t s = d->parts_count; s < d->sources_count; s++) {

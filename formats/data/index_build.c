@@ -134,15 +134,15 @@ static bags_code index_add_row(
     *bytes = 1;
     for (size_t i = 0; i < count; i++) {
         unsigned char number[INDEX_NUMBER];
-        bags_error why;
         bags_value value;
         bags_view key = {NULL, 0};
         *bytes += bags_row_bytes(row, 0, i).size;
         FORMAT_TRY(bags_row_value(row, 0, i, NULL, &value, err));
-        if (index_key_make(&b->type, &value, false, number, &key, &why))
-            return bags_fail(err, why.code,
-                "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-                bags_path_tail(b->path), b->field->name, start + i, why.message);
+        bags_code code = index_key_make(&b->type, &value, false, number, &key, err);
+        if (code)
+            return bags_prefix(err, code,
+                "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+                bags_path_tail(b->path), b->field->name, start + i);
         FORMAT_TRY(index_add(b, key, start + i, err));
     }
     return BAGS_OK;

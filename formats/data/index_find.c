@@ -298,11 +298,9 @@ static bags_code index_bound(const bags_index *index, bags_view key,
 /* The key of a value that a caller asks for. The ends of a range are exact. */
 static bags_code index_asked(const bags_index *index, const bags_value *value,
     bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
-    bags_error why;
-    if (!index_key_make(&index->type, value, is_end, number, key, &why))
-        return BAGS_OK;
-    return bags_fail(
-        err, why.code, "field \"%.200s\": %s", index_field(index)->name, why.message);
+    bags_code code = index_key_make(&index->type, value, is_end, number, key, err);
+    return code ? bags_prefix(err, code, "field \"%.200s\": ", index_field(index)->name)
+                : BAGS_OK;
 }
 
 /* The positions from the first key that is not below to the one that `kind` finds. */

@@ -29,42 +29,56 @@ static inline int format_see_entry(void *user, const char *name) {
     return seen->record && seen->bag ? EEXIST : 0;
 }
 
-/* True if a directory, or its shard with the first number, has the files of a dataset:
- * spec.json by itself may be anything. It is listed only if it has one. */
-static inline bool format_has_dataset(
-    const bags_io *io, const char *directory, bool in_shard) {
+/* Errors after which there may be a dataset; others are those of paths that cannot be one, or
+ * of directories that this process may not search. */
+static inline int format_serious(int error) {
+    static const int others[] = {ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (error == others[i])
+            return 0;
+    return error;
+}
+
+/* Find out if a directory, or its shard with the first number, has the files of a dataset:
+ * spec.json by itself may be anything. It is listed only if it has one. Returns 0, or an
+ * errno value. */
+static inline int format_has_dataset(
+    const bags_io *io, const char *directory, bool in_shard, bool *found) {
     static const char *const records[] = {"", ".partial", ".derived"};
     format_entries seen = {false, false};
     bags_path_kind kind = BAGS_PATH_NONE;
     char path[FORMAT_PATH];
     const char *record = in_shard ? "000000/spec.json" : "spec.json";
-    for (size_t i = 0; i < 3 && kind != BAGS_PATH_FILE; i++)
-        if (format_path(path, directory, record, records[i], NULL) ||
-            io->kind(io->user, path, &kind))
-            return false;
+    for (size_t i = 0; i < 3 && kind != BAGS_PATH_FILE; i++) {
+        if (format_path(path, directory, record, records[i], NULL))
+            return 0;
+        int error = io->kind(io->user, path, &kind);
+        if (error)
+            return format_serious(error);
+    }
     if (kind != BAGS_PATH_FILE || !io->list ||
         (in_shard && format_path(path, directory, "000000", "", NULL)))
-        return false;
-    return io->list(io->user, in_shard ? path : directory, format_see_entry, &seen) ==
-           EEXIST;
-}
-
-static inline bool format_is_dataset(const bags_io *io, const char *directory) {
-    return format_has_dataset(io, directory, false) ||
-           format_has_dataset(io, directory, true);
+        return 0;
+    int error =
+        io->list(io->user, in_shard ? path : directory, format_see_entry, &seen);
+    *found = error == EEXIST;
+    return *found ? 0 : format_serious(error);
 }
 
 /* Replace a path by that of the directory that contains it, which is shorter if no link is on
- * the way. False at the top. */
-static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
+ * the way. *moved: it is not the top. Returns 0, or an errno value. */
+static inline int format_go_up(const bags_io *io, char path[FORMAT_PATH], bool *moved) {
     char up[FORMAT_PATH];
     bags_identity here, there, shorter;
     size_t size = strlen(path);
-    if (format_path(up, path, "..", "", NULL) || !io->identify ||
-        io->identify(io->user, NULL, path, &here) ||
-        io->identify(io->user, NULL, up, &there) ||
-        (here.device == there.device && here.inode == there.inode))
-        return false;
+    *moved = false;
+    if (format_path(up, path, "..", "", NULL) || !io->identify)
+        return 0;
+    int error = io->identify(io->user, NULL, path, &here);
+    if (!error)
+        error = io->identify(io->user, NULL, up, &there);
+    if (error || (here.device == there.device && here.inode == there.inode))
+        return format_serious(error);
     memcpy(up, path, size + 1);
     while (size > 0 && up[size - 1] != '/')
         size--;
@@ -74,9 +88,36 @@ static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
     bool same = strcmp(path, ".") != 0 && !io->identify(io->user, NULL, up, &shorter) &&
                 shorter.device == there.device && shorter.inode == there.inode;
     if (!same && format_path(up, path, "..", "", NULL))
-        return false;
+        return 0;
     memcpy(path, up, strlen(up) + 1);
-    return true;
+    *moved = true;
+    return 0;
+}
+
+/* Replace a path, which need not exist, by that of the directory in which it would be; a
+ * directory stays as it is, and is *inside. Returns 0, or an errno value. */
+static inline int format_go_to_directory(
+    const bags_io *io, char path[FORMAT_PATH], bool *inside) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    size_t size = strlen(path);
+    int error = 0;
+    *inside = true; /* the directory itself may be a dataset */
+    while (
+        (error = io->kind(io->user, path, &kind)) == 0 && kind != BAGS_PATH_DIRECTORY) {
+        while (size > 0 && path[size - 1] == '/')
+            size--;
+        while (size > 0 && path[size - 1] != '/')
+            size--;
+        path[size] = 0;
+        *inside = false;
+        if (size == 0) {
+            memcpy(path, ".", 2);
+            return 0;
+        }
+    }
+    while (size > 1 && path[size - 1] == '/')
+        path[--size] = 0;
+    return format_serious(error);
 }
 
 /* Fail with BAGS_ERROR_ARGUMENT if what is written to a path, which need not exist, would be
@@ -84,7 +125,6 @@ static inline bool format_go_up(const bags_io *io, char path[FORMAT_PATH]) {
  * of that, and it is removed with it. */
 static inline bags_code format_check_outside(
     const bags_io *io, const char *path, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
     char at[FORMAT_PATH];
     size_t size = strlen(path);
     if (size + 3 >= FORMAT_PATH)
@@ -92,30 +132,22 @@ static inline bags_code format_check_outside(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(path));
     memset(at, 0, sizeof at);
     memcpy(at, path, size);
-    bool inside = true; /* the directory itself may be a dataset */
-    while (!io->kind(io->user, at, &kind) && kind != BAGS_PATH_DIRECTORY) {
-        while (size > 0 && at[size - 1] == '/')
-            size--;
-        while (size > 0 && at[size - 1] != '/')
-            size--;
-        at[size] = 0;
-        inside = false;
-        if (size == 0) {
-            memcpy(at, ".", 2);
-            break;
-        }
-    }
-    while (size > 1 && at[size - 1] == '/')
-        at[--size] = 0;
-    if (inside && !format_go_up(io, at))
-        return BAGS_OK;
-    do {
-        if (format_is_dataset(io, at))
+    bool inside, found = false, moved = true;
+    int error = format_go_to_directory(io, at, &inside);
+    if (!error && inside)
+        error = format_go_up(io, at, &moved);
+    while (!error && moved) {
+        error = format_has_dataset(io, at, false, &found);
+        if (!error && !found)
+            error = format_has_dataset(io, at, true, &found);
+        if (found)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "%s: is in the directory of the dataset %s", bags_path_tail(path),
                 bags_path_tail(at));
-    } while (format_go_up(io, at));
-    return BAGS_OK;
+        if (!error)
+            error = format_go_up(io, at, &moved);
+    }
+    return bags_fail_io(io, error, at, "search for a dataset in", err);
 }
 
 /* What is in a directory that already exists. */

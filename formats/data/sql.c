@@ -1049,6 +1049,16 @@ static bags_code sql_not_one(const char *where, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_VALUE, "SQL: not one expression: %.500s", where);
 }
 
+bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err) {
+    int last = sqlite3_bind_parameter_count(query); /* the highest number of one */
+    const char *name = last ? sqlite3_bind_parameter_name(query, last) : NULL;
+    return last ? bags_fail(err, BAGS_ERROR_VALUE,
+                      "SQL: the parameter %.200s has no value; write the value in its "
+                      "place",
+                      name ? name : "?")
+                : BAGS_OK;
+}
+
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
@@ -1075,6 +1085,8 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
         code = strstr(sqlite3_errmsg(db), "likely()") ? sql_not_one(where, err)
                                                       : sql_error(db, err);
     sqlite3_free(query);
+    if (!code)
+        code = bags_sql_check(statement, err);
     for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
         step = sqlite3_step(statement);
         if (step == SQLITE_ROW)

@@ -25,7 +25,8 @@ static inline bags_code format_check_referenced(
         i++;
     if (i < count)
         code = bags_fail(err, BAGS_ERROR_VALUE,
-            "%s: field \"%.200s\": has %" PRIu64 " blob%s that no datapoint refers to",
+            "%s: field \"%.200s\": has %" PRIu64
+            " blob%s that no datapoint refers to; set whole to write all of them",
             bags_path_tail(bags_reader_path(reader)), fields[i].name, found[i].blobs,
             found[i].blobs == 1 ? "" : "s");
     format_blocks_free(blocks);

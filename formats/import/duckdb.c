@@ -491,16 +491,16 @@ static bags_code dk_load(bags_source *s) {
     static const char *const names[] = {
         "libduckdb.so", "libduckdb.so.1", "libduckdb.dylib", NULL};
     dk_state *d = (dk_state *)s->state;
-    bags_error why;
 #define DK_LOAD(result, name, parameters)                                              \
     {                                                                                  \
-        void *symbol = bags_import_symbol(names, "duckdb_" #name, &why);               \
-        if (!symbol)                                                                   \
-            return bags_source_fail(s, BAGS_ERROR_MISSING,                             \
-                "%s; Parquet and SQL need DuckDB's C library, 1.0 or later: "          \
+        void *symbol = bags_import_symbol(names, "duckdb_" #name, s->err);             \
+        if (!symbol) {                                                                 \
+            bags_prefix(s->err, BAGS_ERROR_MISSING, "%s: ", s->where);                 \
+            return bags_suffix(s->err,                                                 \
+                "; Parquet and SQL need DuckDB's C library, 1.0 or later: "            \
                 "install libduckdb.so (https://duckdb.org/install, C/C++) "            \
-                "where the loader finds it, or set LD_LIBRARY_PATH",                   \
-                why.message);                                                          \
+                "where the loader finds it, or set LD_LIBRARY_PATH");                  \
+        }                                                                              \
         memcpy(&d->call.name, &symbol, sizeof symbol);                                 \
     }
     DK_FUNCTIONS(DK_LOAD)

@@ -130,7 +130,6 @@ static bags_code fo_open(bags_source *s) {
 /* Check that a file is complete. */
 static bags_code fo_check(bags_source *s, bags_view file) {
     bags_buffer scratch = bags_buffer_of(&s->allocator);
-    bags_error why;
     bags_value ignored;
     fo_kind kind = fo_find_kind(file.data, file.size < 64 ? file.size : 64);
     bool bad = (kind == FO_MP4 && !fo_is_mp4(file)) ||
@@ -140,9 +139,9 @@ static bags_code fo_check(bags_source *s, bags_view file) {
         return bad ? bags_source_fail(s, BAGS_ERROR_CORRUPT,
                          "truncated or damaged: not a complete video")
                    : BAGS_OK;
-    bags_code code = bags_codec_npy.decode(NULL, file, &scratch, &ignored, &why);
+    bags_code code = bags_codec_npy.decode(NULL, file, &scratch, &ignored, s->err);
     bags_buffer_free(&scratch);
-    return code ? bags_source_fail(s, code, "%s", why.message) : BAGS_OK;
+    return code ? bags_prefix(s->err, code, "%s: ", s->where) : BAGS_OK;
 }
 
 static bags_code fo_read(bags_source *s, uint64_t index) {

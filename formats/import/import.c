@@ -30,12 +30,11 @@
 /* ---- errors ---- */
 
 bags_code bags_source_fail(bags_source *s, bags_code code, const char *format, ...) {
-    char text[BAGS_ERROR_SIZE];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    bags_vfail(s->err, code, format, arguments);
     va_end(arguments);
-    return bags_fail(s->err, code, "%s: %s", s->where, text);
+    return bags_prefix(s->err, code, "%s: ", s->where);
 }
 
 bags_code bags_source_no_memory(bags_source *s) {

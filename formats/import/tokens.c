@@ -37,13 +37,12 @@ static bags_code to_open_array(bags_source *s) {
     to_state *t = (to_state *)s->state;
     const bags_source_options *o = &s->options;
     bags_value array;
-    bags_error why;
     bags_code code = bags_source_reserve(s, &t->scratch, 0);
     if (code)
         return code;
-    code = bags_npy_read(t->tokens, t->scratch, &array, &why);
+    code = bags_npy_read(t->tokens, t->scratch, &array, s->err);
     if (code)
-        return bags_source_fail(s, code, "%s", why.message);
+        return bags_prefix(s->err, code, "%s: ", s->where);
     bags_dtype dtype = array.kind == BAGS_KIND_ARRAY ? array.dtype : BAGS_DTYPE_NONE;
     if (dtype < BAGS_DTYPE_UINT8 || dtype > BAGS_DTYPE_INT64)
         return bags_source_fail(

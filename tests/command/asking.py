@@ -83,6 +83,11 @@ def where_is_one_expression():
         assert len(run('get', 'good', ':').lines) == count, good
         shutil.rmtree('good')
     refuse('derive', 'src', 'bad', '--where', '1) OR (1', says='SQL: not one expression: 1) OR (1; ')
+    for bad, name in [('label = ?', '?'), ('label = :x AND score > 1', ':x'), ('label = @y', '@y'),
+                      ('label = ?2', '?2'), ("id = '?' OR label = $z", '$z')]:
+        for words in [('derive', 'src', 'bad', '--where', bad), ('load', 'src', '--where', bad),
+                      ('sql', 'src', f'SELECT id FROM data WHERE {bad}')]:
+            refuse(*words, says=f'SQL: the parameter {name} has no value; write')
     refuse('derive', 'src', 'bad', '--where', 'lable = 3', says='did you mean "label"?')
     refuse('load', 'src', '--where', 'label ==', says='; --where takes one expression, such as')
     pack([{'rowid': 5 + i, 'A': i, 'a': 9 - i} for i in range(4)],

@@ -173,12 +173,26 @@ def what_a_writer_has_left_is_not_replaced():
     _pack('a', 0)
     _pack('s', 0, '--shard-length', 50)
     rows = [{'n': 7, 'm': 8}, 'bad']
+    # While the writer runs, that is said, and nothing of a crash.
+    for name, options in ('one', ()), ('some', ('--shard-length', 50)):
+        with subprocess.Popen([harness.PROGRAM, 'pack', '-', name, '--spec', 'n=int(4)',
+                               *map(str, options)], stdin=subprocess.PIPE) as writer:
+            writer.stdin.write(b'{"n": 1}\n')
+            writer.stdin.flush()
+            wait_for(lambda: any(path.stat().st_size for path in pathlib.Path(name).rglob('n.bag')),
+                     writer)
+            said = refuse('copy', 's', name, says=f'{name}: already has an unfinished dataset: {name}').err
+            assert said.endswith(': unfinished (no spec.json): its writer is running\n'), said
+            writer.stdin.close()
+            assert writer.wait() == 0
+        shutil.rmtree(name)
     for name, options in ('one', ()), ('some', ('--shard-length', 50)):
         pack(rows, 'n=int(4),m=int(4)', name, *options, code=1)
         before = files(name)
         for source in 'a', 's', 'a':
             says = 'already has' if source == 'a' else 'has an unfinished dataset'
-            refuse('copy', source, name, says=says)
+            refuse('copy', source, name,
+                   says=(says, 'and no writer has locked it; run `bags recover`'))
             assert files(name) == before
         run('recover', name)
         assert run('get', name, ':').lines == [{'n': 7, 'm': 8}]

@@ -514,6 +514,33 @@ def a_shuffle_is_a_function_of_the_seed():
         r['id'] for r in rows)
 
 
+@each([('linked', []), ('copied', ['--copy', '--shard-length', 2])])
+def a_source_that_is_replaced_between_workers_is_noticed_by_its_types(case):
+    """And by nothing else: README.md states that."""
+    _, words = case
+    for name, kind, value in [('one', 'int(1)', 1), ('other', 'int(1)', 2), ('wider', 'int(2)', 3)]:
+        pack([{'n': value}] * 9, f'n={kind}', name, '--shard-length', 3)
+
+    def work(worker, source, **options):
+        shutil.copytree(source, 'src')
+        done = run('derive', 'src', 'out', '--range', '2:', '--shard-start', worker, '--shard-stop', 2,
+                   *words, **options)
+        shutil.rmtree('src')
+        return done
+    work(0, 'one')
+    work(1, 'other')
+    run('verify', 'out')
+    assert {row['n'] for row in _values('out')} == {1, 2}
+    shutil.rmtree('out')
+    work(0, 'one')
+    said = 'field "n": type mismatch (int(2), int(1) in '
+    if words:
+        assert said in work(1, 'wider', code=1).err
+    else:
+        work(1, 'wider')
+        refuse('get', 'out', ':', says=f'out/000001/spec.json: {said}')
+
+
 def workers_make_the_copy_that_one_process_makes():
     rows = _rows(50)
     _pack(rows, 'src', '--shard-length', 8)

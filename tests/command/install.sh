@@ -292,6 +292,18 @@ no_formats() {
         { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^ld-linux' -e '^libc\.' -e '^libm\.' -e '^libjson-c\.' -e '^libz\.'; }
 }
 
+# It does not call good what it cannot decode.
+says_undecoded() {
+    local bags=$dir/relative/bin/bags code=0
+    printf '{"a": {"base64": "AA=="}}\n' >"$dir/a.jsonl"
+    "$bags" pack "$dir/a.jsonl" "$dir/jpegs" --spec a=jpeg --any-type --unchecked &&
+        "$bags" verify "$dir/jpegs" || return
+    "$bags" verify --decode "$dir/jpegs" >"$dir/said" || code=$?
+    cat "$dir/said"
+    [ $code = 1 ] && ! grep good "$dir/said" &&
+        grep -q 'field "a": 1 blob not decoded: no codec for type "jpeg" in this build' "$dir/said"
+}
+
 # The command opens libraries of formats in ../lib and in LIBDIR.
 opens() { # opens BAGS: whether it finds libbags-http
     BAGS_RETRY_SECONDS=1 "$1" info http://127.0.0.1:1/none 2>"$dir/said"
@@ -338,5 +350,6 @@ check 'make uninstall' removed "$prefix"
 check 'make uninstall with DESTDIR' removed /usr "$stage"
 check 'two directories, one result; only the formats in FORMATS' reproducible
 check 'FORMATS=, a relative PREFIX, and LIBDIR' no_formats
+[ ! -x "$dir/relative/bin/bags" ] || check 'verify --decode names what it cannot decode' says_undecoded
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

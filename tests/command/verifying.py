@@ -120,6 +120,20 @@ def verify_says_what_it_compared():
         check('out', '18 datapoints in 2 shards, with checksums')
 
 
+def what_is_not_decoded_is_named():
+    """A type that no build decodes is no failure; see install.sh for one that others do."""
+    pack([{'n': i, 'x': {'base64': 'AA=='}} for i in range(9)], 'n=int(4),x=strange', 'out',
+         '--any-type', '--shard-length', '3')
+    assert run('verify', 'out').out == b'out: good: 9 datapoints in 3 shards, with checksums\n'
+    line = 'out: field "x": 9 blobs not decoded: no codec for type "strange"'
+    said = run('verify', 'out', '--decode', '--jobs', '2').out.decode()
+    assert said == (f'{line}\nout: no fault found; checked 9 datapoints in 3 shards, 9 blobs without '
+                    'a codec not decoded, with checksums\n'), said
+    one, summary = run('verify', 'out', '--decode', '--json').lines
+    assert one == {'path': 'out', 'field': 'x', 'undecoded': 9, 'message': line}, one
+    assert summary['undecoded'] == 9 and summary['faults'] == 0
+
+
 def quick_verify_reads_no_tables():
     _dataset(1)
     _patch('out/000000/n.bag', 36 + 32, struct.pack('<Q', 3))

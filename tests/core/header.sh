@@ -7,7 +7,7 @@ warnings='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror'
 only_c='-Wstrict-prototypes -Wc++-compat'
 # C++ warns of {0}; for the public structs that is what we recommend.
 only_cxx='-Wno-missing-field-initializers'
-root=$PWD
+root=$PWD what=${1:-all}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 
@@ -32,7 +32,6 @@ write_source() {
 }
 
 call='int main(void) { return bags_version()[0] == 0; }'
-write_source implementation '#define BAGS_IMPLEMENTATION' '#include "bags.h"' "$call"
 write_source declarations '#include "bags.h"' 'int use(void);' \
     'int use(void) { return bags_version()[0]; }'
 write_source static '#define BAGS_STATIC' '#include "bags.h"' "$call"
@@ -55,20 +54,21 @@ write_source no_local '#include <stdio.h>' '#define BAGS_NO_LOCAL' \
     '    return 0; }'
 write_source library '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
 
-compile() { # compile COMPILER STANDARD NAME: to NAME.o
+compile() { # compile COMPILER STANDARD NAME: to STANDARD-NAME.o, once
     local ending=c flags=$only_c level=-O0
+    [ ! -e "$out/$2-$3.o" ] || return 0
     case $2 in *++*) ending=cc flags=$only_cxx ;; esac
     # Some warnings need the optimizer.
-    case $2-$3 in c99-implementation | c++11-implementation) level=-O2 ;; esac
+    case $what:$2-$3 in all:c99-library | all:c++11-library) level=-O2 ;; esac
     "$1" -std="$2" $level $warnings $flags -I"$root" -c "$dir/$3.$ending" \
-        -o "$out/$3.o"
+        -o "$out/$2-$3.o"
 }
 
 # A system header came first: it works, or the one error says what to do.
 compile_or_explain() {
     compile "$@" && return
     local said
-    said=$("$1" -std="$2" -I"$root" -c "$dir/$3.c" -o "$out/$3.o" 2>&1)
+    said=$("$1" -std="$2" -I"$root" -fsyntax-only "$dir/$3.c" 2>&1)
     grep -q 'error.*bags\.h: a system header came first' <<<"$said" &&
         [ "$(grep -c 'error: \|warning: ' <<<"$said")" = 1 ]
 }
@@ -81,7 +81,7 @@ run() { # run COMPILER OBJECT...: they link, and the program runs
 
 separate() { # a library in one language, its caller in another
     compile "$1" "$2" library && compile "$3" "$4" caller &&
-        run "$3" library.o caller.o
+        run "$3" "$2-library.o" "$4-caller.o"
 }
 
 # What the functions that stand in the header call, and their own copies: in C
@@ -93,12 +93,12 @@ inlined() {
     esac
 }
 
-# What NAME.o defines, but main.
+# What STANDARD-NAME.o defines, but main.
 symbols() { nm -g --defined-only "$out/$1.o" | awk '$3 != "main" {print $3}'; }
 
 public_only() {
-    compile "$1" "$2" library && symbols library | grep -q '^bags_version$' &&
-        diff <(inlined "$2") <(symbols library | grep -v -E '^bags?_' | LC_ALL=C sort)
+    compile "$1" "$2" library && symbols "$2-library" | grep -q '^bags_version$' &&
+        diff <(inlined "$2") <(symbols "$2-library" | grep -v -E '^bags?_' | LC_ALL=C sort)
 }
 
 # After the implementation only the internal macros of the API are defined, on every
@@ -115,17 +115,17 @@ macros_removed() {
 # A compiler that inlines nothing finds a definition of every inline function.
 all_emitted() {
     "$1" -std="$2" -O0 -Dalways_inline=unused -I"$root" -c "$dir/library.c" \
-        -o "$out/library.o" && ! nm -u "$out/library.o" | grep bag
+        -o "$out/emitted.o" && ! nm -u "$out/emitted.o" | grep bag
 }
 
 nothing_public() {
-    compile "$1" "$2" static && ! symbols static | grep .
+    compile "$1" "$2" static && ! symbols "$2-static" | grep .
 }
 
 no_local() {
     local system='open|read|pread|stat|mmap|flock|fcntl|opendir|readdir|getcwd|rename|unlink|mkdir|pthread_[a-z_]*'
-    compile "$1" "$2" no_local && "$1" "$out/no_local.o" -o "$out/program" &&
-        ! nm -u "$out/no_local.o" | grep -wE "$system" &&
+    compile "$1" "$2" no_local && "$1" "$out/$2-no_local.o" -o "$out/program" &&
+        ! nm -u "$out/$2-no_local.o" | grep -wE "$system" &&
         [ "$("$out/program" | grep -c '^x.*: no local files (BAGS_NO_LOCAL); set env.io$')" = 5 ]
 }
 
@@ -136,12 +136,12 @@ left_out() {
         for verify in '' -DBAGS_NO_VERIFY; do
             for checksum in '' -DBAGS_NO_CHECKSUM; do
                 "$1" -std="$2" -O1 $warnings $only_c $writer $verify $checksum \
-                    -I"$root" -c "$dir/library.c" -o "$out/library.o" || return 1
+                    -I"$root" -c "$dir/library.c" -o "$out/left_out.o" || return 1
                 left=
                 [ "$writer$checksum" ] || left+='bags_checksum '
                 [ "$writer" ] || left+='bags_recover '
                 [ "$verify" ] || left+='bags_verify '
-                [ "$left" = "$(symbols library | LC_ALL=C sort |
+                [ "$left" = "$(symbols left_out | LC_ALL=C sort |
                     grep -xE 'bags_(checksum|recover|verify)' | tr '\n' ' ')" ] || return 1
             done
         done
@@ -184,7 +184,7 @@ each_header() {
     case $2 in *++*) out_of=c++ flags=$only_cxx ;; esac
     for header in $(sed -n "s/^headers='\(.*\)'/\1/p" formats/install.sh); do
         printf '#include "%s"\n' "$root/formats/$header" |
-            "$1" -std="$2" -x $out_of -fsyntax-only $warnings $flags -I"$root" - || return 1
+            "$1" -std="$2" -x $out_of -fsyntax-only $warnings $flags $format_flags - || return 1
     done
 }
 
@@ -201,7 +201,7 @@ matrix() { # matrix C-COMPILER C++-COMPILER
         c++11 c++14 c++17 c++20 gnu++11 gnu++14 gnu++17 gnu++20; do
         compiler=$1
         case $standard in *++*) compiler=$2 ;; esac
-        for how in implementation declarations static; do
+        for how in library declarations static; do
             cell "$compiler -std=$standard $how" compile "$compiler" $standard $how
         done
     done
@@ -247,7 +247,7 @@ all() {
 }
 
 out=$dir log=$dir/log
-case ${1:-all} in
+case $what in
 quick) quick >"$dir/quick.cells" ;;
 all) all ;;
 esac

@@ -1,6 +1,6 @@
 /* Memory that runs out and files that fail, at every point of a program that
  * writes, reads and verifies. */
-// flavours: test: release; check: release
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /*
  * Reading unfinished data while it is written. Writer and reader alternate at
- * every call of a file hook: at each call of a writer a reader reads everything;
- * before each call of a reader a writer does something. A reader must find the
- * first datapoints, complete, including all that were flushed before.
+ * every call of a file hook: after each call of a writer that changes a file, a reader
+ * reads everything; before each call of a reader a writer does something. A reader must
+ * find the first datapoints, complete, including all that were flushed before.
  */
 // flavours: test: release; check: asan
 #include "check.h"
@@ -65,6 +65,7 @@ typedef struct gaze {
     bags_reader_options options;
     uint64_t seen; /* datapoints seen; they never become fewer */
     uint64_t looks;
+    bool changed;            /* since the last look */
     bool aborting;           /* then they may */
     bags_reader *kept[KEPT]; /* readers that were opened earlier */
     bool busy;
@@ -127,11 +128,26 @@ static void look(void *user) {
     g->busy = false;
 }
 
+/* Calls after which a reader could see the same as before. */
+#define HOOKS_THAT_READ                                                                \
+    (1u << HOOK_SIZE | 1u << HOOK_READ | 1u << HOOK_MAP | 1u << HOOK_UNMAP |           \
+        1u << HOOK_KIND | 1u << HOOK_LIST | 1u << HOOK_IDENTIFY | 1u << HOOK_SYNC |    \
+        1u << HOOK_SYNC_DIR | 1u << HOOK_ADVISE | 1u << HOOK_WRITE_BACK)
+
+static void look_if_changed(void *user) {
+    gaze *g = (gaze *)user;
+    if (g->changed && !g->busy) {
+        g->changed = false;
+        look(user);
+    }
+    g->changed = g->changed || !(HOOKS_THAT_READ >> g->where->device.files.now & 1);
+}
+
 static void gaze_start(gaze *g, place *p, int way) {
     memset(g, 0, sizeof *g);
     g->where = p;
     g->options = unfinished_options(p->io, way);
-    p->device.files.before = look;
+    p->device.files.before = look_if_changed;
     p->device.files.user = g;
 }
 

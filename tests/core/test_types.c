@@ -377,6 +377,64 @@ static void a_remedy_is_the_formats_and_none_of_a_name(void **state) {
     assert_string_equal(remedy(), "remove it, or write to a new path");
 }
 
+static void an_error_inside_of_another_keeps_its_remedy(void **state) {
+    char text[BAGS_ERROR_SIZE + 1];
+    bags_field field = {"n", "uft8"};
+    (void)state;
+    bags_fail(&said, BAGS_ERROR_MISSING, "lost; call it");
+    said.system = 7;
+    assert_int_equal(
+        bags_prefix(&said, BAGS_ERROR_IO, "%s: \n: ", "a; b"), BAGS_ERROR_IO);
+    assert_string_equal(said.message, "a; b: ?: lost; call it");
+    assert_string_equal(remedy(), "call it");
+    assert_true(said.code == BAGS_ERROR_IO && said.system == 7);
+    assert_int_equal(bags_suffix(&said, "; or not"), BAGS_ERROR_IO);
+    assert_string_equal(remedy(), "call it; or not");
+    bags_fail(&said, BAGS_ERROR_IO, "lost %s", "a; b");
+    bags_prefix(&said, BAGS_ERROR_IO, "%s; x: ", "a; b");
+    assert_string_equal(remedy(), "");
+    bags_suffix(&said, " (%s)", "c; d");
+    assert_string_equal(remedy(), "");
+    bags_suffix(&said, "; call %s", "e");
+    assert_string_equal(said.message, "a; b; x: lost a; b (c; d); call e");
+    assert_string_equal(remedy(), "call e");
+    assert_int_equal(bags_prefix(NULL, BAGS_ERROR_IO, "x"), BAGS_ERROR_IO);
+    assert_int_equal(bags_suffix(NULL, "x"), BAGS_OK);
+    /* What does not fit is lost, and is then no remedy; never the front. */
+    for (size_t size = 0; size <= BAGS_ERROR_SIZE; size++) {
+        memset(text, 'x', size);
+        text[size] = 0;
+        bags_fail(&said, BAGS_ERROR_IO, "lost; call it");
+        bags_prefix(&said, BAGS_ERROR_IO, "%s: ", text);
+        assert_true(size > BAGS_ERROR_SIZE * 3 / 4 - 3 ||
+                    strcmp(said.message + size, ": lost; call it") == 0);
+        assert_string_equal(remedy(), "call it");
+        bags_suffix(&said, "; %s", text);
+        assert_true(strlen(said.message) < BAGS_ERROR_SIZE);
+        bags_fail(&said, BAGS_ERROR_IO, "%s", text);
+        bags_suffix(&said, "; call it");
+        assert_true(strlen(said.message) < BAGS_ERROR_SIZE);
+        assert_string_equal(remedy(), size + 10 < BAGS_ERROR_SIZE ? "call it"
+                                      : size + 3 < BAGS_ERROR_SIZE
+                                          ? said.message + size + 2
+                                          : "");
+    }
+    /* In the library: another error in a message, and one that a coder kept. */
+    assert_refused(BAGS_ERROR_TYPE, bags_writer_open(at("x"), &field, 1, NULL, &said));
+    assert_string_equal(
+        remedy(), "did you mean \"utf8\"?; set any_type to store its blobs");
+    bags_writer_options options = {0};
+    options.any_type = true;
+    bags_writer *writer;
+    bags_value value = bags_uint(1);
+    bags_entry entry = {"n", &value, 1};
+    assert_opens(writer, bags_writer_open(at("y"), &field, 1, &options, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, &entry, 1, &said));
+    assert_non_null(strstr(remedy(), "add one to the registry"));
+    assert_ptr_equal(strstr(said.message, "add one to the registry"), remedy());
+    bags_writer_abort(writer);
+}
+
 static void bags_fail_writes_and_truncates_its_message(void **state) {
     char text[3 * BAGS_ERROR_SIZE];
     (void)state;
@@ -1537,6 +1595,7 @@ int main(void) {
         TEST(every_code_has_a_distinct_name),
         TEST(bags_fail_writes_and_truncates_its_message),
         TEST(a_remedy_is_the_formats_and_none_of_a_name),
+        TEST(an_error_inside_of_another_keeps_its_remedy),
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
         TEST(bytes_are_stored_as_given),
         TEST(utf8_accepts_only_valid_text),

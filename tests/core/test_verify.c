@@ -599,6 +599,13 @@ static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     memory_disk_free(&m);
 }
 
+/* The blobs of field a, whose type is strange. */
+static void count_strange(void *user, const bags_field *field, uint64_t blobs) {
+    assert_string_equal(field->name, "a");
+    assert_string_equal(field->type, "strange");
+    *(uint64_t *)user += blobs;
+}
+
 static void types_without_a_codec_are_not_a_fault(void **state) {
     static const fault refused = {
         "s", "a", FILE_FAULT(BAGS_ERROR_TYPE, "s/a.bag: type \"int(4,5,6)\"")};
@@ -611,8 +618,17 @@ static void types_without_a_codec_are_not_a_fault(void **state) {
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     memory_disk_save(&m, "s/spec.json", strange, sizeof strange - 1);
-    options.decode = true;
     options.env.io = &m.io;
+    uint64_t strangers = 0;
+    options.user = &strangers;
+    options.undecoded = count_strange;
+    assert_ok(bags_verify("s", &options, &report, &said));
+    assert_true(report.undecoded == 0 && strangers == 0);
+    options.decode = true;
+    assert_ok(bags_verify("s", &options, &report, &said));
+    assert_true(report.undecoded == 4 && strangers == 4);
+    options.undecoded = NULL;
+    options.user = NULL;
     assert_ok(bags_verify("s", &options, &report, &said));
     assert_true(report.undecoded == 4);
     memory_disk_save(&m, "s/spec.json", wrong, sizeof wrong - 1);

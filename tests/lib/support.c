@@ -796,8 +796,10 @@ const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at", "writ
 /* Counts a call. Returns the errno with which it must fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
     int code = 0;
-    if (w->before)
+    if (w->before) {
+        w->now = hook;
         w->before(w->user);
+    }
     pthread_mutex_lock(&w->lock);
     w->counts[hook]++;
     if (!w->only || (w->only >> hook & 1)) {

@@ -241,6 +241,7 @@ typedef struct watch {
     size_t chunk;     /* at most this many bytes per read or write; 0: any */
     size_t most_read; /* the largest read requested */
     void (*before)(void *user); /* called before every call; may be NULL */
+    enum hook now;              /* for which it is called */
     void *user;
     int most_maps;   /* one more fails; 0: any number */
     int files, maps; /* open now */

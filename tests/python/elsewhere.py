@@ -10,6 +10,8 @@ import struct
 import sys
 import tarfile
 import threading
+import warnings
+from unittest import mock
 
 import numpy as np
 
@@ -64,7 +66,18 @@ def a_killed_writer_is_recovered_or_resumed():
     draft = struct.pack(f'<{1 + 2 * len(SPEC)}Q', 13, 0, 1, *[0] * (2 * len(SPEC) - 2))
     shutil.copytree('y', 'z')
     pathlib.Path('z/000001/refs.partial').write_bytes(draft + struct.pack('<I', _crc32c(draft)))
+    shutil.copytree('z', 'v')
     raises(bags.DataError, bags.recover, 'z', says='datapoint 13: no value')
+    for values, error, says in (({'x': 1}, KeyError, 'field "x": unknown; known are'),
+                                ({'s': [1]}, KeyError, 'a sequence needs no value'),
+                                ({'n': 'one'}, TypeError, 'v: values: field "n": '),
+                                ({'t': 'text'}, bags.DataError, 'no value')):
+        raises(error, bags.recover, 'v', values=values, says=says)
+    # The field that was flushed keeps its value, which is not that of `values`.
+    values = {'n': 39, 't': 'name 013', 'a': np.full(500, 13, 'f4')}
+    assert bags.recover('v', values=values)['length'] == 14
+    row = bags.DatasetReader('v')[33]
+    assert (row['n'], row['t'], row['s'], row['a'][0]) == (39, 'name 013', [], 20), row
     assert bags.recover('z', drop_partial=True)['length'] == 13
     _check(bags.DatasetReader('z'), 33)
     with bags.ShardedDatasetWriter('y', SPEC, shard_length=20, resume=True) as writer:
@@ -73,6 +86,26 @@ def a_killed_writer_is_recovered_or_resumed():
             writer.append(_point(i))
     _check(bags.DatasetReader('y'))
     raises(FileNotFoundError, bags.recover, 'none')
+
+
+def verify_says_what_it_could_not_decode():
+    with bags.ShardedDatasetWriter('x', {'a': 'strange', 'n': 'int'}, {'strange': None, 'int': bags.encoders['int']},
+                                   shard_length=2) as writer:
+        for i in range(5):
+            writer.append({'a': b'a', 'n': i})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        assert bags.verify('x') == [] and not said
+        assert bags.verify('x', decode=True) == []
+    assert len(said) == 1 and said[0].filename == __file__, said
+    assert str(said[0].message).startswith('x: field "a": blobs that were not decoded: 5: no decoder for type "strange"')
+    # A type that other builds decode.
+    with mock.patch.dict(bags.codecs._FORMATS, {'odd': ('libodd-dev', 'strange')}), \
+            mock.patch.dict(bags.build, {'odd': False}), \
+            mock.patch.object(bags.codecs, '_NAMES', [*bags.codecs._NAMES, 'strange']):
+        faults = bags.verify('x', decode=True)
+    assert len(faults) == 1 and faults[0]['field'] == 'a', faults
+    assert 'install libodd-dev' in faults[0]['message'], faults
 
 
 def what_is_appended_before_the_last_second_survives_a_kill():
@@ -177,7 +210,7 @@ def a_zip_has_no_blob_that_no_row_refers_to_unless_it_is_whole():
     refs.write_bytes(bytes(8))
     for crc in pathlib.Path('x').rglob('*.crc'):
         crc.unlink()
-    raises(ValueError, bags.write_zip, 'x', 'x.zip', says='that no datapoint refers to')
+    raises(ValueError, bags.write_zip, 'x', 'x.zip', says='that no datapoint refers to; whole=True writes all of them')
     assert not os.path.exists('x.zip')
     bags.write_zip('x', 'x.zip', whole=True)
     assert len(bags.DatasetReader('x.zip')) < rows

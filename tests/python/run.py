@@ -5,7 +5,8 @@
 
 A test is a function of a module in this directory whose name has no leading _; it runs
 in a directory of its own, and passes if it returns. One whose name begins with `long_`
-runs only without BAGS_QUICK. `_skip(reason)` of this module, raised, skips a test.
+runs only without BAGS_QUICK, and the others only without BAGS_LONG. `_skip(reason)` of
+this module, raised, skips a test.
 """
 import contextlib
 import importlib
@@ -75,7 +76,8 @@ def main():
             if (test[0] == '_' or not inspect.isfunction(function) or
                     function.__module__ != name):
                 continue
-            if test.startswith('long_') and os.environ.get('BAGS_QUICK'):
+            long = test.startswith('long_')
+            if os.environ.get('BAGS_QUICK' if long else 'BAGS_LONG'):
                 continue
             with tempfile.TemporaryDirectory() as directory:
                 os.chdir(directory)

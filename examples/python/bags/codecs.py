@@ -18,7 +18,7 @@ build = {name: name in _core.built for name in _FORMATS}
 def lacks(kind, packed=False):
     """What this build lacks for a type, and how to install it; None: nothing. packed: what is
     packed stays bytes."""
-    _, name, args = _parse(kind)
+    _, name, args = parse(kind)
     for one, (_, types) in _FORMATS.items():
         if name in types.split() and not build[one] and not (packed and one == 'msgpack'):
             return lacking(one)
@@ -48,14 +48,14 @@ class Codec:
         return f'<bags {"decoder" if self.decodes else "encoder"} of {self.name}>'
 
 
-_parse = functools.lru_cache(1024)(_core.parse)
+parse = functools.lru_cache(1024)(_core.parse)
 encoders = {name: Codec(name, False) for name in _NAMES if not lacks(name)}
 decoders = {name: Codec(name, True) for name in _NAMES if not lacks(name)}
 
 
 def _choose(kind, codecs, decodes):
     """The key and the codec of a type, as C takes it: True is our own, None bytes."""
-    whole, name, args = _parse(kind)
+    whole, name, args = parse(kind)
     for key in (whole, name):
         try:
             codec = codecs[key]
@@ -73,15 +73,15 @@ def _choose(kind, codecs, decodes):
         if codec.name == name and not lacks(kind):
             return key, True
         if codec.name == name:
-            raise KeyError(_missing(kind, decodes))
+            raise KeyError(missing(kind, decodes))
     if not callable(codec):
         raise TypeError(f'{codec!r} is not {what} (expected a function, or None)')
     return key, (lambda value: codec(value, *args)) if key != whole and args else codec
 
 
-def _missing(kind, decodes):
+def missing(kind, decodes):
     """What is wrong with a type that is not among the codecs that were passed."""
-    whole, name, _ = _parse(kind)
+    whole, name, _ = parse(kind)
     advice = (lacks(kind) or 'those that were passed lack it' if name in _NAMES else
               f'did you mean array({whole})?' if _core.dtype(name) else suggest(whole, _NAMES))
     return f'no {"decoder" if decodes else "encoder"} for type "{kind}"; {advice}'
@@ -99,7 +99,7 @@ def complete(fields, codecs):
         full = _core.complete(kind)
         if full == kind or codecs is None or codecs is ... or not hasattr(codecs, '__contains__'):
             return full
-        whole, name, _ = _parse(kind)
+        whole, name, _ = parse(kind)
         return kind if whole in codecs or name in codecs else full
     return [(name, completed(kind)) for name, kind in fields]
 
@@ -111,7 +111,7 @@ def choose(fields, codecs, decodes, path):
     if codecs is ...:
         for name, kind in fields:
             if lacks(kind):
-                raise KeyError(f'{path}: field "{name}": {_missing(kind, decodes)}')
+                raise KeyError(f'{path}: field "{name}": {missing(kind, decodes)}')
     if codecs is None or codecs is ...:
         return codecs, [(name, kind, codecs) for name, kind in fields]
     if isinstance(codecs, str) or not hasattr(codecs, '__getitem__'):
@@ -124,9 +124,9 @@ def choose(fields, codecs, decodes, path):
             if key is not None:
                 used[key] = codecs[key]
             elif decodes and not lacks(kind):
-                codec = _refuse(f'{path}: field "{name}": {_missing(kind, decodes)}')
+                codec = _refuse(f'{path}: field "{name}": {missing(kind, decodes)}')
             else:
-                raise KeyError(_missing(kind, decodes))
+                raise KeyError(missing(kind, decodes))
         except (TypeError, ValueError, KeyError) as error:
             raise placed(error, f'{path}: field "{name}"') from None
         chosen.append((name, kind, codec))

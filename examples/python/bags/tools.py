@@ -1,9 +1,10 @@
 """Functions on datasets, and Index."""
 import os
 import sys
+import warnings
 
-from . import _core
-from .options import pack, unpack
+from . import _core, codecs
+from .options import pack, placed, suggest, unpack
 from .storage import hooks, local, writable
 
 
@@ -41,35 +42,73 @@ class Index(_core.Index):
         return f'<bags.Index of {self._path!r}>'
 
 
-def _run(name, path, other=b'', options=b''):
+def _run(name, path, other=b'', options=b'', values=()):
     """The report of a function of C, as bytes."""
-    return _core.tool(name, writable(path), other, options, None, [])
+    return _core.tool(name, writable(path), other, options, None, list(values))
 
 
 def _count(name, path, **options):
     return unpack(f'{name} report', _run(name, path, b'', pack(name, options, f'{path}: ')))
 
 
-def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, sync=True,
+def _blobs(path, values):
+    """A name and a blob for each of the values: of the types that their fields have."""
+    from . import DatasetReader
+    writable(path)
+    with DatasetReader(path, None, unfinished='read', allow_gaps=True) as reader:
+        spec = reader.spec
+    for name, value in values.items():
+        kind = spec.get(name)
+        if kind is None:
+            raise KeyError(f'{path}: values: field "{name}": unknown; {suggest(name, spec)}')
+        try:
+            if kind.endswith('[]'):
+                value = b''  # C refuses a sequence
+            elif codecs.parse(kind)[1] in codecs.encoders or not isinstance(value, bytes):
+                value = _core.encode(kind, value)
+        except (TypeError, ValueError, KeyError) as error:
+            raise placed(error, f'{path}: values: field "{name}"') from None
+        yield name, value
+
+
+def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, values=None, sync=True,
             shard_start=0, shard_step=0):
     """Finish what crashed writers left; a dict of numbers of shards, datapoints and bytes.
 
     A datapoint that a program in C flushed and did not end is kept with what was flushed,
-    or with drop_partial removed. If it has no value for a field, that is a DataError: the
-    command's `bags recover --set FIELD=JSON` gives it one.
+    or with drop_partial removed. If it has no value for a field, that is a DataError; values,
+    a dict, gives it one for each such field, and the others keep theirs.
     """
-    return _count('recover', **locals())
+    options = {**locals()}
+    del options['path'], options['values']
+    blobs = _blobs(path, values) if values else ()
+    return unpack('recover report', _run('recover', path, b'',
+                                         pack('recover', options, f'{path}: '), blobs))
 
 
 def verify(path, *, storage=None, **options):
     """verify(path, *, quick=False, decode=False, allow_gaps=False, allow_empty_file=False,
     unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, storage=None)
 
-    Every fault of a dataset or Bag: a list of dicts, empty if there is none.
+    Every fault of a dataset or Bag: a list of dicts, empty if there is none. With decode, a
+    field whose type this build cannot decode is one, too; a type that no build knows is a
+    warning.
     """
-    faults = []
+    found, skipped = [], {}
     _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
-               hooks(path, storage, True), faults)
+               hooks(path, storage, True), found)
+    for one in found:
+        if isinstance(one, tuple):  # of a shard
+            skipped[one[:2]] = skipped.get(one[:2], 0) + one[2]
+    faults = [one for one in found if isinstance(one, dict)]
+    for (name, kind), blobs in skipped.items():
+        message = (f'{path}: field "{name}": blobs that were not decoded: {blobs}: '
+                   f'{codecs.missing(kind, True)}')
+        if not codecs.lacks(kind):
+            warnings.warn(message, stacklevel=2)
+            continue
+        faults.append({'path': os.fsdecode(path), 'field': name, 'kind': 'file', 'index': 0,
+                       'offset': 0, 'message': message})
     return faults
 
 

@@ -114,11 +114,18 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
+/* The message begins with a path of this size, which is not translated. */
+PyObject *raise_error_at(
+    State *state, const bags_error *err, PyObject *path, size_t path_size);
 /* True with an exception: that of a call of C that returned this, or that of a handler of a
  * signal which ran meanwhile. */
 bool call_failed(State *state, bags_code code, const bags_error *err, PyObject *path);
-/* A message of C in the words of Python. */
-void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]);
+/* The size of a path that a message begins with, or 0; it may be NULL. */
+size_t text_in_message(const char *message, const char *path);
+size_t path_in_message(const char *message, PyObject *path);
+/* A message of C in the words of Python, but for the path that it begins with. */
+void message_of_python(
+    const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]);
 /* Say where an exception is from: in a note, if a function of the user raised it; otherwise
  * before the message of a TypeError, ValueError or KeyError, and others stay. */
 void place_error(bool note, const char *format, ...);

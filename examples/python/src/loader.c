@@ -210,6 +210,19 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
     return true;
 }
 
+/* Raise what a call of C returned. Its message may begin with the path of any dataset:
+ * otherwise `place` puts that of the first in front. NULL. */
+static PyObject *loader_raise(Loader *loader, const bags_error *err, bool place) {
+    size_t size = 0;
+    for (Py_ssize_t i = 0; !size && i < PyTuple_Size(loader->sources); i++)
+        size = path_in_message(
+            err->message, ((Source *)PyTuple_GetItem(loader->sources, i))->path);
+    raise_error_at(loader->state, err, NULL, size);
+    if (place && !size)
+        place_error(false, "%S", loader->path);
+    return NULL;
+}
+
 /* of: (field, options, names of parallel fields). */
 static bool loader_tokens(
     Loader *loader, const bags_reader *const *readers, size_t count, PyObject *of) {
@@ -235,7 +248,7 @@ static bool loader_tokens(
     options.parallel_count = used;
     WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, &options, &err));
     if (!loader->tokens)
-        raise_error(loader->state, &err, NULL);
+        loader_raise(loader, &err, false);
     return !PyErr_Occurred();
 }
 
@@ -279,9 +292,7 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     if (good) {
         loader->loader = bags_loader_open(readers, datasets, options, &err);
         if (!loader->loader)
-            raise_error(loader->state, &err, NULL);
-        if (!loader->loader && !strstr(err.message, ": "))
-            place_error(false, "%S", loader->path);
+            loader_raise(loader, &err, true);
     }
     PyMem_Free(readers);
     loader->count = loader->packed   ? UINT64_MAX
@@ -515,7 +526,7 @@ static PyObject *loader_fail(Loader *loader, bags_error *err) {
                            ? PyList_GetItem(loader->raised, err->system - 1)
                            : NULL;
     if (!raised)
-        return raise_error(loader->state, err, NULL);
+        return loader_raise(loader, err, false);
     /* Every later call raises it again. */
     PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
     if (!loader->noted)

@@ -72,26 +72,25 @@ bool lock_or_signal(PyThread_type_lock lock) {
 
 /* ---- errors ---- */
 
-/* A message without the path that it begins with: an OSError appends it. */
-static const char *after_path(const char *message, PyObject *path) {
-    OWNED PyObject *text = NULL;
-    Py_ssize_t size = 0;
-    if (path && !PyUnicode_FSDecoder(path, &text))
+size_t text_in_message(const char *message, const char *path) {
+    const char *shown = path ? bags_path_tail(path) : "";
+    size_t size = strlen(shown);
+    return strncmp(message, shown, size) == 0 ? size : 0;
+}
+
+size_t path_in_message(const char *message, PyObject *path) {
+    OWNED PyObject *name = NULL;
+    if (path && !PyUnicode_FSConverter(path, &name))
         PyErr_Clear();
-    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    if (word && strncmp(message, word, (size_t)size) == 0 &&
-        strncmp(message + size, ": ", 2) == 0)
-        message += size + 2;
-    else
-        PyErr_Clear();
-    return message;
+    return name ? text_in_message(message, PyBytes_AsString(name)) : 0;
 }
 
 /* What C calls otherwise than Python. */
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"},
-    {"bags_reader_get_range", "reader.values"}, {"in_order", "shuffle=False"},
+    {"bags_reader_get_range", "reader.values"},
+    {"set whole to write", "whole=True writes"}, {"in_order", "shuffle=False"},
     {"selections", "rows"}, {"BAGS_CROP_CENTER", "'center'"},
     {"BAGS_CROP_RANDOM", "'random'"}, {"BAGS_FILTER_NEAREST", "filter 'nearest'"},
     {"dims, at most 6, shape", "shape, of at most 6 numbers,"},
@@ -99,11 +98,10 @@ static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"which is the value with the option `blobs` of bags_zstd_options",
         "which is its value only of utf8, bytes, msgpack and tree"}};
 
-/* The text of a message begins after its path, which may be named like an option. */
-void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]) {
-    const char *text = strstr(message, ": ");
+void message_of_python(
+    const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]) {
+    const char *text = message + path_size;
     size_t used = 0;
-    text = text ? text : message;
     while (*message && used + 1 < BAGS_ERROR_SIZE) {
         size_t size = 0;
         bool starts = message >= text && (message == text || strchr(" (", message[-1]));
@@ -124,6 +122,11 @@ void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]) {
 }
 
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
+    return raise_error_at(state, err, path, path_in_message(err->message, path));
+}
+
+PyObject *raise_error_at(
+    State *state, const bags_error *err, PyObject *path, size_t path_size) {
     static const struct {
         bags_code code;
         int system; /* errno of an OSError, which chooses the class */
@@ -144,7 +147,7 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     if (PyErr_Occurred()) /* of a hook that is written in Python */
         return NULL;
     char message[BAGS_ERROR_SIZE];
-    message_of_python(err->message, message);
+    message_of_python(err->message, path_size, message);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (kinds[i].code == err->code) {
             type = kinds[i].type ? *kinds[i].type : PyExc_OSError;
@@ -153,8 +156,10 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     }
     if (!system)
         return PyErr_SetString(type, message), NULL;
+    /* An OSError appends the path. */
+    size_t skip = path && !strncmp(message + path_size, ": ", 2) ? path_size + 2 : 0;
     OWNED PyObject *made = PyObject_CallFunction(
-        type, "isO", system, after_path(message, path), path ? path : Py_None);
+        type, "isO", system, message + skip, path ? path : Py_None);
     if (made)
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     return NULL;

@@ -45,7 +45,8 @@ static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_STATE gil = PyGILState_Ensure();
     static const char *const kinds[] = {"file", "blob", "datapoint"};
     char message[BAGS_ERROR_SIZE];
-    message_of_python(fault->message, message);
+    message_of_python(
+        fault->message, text_in_message(fault->message, fault->path), message);
     PyObject *made =
         PyErr_Occurred()
             ? NULL
@@ -58,13 +59,49 @@ static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_Release(gil);
 }
 
-/* tool(name, path, other, options, storage, faults): its report, the bytes of a struct.
- * Paths are bytes; other: a path or field; storage, and faults, a list, are of verify. */
+static void add_undecoded(void *user, const bags_field *field, uint64_t blobs) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *made = PyErr_Occurred()
+                         ? NULL
+                         : Py_BuildValue("(ssK)", field->name, field->type, blobs);
+    if (made)
+        PyList_Append((PyObject *)user, made);
+    Py_XDECREF(made);
+    PyGILState_Release(gil);
+}
+
+/* The values of recover, of a list of names and blobs, which outlive them. */
+static bags_entry *take_entries(PyObject *list, size_t count) {
+    bags_entry *entries =
+        (bags_entry *)PyMem_Calloc(count + 1, sizeof *entries + sizeof(bags_value));
+    bags_value *values = (bags_value *)(void *)(entries + count + 1);
+    bool good = entries != NULL;
+    for (size_t i = 0; good && i < count; i++) {
+        const char *blob;
+        Py_ssize_t size;
+        good = PyArg_Parse(PyList_GetItem(list, (Py_ssize_t)i), "(sy#)",
+            &entries[i].field, &blob, &size);
+        if (good)
+            values[i] = bags_blob(blob, (size_t)size);
+        entries[i].values = &values[i];
+        entries[i].count = 1;
+    }
+    if (!good && !PyErr_Occurred())
+        PyErr_NoMemory();
+    if (!good)
+        PyMem_Free(entries);
+    return good ? entries : NULL;
+}
+
+/* tool(name, path, other, options, storage, list): its report, the bytes of a struct.
+ * Paths are bytes; other: a path or field; storage is of verify. The list: verify appends
+ * dicts of faults and tuples of what it did not decode; recover has values there. */
 static PyObject *run_tool(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *name, *path, *other, *packed;
     Py_ssize_t size;
     PyObject *storage, *faults, *out = NULL;
+    bags_entry *entries = NULL;
     Options options;
     Report report;
     bags_error err;
@@ -82,8 +119,14 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
         options.index.memory = (size_t)16 << 20; /* what is sorted without a pause */
         options.index.env.io = tool_io();
     }
-    if (tool == 'r')
+    if (tool == 'r') {
         options.recover.env.io = tool_io();
+        options.recover.values_count = (size_t)PyList_Size(faults);
+        entries = take_entries(faults, options.recover.values_count);
+        options.recover.values = entries;
+        if (!entries)
+            return NULL;
+    }
     if (tool == 'c')
         options.checksum.env.io = tool_io();
     if (tool == 'f')
@@ -91,13 +134,16 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     if (tool == 'v') {
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
+        options.verify.undecoded = add_undecoded;
         options.verify.user = faults;
         options.verify.env.io = storage_io(state, storage, tool_io());
         if (!options.verify.env.io)
             return NULL;
     }
     WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
-    if (code && !PyErr_Occurred() && PyList_Size(faults) == 0) {
+    PyMem_Free(entries);
+    bool found = tool == 'v' && report.verify.faults > 0;
+    if (code && !found && !PyErr_Occurred()) {
         bool of_other = tool == 'z' && !strncmp(err.message, other, strlen(other));
         OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
         raise_error(state, &err, shown);

@@ -266,9 +266,10 @@ static void files_that_cannot_be_linked_need_a_copy(void **state) {
 
 /* ---- other processes ---- */
 
-/* What another process does before a call of the hooks. */
+/* What another process does before a call of these hooks. */
 static struct {
     uint64_t calls, when;
+    unsigned hooks;
     void (*what)(void);
     bool done;
     const way *how;
@@ -277,14 +278,22 @@ static struct {
 
 static void before_a_call(void *user) {
     (void)user;
-    if (++other.calls == other.when) {
+    if ((other.hooks >> disk.now & 1) && ++other.calls == other.when) {
         other.done = true;
         other.what();
     }
 }
 
-static void let_another(void (*what)(void), uint64_t when, const way *how) {
+/* What is renamed, removed and replaced is noticed only where a path is used: before another
+ * call it is the same as before the next one that uses one. */
+#define HOOKS_OF_PATHS                                                                 \
+    (1u << HOOK_OPEN | 1u << HOOK_KIND | 1u << HOOK_LIST | 1u << HOOK_IDENTIFY |       \
+        1u << HOOK_LINK)
+
+static void let_another(
+    void (*what)(void), unsigned hooks, uint64_t when, const way *how) {
     memset(&other, 0, sizeof other);
+    other.hooks = hooks;
     other.what = what;
     other.when = when;
     other.how = how;
@@ -331,7 +340,7 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                     copy_tree(at("from"), at("other"));
                 selected = n % 2 ? version_number(at("from")) : 0;
                 bool mixed = changes[k] == replace_shard && !selected;
-                let_another(changes[k], n, &ways[i]);
+                let_another(changes[k], HOOKS_OF_PATHS, n, &ways[i]);
                 bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
                 disk.before = NULL;
                 /* What was selected in version a is never of another one. */
@@ -475,7 +484,7 @@ static void of_two_derivations_to_one_path_one_is_refused(void **state) {
             write_source(at("from"), 'a', &ways[i]);
             write_source(at("next"), 'b', &ways[k]);
             for (uint64_t n = 1 + i + k;; n += support_stride() * support_stride()) {
-                let_another(derive_too, n, &ways[k]);
+                let_another(derive_too, ~0u, n, &ways[k]);
                 bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
                 disk.before = NULL;
                 if (other.done) {
@@ -516,6 +525,60 @@ static void nothing_is_made_in_the_directory_of_a_dataset(void **state) {
         }
     assert_int_equal(remove(at("link")), 0);
     assert_int_equal(remove(at("inner")), 0);
+    remove_all();
+}
+
+/* Hooks that fail for one path; of a directory, if it is listed. */
+static struct {
+    char path[4200];
+    int error;
+    bool listed;
+} odd;
+
+static bool is_odd(const char *path) { return !strcmp(path, odd.path); }
+
+static int odd_kind(void *user, const char *path, bags_path_kind *kind) {
+    return is_odd(path) && !odd.listed ? odd.error : disk.io.kind(user, path, kind);
+}
+
+static int odd_list(void *user, const char *path,
+    int (*each)(void *data, const char *name), void *data) {
+    return is_odd(path) ? odd.error : disk.io.list(user, path, each, data);
+}
+
+static int odd_identify(void *user, void *file, const char *path, bags_identity *out) {
+    return is_odd(path) ? odd.error : disk.io.identify(user, file, path, out);
+}
+
+static void where_a_dataset_may_be_an_error_is_not_passed_over(void **state) {
+    (void)state;
+    static const char *const paths[] = {"sub/spec.json", "sub/spec.json.derived",
+        "sub/000000/spec.json", "sub", "sub/.."};
+    static const int errors[] = {EIO, ENOMEM, EACCES};
+    way how = {"", 3, false, false, false, false};
+    bags_io io = disk.io;
+    io.kind = odd_kind;
+    io.list = odd_list;
+    io.identify = odd_identify;
+    write_version(at("from"), 'a', 3, false);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        for (size_t k = 0; k < sizeof errors / sizeof *errors; k++) {
+            make_dir(at("sub"));
+            odd.listed = i == 3;
+            if (odd.listed) /* only a directory with such a file is */
+                save_text(at("sub/spec.json"), "{}");
+            snprintf(odd.path, sizeof odd.path, "%s", at("%s", paths[i]));
+            odd.error = errors[k];
+            if (errors[k] == EACCES) {
+                assert_ok(derive(&how, at("from"), at("sub/out"), &io));
+            } else {
+                assert_fails(errors[k] == EIO ? BAGS_ERROR_IO : BAGS_ERROR_MEMORY,
+                    derive(&how, at("from"), at("sub/out"), &io));
+                assert_says("cannot search for a dataset in");
+                assert_false(exists(at("sub/out")));
+            }
+            remove_tree(at("sub"));
+        }
     remove_all();
 }
 
@@ -687,6 +750,7 @@ int main(void) {
         TEST(blobs_that_no_datapoint_refers_to_are_counted),
         TEST(a_bag_of_many_blobs_needs_no_more_memory),
         TEST(nothing_is_made_in_the_directory_of_a_dataset),
+        TEST(where_a_dataset_may_be_an_error_is_not_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
