@@ -908,7 +908,7 @@ static void datapoints_that_share_blobs_survive_a_power_failure(void **state) {
 /* The blobs after the third need the dictionary: where they are, it is. */
 static void dictionaries_survive_a_power_failure(void **state) {
     static const uint64_t lengths[] = {0, 4, 0, 40};
-    toy made = {2, 0, false, false, 0, 0, 0, 0};
+    toy made = {2, 0, false, false, 0, 0, 0, 0, 0, false};
     bags_registry *registry = toy_registry(&made);
     (void)state;
     for (int i = 0; i < 4; i++) {
