@@ -1225,7 +1225,8 @@ typedef struct bags_writer_options {
                            one, resume and append are refused with keep_idx */
     bool no_sync;       /* finish shards without waiting for stable storage; a
                            dictionary is waited for, once per shard */
-    size_t buffer_size; /* per field; as in bag_writer_options */
+    size_t buffer_size; /* per field; as in bag_writer_options. A smaller one makes a
+                           dictionary of fewer values */
     /* Flush with the first datapoint that is appended this many seconds or more after
      * the last time, so that a crash loses little. 0: only full buffers are written. */
     double flush_seconds;
@@ -1332,7 +1333,10 @@ typedef struct bags_entry {
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
- * shard that needs a dictionary, that is written and synced.
+ * shard that needs a dictionary is written, the dictionary is written and synced. A codec
+ * that makes one (zstd: see formats/codecs.h) holds the first blobs of its field in the
+ * buffer until it has enough of them. A flush, a full buffer and the end of the shard make
+ * the dictionary of what is held, in that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1368,7 +1372,9 @@ BAGS_API void bags_writer_cancel(bags_writer *writer);
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. So do the values of a datapoint that was begun: bags_recover keeps them.
+ * process. So do the values of a datapoint that was begun: bags_recover keeps them. The
+ * dictionaries of fields whose blobs are held are made of these values, and used for the
+ * rest of this writer's datapoints.
  * Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for bags_writer_append), or an
  * earlier failure. Cost: a write per file, and two stats; within a datapoint 12 bytes
  * and 16 per field more, until its shard is finished, and a sync if it is cancelled. */
@@ -1408,7 +1414,8 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Size in bytes that the Bags, refs included, would have if the writer were closed now:
- * of all shards that it has finished, begun or resumed. */
+ * of all shards that it has finished, begun or resumed. Blobs that are held count with
+ * their size without a dictionary, so that the size may shrink once. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -9297,7 +9304,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
  *     WRITTEN    in buffers, which spill when they are full; before a |
- *                blob that needs NAME.dict, that is on the disk       |
+ *                blob that needs NAME.dict, that is on the disk; blobs|
+ *                of which it will be made are held until then         |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
  *         v datapoint a draft of it, in refs.partial                  |

@@ -344,11 +344,17 @@ bags_code bags_npy_write(
  * transposed by the size of their elements, which compresses numbers better.
  *
  * Small values shrink little alone. A writer therefore makes a dictionary of the first
- * ones, when it has 1 MiB of them or 8,192, if they are at least 64 and it saves at least
- * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of at most 112
- * KiB, and readers use it automatically. That takes up to half a second, once, and 12 MB
- * of memory meanwhile; the first values are stored without it. It has a CRC of its own,
- * but only the dataset's checksums notice every damage of NAME.dict.
+ * ones, and holds them until then: until there are 1 MiB of them or 32,768. A flush, also
+ * one after flush_seconds, a full buffer, and the end of the shard make it of the values
+ * there are. All values of the field use it if, with its own bytes, it saves at least 5 %
+ * of their compressed size. Values that are written when there are fewer than 64 stay as
+ * they are, and the dictionary is made of these and later ones. It is stored in each shard
+ * of the writer, as NAME.dict, of 1 to 64 KiB, and readers use it automatically.
+ *
+ * Making it takes up to a third of a second, once, and 12 MB of memory meanwhile; until
+ * then each field has its values, up to 1 MiB. A dictionary of few values is smaller and
+ * saves less, and is not made again: flush late, or pass one in the options. It has a CRC
+ * of its own, but only the dataset's checksums notice every damage of NAME.dict.
  * ====================================================================== */
 
 /*
