@@ -46,7 +46,8 @@
 #define ZSTD_SAMPLES_MOST 32768
 #define ZSTD_SAMPLES_LEAST 64
 
-/* The best size is chosen, each being half the one before. All values make the dictionary,
+/* The best size is chosen, each being half the one before, up from the least. Values that
+ * are alike may make a smaller one. All values make the dictionary,
  * and its own bytes count. If as many as possible were collected, more will follow: then
  * three quarters of them make it, and the others, for which it was not made, count as if
  * the field were four times as long. */
@@ -434,7 +435,8 @@ static bags_code zstd_train(zstd_state *s, const zstd_context *context, size_t m
     if (ZDICT_isError(whole.size) || without == SIZE_MAX)
         return BAGS_OK;
     size_t least = weight * (without - without / ZSTD_LEAST_SAVING), best = 0;
-    for (size_t size = whole.size; size >= ZSTD_DICTIONARY_MIN; size /= 2) {
+    size_t size = whole.size;
+    do {
         size_t is = zstd_shrink(s, trained, whole, size, trial->data);
         if (ZDICT_isError(is))
             break;
@@ -445,7 +447,8 @@ static bags_code zstd_train(zstd_state *s, const zstd_context *context, size_t m
             least = is + weight * total;
             best = size;
         }
-    }
+        size /= 2;
+    } while (size >= ZSTD_DICTIONARY_MIN);
     if (!best)
         return BAGS_OK;
     bags_view bytes = {trial->data, zstd_shrink(s, trained, whole, best, trial->data)};

@@ -311,11 +311,11 @@ static bool sample_is_enough(bool training) {
     return sample.blobs >= RATIO_BLOBS || sample.plain >= RATIO_SIZE;
 }
 
-/* Encode one of every `step` datapoints, at random, since what repeats may do so in
- * steps. */
-static void sample_read(uint64_t step, bool training) {
+/* Encode one of every `step` datapoints below `length`, at random, since what repeats may
+ * do so in steps. */
+static void sample_read(uint64_t length, uint64_t step, bool training) {
     bags_select whole = bags_whole(sample.field);
-    uint64_t start = 0, length = source_length(), numbers[1024];
+    uint64_t start = 0, numbers[1024];
     sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
     /* More at once each time, which are one wait for a server. */
     for (size_t part = 4, i; start < length; part = part < 1024 ? part * 2 : part) {
@@ -342,8 +342,8 @@ static void put_part(int which) {
         100 * size / (double)(sample.plain ? sample.plain : 1));
 }
 
-/* The first datapoints make a dictionary, as those that a writer appends first. Of all,
- * some are measured. */
+/* The first datapoints make a dictionary, as those that a writer appends first, but no
+ * more than the first shard has. Of all, some are measured. */
 static void show_ratio(void) {
     fields = source_fields(&count);
     if (!source_dataset())
@@ -353,12 +353,14 @@ static void show_ratio(void) {
     codec_check("zstd(bytes)");
     sample_open();
     uint64_t length = source_length();
+    size_t exist = 0;
+    const bags_shard *first = bags_reader_shards(source_dataset(), &exist);
     bool made = false;
-    sample_read(1, true);
+    sample_read(exist && first->length < length ? first->length : length, 1, true);
     bool enough = sample.blobs >= RATIO_LEAST;
     must(sample.codec->dictionary->make(sample.states[RATIO_WRITER], &made, &failure));
     sample.alone = !made;
-    sample_read((length + RATIO_BLOBS - 1) / RATIO_BLOBS, false);
+    sample_read(length, (length + RATIO_BLOBS - 1) / RATIO_BLOBS, false);
     size_t dictionary = sample.dictionary.size;
     if (json) {
         text_puts(&out, "{");
@@ -380,7 +382,7 @@ static void show_ratio(void) {
         if (dictionary) {
             text_puts(&out, "; with a dictionary");
             put_part(RATIO_WRITER);
-            text_format(&out, " (and %.0f KiB per shard)", (double)dictionary / 1024);
+            text_format(&out, " (and %.1f KiB per shard)", (double)dictionary / 1024);
         } else {
             text_format(&out, "; %s",
                 enough ? "a dictionary would not help"
