@@ -8083,12 +8083,6 @@ BAGI_NOINLINE static void bagi_output_spill(
     output->length++;
 }
 
-/* True if the buffers are not full after one more blob. */
-static inline bool bagi_output_fits(const bagi_output *output, size_t size) {
-    return size < bagi_stream_space(&output->stream[BAGI_BLOBS]) &&
-           bagi_stream_space(&output->stream[BAGI_ENDS]) > 8;
-}
-
 /* Append a blob. */
 static inline void bagi_output_append(
     bagi_output *output, const unsigned char *data, size_t size) {
@@ -8099,7 +8093,8 @@ static inline void bagi_output_append(
         bagi_store_u32(crc, bags_crc32c(0, data, size));
         bagi_stream_append(&output->stream[BAGI_CRCS], crc, sizeof crc);
     }
-    if (BAGI_UNLIKELY(!bagi_output_fits(output, size))) {
+    if (BAGI_UNLIKELY(
+            size >= bagi_stream_space(blobs) || bagi_stream_space(ends) <= 8)) {
         bagi_output_spill(output, data, size);
         return;
     }
@@ -8119,6 +8114,12 @@ static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
             bagi_stream_rewind(&output->stream[i], bagi_extent_size(extent, i));
     output->length = extent.length;
     output->holds = output->holds && extent.length > output->held.length;
+}
+
+/* True if one more blob is not spilled. */
+static bool bagi_output_fits(const bagi_output *output, size_t size) {
+    return size < bagi_stream_space(&output->stream[BAGI_BLOBS]) &&
+           bagi_stream_space(&output->stream[BAGI_ENDS]) > 8;
 }
 
 /* Hold the blobs that follow. They are at the start of the buffers. */
