@@ -1415,7 +1415,7 @@ BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Size in bytes that the Bags, refs included, would have if the writer were closed now:
  * of all shards that it has finished, begun or resumed. Blobs that are held count with
- * their size without a dictionary, so that the size may shrink once. */
+ * their size without a dictionary, so that the size shrinks when they are released. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -9305,8 +9305,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
  *     WRITTEN    in buffers, which spill when they are full; before a |
- *                blob that needs NAME.dict, that is on the disk; blobs|
- *                of which it will be made are held until then         |
+ *                blob that needs NAME.dict, that is on the disk. The  |
+ *                first blobs of a field may be held for it            |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
  *         v datapoint a draft of it, in refs.partial                  |
