@@ -152,7 +152,7 @@ def values_before_a_flush_have_a_dictionary_too():
     _write('x')
     rows = [{'t': f'{{"id": {i}, "name": "user {i * 7919 % 500}", "seen": true, "tags": ["some", '
                   f'"words of {i % 40}"], "place": {{"country": "DE", "city": "Berlin"}}, '
-                  f'"price": {i * 104729 % 10000 / 100}, "comment": "the {i % 90}th", "events": []}}'}
+                  f'"price": {i * 104729 % 10000 / 100}, "comment": "the {i % 90}th of all comments", "events": []}}'}
             for i in range(2500)]
     with bags.DatasetWriter('docs', {'t': 'zstd(utf8)'}, shard_length=1000) as writer:
         for i, row in enumerate(rows):
