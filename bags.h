@@ -9915,7 +9915,7 @@ BAGI_COLD static void bagi_writer_release(bags_writer *writer, size_t field) {
     if (!output->holds || failure->code)
         return;
     output->holds = false;
-    why.code = BAGS_OK;
+    why.code = err.code = BAGS_OK;
     bags_code code = coder->codec->dictionary->make(coder->state, &made, &why);
     if (code)
         code = bagi_codec_result(code, &why, &err);

@@ -732,6 +732,29 @@ static void small_shards_have_dictionaries_that_pay(void **state) {
     assert_int_equal(count_with("flushed", 1000), 950);
 }
 
+/* No blob is held; the codec makes the dictionary when it has 1 MiB. */
+static void values_larger_than_a_buffer_have_one(void **state) {
+    bags_field field = {"text", "zstd(bytes)"};
+    bags_writer_options writing = {0};
+    bags_writer *writer;
+    static unsigned char large[7000], common[2000];
+    (void)state;
+    fill(common, sizeof common, 12345);
+    writing.registry = codecs;
+    writing.buffer_size = 4096;
+    assert_opens(writer, bags_writer_open(at("set"), &field, 1, &writing, &said));
+    for (uint64_t i = 0; i < 300; i++) {
+        fill(large, sizeof large, i);
+        memcpy(large + 100 * (i % 10), common, sizeof common);
+        bags_value value = bags_bytes(large, sizeof large);
+        bags_entry entry = {"text", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+        assert_int_equal(exists(at("set/text.dict")), i >= 150);
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_ok(verify_path(at("set"), NULL, &said));
+}
+
 static void writing_allocates_nothing_once_the_dictionary_is_made(void **state) {
     bags_field field = {"text", "zstd(utf8)"};
     bags_writer_options writing = {0};
@@ -1225,6 +1248,7 @@ int main(void) {
         CASE(a_callback_of_the_loader_gets_the_blob_inside),
         CASE(small_records_are_compressed_with_a_dictionary),
         CASE(small_shards_have_dictionaries_that_pay),
+        CASE(values_larger_than_a_buffer_have_one),
         CASE(writing_allocates_nothing_once_the_dictionary_is_made),
         CASE(a_dictionary_may_be_given),
         CASE(values_without_much_in_common_get_none),
