@@ -7973,7 +7973,7 @@ typedef struct bagi_output {
  *   - each has an entry for every blob, so that they are rewound to the same blob
  *   - if the last entry was passed to the system, so were all blobs and CRCs
  *   - resumed <= kept <= length
- *   - nothing of blobs that are held was passed to the system
+ *   - no byte of a held blob was passed to the system
  */
 static void bagi_output_assert(const bagi_output *output) {
     const bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -9800,10 +9800,10 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
 }
 
 /* ---- dictionaries ----
- * The first blobs of a field whose codec makes a dictionary of them are held: they are
- * appended, and counted, like all others, but stay in the buffers of the field. What
- * flushes the field releases them: the codec makes the dictionary, which is stored, and
- * encodes them again. */
+ * If a codec makes a dictionary of the first values of a field, their blobs are held: they
+ * are appended and counted like all others, but stay in the buffers of the field. A flush
+ * of the field releases them: the codec makes the dictionary, the writer stores it, and the
+ * codec encodes the blobs again. */
 
 /* Store a field's dictionary in the shard, on the disk before a blob that needs it is
  * appended: without it, that blob and all after it would be lost. A failure is that of
@@ -9856,7 +9856,7 @@ static bags_code bagi_writer_use(
     return bagi_writer_store(writer, field, bytes, err);
 }
 
-/* Encode a blob that was held again; it stays as it is if that makes it no smaller. */
+/* Encode a held blob again. It is not replaced unless it becomes smaller. */
 BAGI_COLD static bags_code bagi_writer_recode(
     bags_writer *writer, size_t field, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -9874,8 +9874,8 @@ BAGI_COLD static bags_code bagi_writer_recode(
                                          : BAGS_OK;
 }
 
-/* Replace the blobs that are held by what the codec makes of them with its dictionary.
- * They never grow, so that each is written over what was read. */
+/* Encode the held blobs of a field again. A blob never grows, so that each is written over
+ * bytes that were read before. */
 BAGI_COLD static bags_code bagi_writer_replace(
     bags_writer *writer, size_t field, bags_error *err) {
     bagi_output *output = &writer->outputs[field];
@@ -10163,7 +10163,8 @@ static void bagi_writer_flush_in_time(bags_writer *writer) {
     bagi_writer_flush_ours(writer);
 }
 
-/* True if the shard has reached one of its limits. Blobs that are held become smaller. */
+/* True if the shard has reached one of its limits. Held blobs are released first, since
+ * they become smaller. */
 static bool bagi_writer_full(bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
@@ -10248,9 +10249,9 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
-/* What a blob may need before it is appended: its dictionary in the shard, or to be
- * held. The blobs that are held are released if it cannot follow them: the codec holds
- * no more, the caller has encoded it, or it does not fit into the buffer. */
+/* Before a blob is appended, store the dictionary that it needs, or hold the blob. Held
+ * blobs are released first if the new one cannot follow them: the codec has enough
+ * values, the caller encoded the blob, or it does not fit into the buffer. */
 BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     size_t field, const bags_value *value, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];

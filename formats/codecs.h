@@ -344,17 +344,17 @@ bags_code bags_npy_write(
  * transposed by the size of their elements, which compresses numbers better.
  *
  * Small values shrink little alone. A writer therefore makes a dictionary of the first
- * ones, and holds them until then: until there are 1 MiB of them or 32,768. A flush, also
- * one after flush_seconds, a full buffer, and the end of the shard make it of the values
- * there are. All values of the field use it if, with its own bytes, it saves at least 5 %
- * of their compressed size. Values that are written when there are fewer than 64 stay as
- * they are, and the dictionary is made of these and later ones. It is stored in each shard
- * of the writer, as NAME.dict, of 1 to 64 KiB, and readers use it automatically.
+ * ones, which it holds until there are 1 MiB of them, or 32,768. A flush, also after
+ * flush_seconds, a full buffer and the end of the shard make the dictionary of the values
+ * there are. All values of the field use it if it saves at least 5 % of their compressed
+ * size, its own bytes included. If there are fewer than 64, they are stored without a
+ * dictionary, which is made later of these and the next ones. It is stored in each shard of
+ * the writer, as NAME.dict, of at most 64 KiB, and readers use it automatically.
  *
- * Making it takes up to a third of a second, once, and 12 MB of memory meanwhile; until
- * then each field has its values, up to 1 MiB. A dictionary of few values is smaller and
- * saves less, and is not made again: flush late, or pass one in the options. It has a CRC
- * of its own, but only the dataset's checksums notice every damage of NAME.dict.
+ * The dictionary takes up to a third of a second and 12 MB to make, once. Until then each
+ * field needs up to 1 MiB, besides its buffer. A dictionary of few values saves less, and
+ * is not made again: flush later, or pass one in the options. It has a CRC of its own, but
+ * only the dataset's checksums notice every damage of NAME.dict.
  * ====================================================================== */
 
 /*

@@ -39,18 +39,18 @@
 #define ZSTD_MOST_RATIO 32768
 #define ZSTD_ALIGN 16
 
-/* A writer collects values until it has that much of them, or must write them before.
- * Then it makes a dictionary, if the values are enough, and twice as many as at the last
- * attempt. Larger values are left without one, since they have a context of their own. */
+/* A writer collects values up to this size and count, or until they must be written. Then
+ * it makes a dictionary, if the values are enough, and twice as many as at the last
+ * attempt. Large values get none: each has a context of its own. */
 #define ZSTD_SAMPLES_SIZE ((size_t)1 << 20)
 #define ZSTD_SAMPLES_MOST 32768
 #define ZSTD_SAMPLES_LEAST 64
 
-/* The best size is chosen, each being half the one before, up from the least. Values that
- * are alike may make a smaller one. All values make the dictionary,
- * and its own bytes count. If as many as possible were collected, more will follow: then
- * three quarters of them make it, and the others, for which it was not made, count as if
- * the field were four times as long. */
+/* A writer tries the largest size, then half of it, and so on down to the least, and takes
+ * the size with the fewest bytes of dictionary and frames. All values make the dictionary
+ * and are measured. If it collected as many as it may, more will probably follow: then
+ * three quarters of the values make the dictionary, and the last quarter is measured, as
+ * if the field were four times as long. */
 #define ZSTD_DICTIONARY_MIN ((size_t)1 << 10)
 #define ZSTD_DICTIONARY_MAX ((size_t)64 << 10)
 #define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* which readers accept */

@@ -1,7 +1,7 @@
 /*
- * Blobs that a writer holds until their codec makes a dictionary: what releases them, what
- * counts, rewinds, repeats and resumes meanwhile, a model in random orders with crashes,
- * and faults at every call. A power failure at every point is in test_power.
+ * Blobs that a writer holds until their codec makes a dictionary: each way to release
+ * them; counting, rewinding, repeating and resuming meanwhile; a model in random orders
+ * with crashes; faults at every call. A power failure at every point is in test_power.
  */
 // flavours: test: release; check: asan
 #include "check.h"
