@@ -1051,13 +1051,15 @@ typedef struct bags_codec {
 /*
  * What a codec has whose blobs may need a dictionary: bytes, 1 to 16 MiB of them, that
  * the blobs of a field share. A shard has them once, in the file NAME.dict. The codec
- * alone knows what they are. No member may be NULL; `state` is that of the codec.
+ * alone knows what they are. Only the last three members may be NULL, all of them;
+ * `state` is that of the codec.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
  *   start    a writer will encode with this state. It continues a shard with these
  *            bytes, or follows one of its worker: blobs may need no others. size 0:
- *            there are none, and the codec may make a dictionary of the first values.
- *            Called once, before encode; without it (bags_encode) blobs need none
+ *            there are none, and the codec may make a dictionary of the first values:
+ *            encode makes it or, if its blobs are held, `make`. Called once, before
+ *            encode; without it (bags_encode) blobs need none
  *   find     finds the bytes that a blob needs: one that was just encoded, or one that
  *            the caller encoded (bags_blob), which fails if it needs others. They are
  *            the same for all blobs of a state, and valid until close. The writer
@@ -1067,6 +1069,15 @@ typedef struct bags_codec {
  *   discard  frees that
  *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
  *            may share what was prepared. It must notice if the blob needs another one
+ *   holds    true while the codec collects values for a dictionary. The writer then
+ *            holds the blobs of encode in the buffer of the field, and does not pass
+ *            them to the system. NULL: blobs are not held
+ *   make     ends the hold: makes the dictionary of the values that were collected, if
+ *            it saves more than it needs. *made is false otherwise, and the codec may
+ *            collect more values. Called when `holds` has become false, when the buffer
+ *            is full, when the field is flushed, or when its shard ends
+ *   recode   encodes a held blob again, with the dictionary: a blob of fewer bytes, in
+ *            `scratch`, replaces it. Without a dictionary *out is the blob itself
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);
@@ -1077,6 +1088,10 @@ typedef struct bags_codec_dictionary {
     void (*discard)(void *state, void *prepared);
     bags_code (*decode)(void *state, const void *prepared, bags_view blob,
         bags_buffer *scratch, bags_value *value, bags_error *err);
+    bool (*holds)(void *state);
+    bags_code (*make)(void *state, bool *made, bags_error *err);
+    bags_code (*recode)(void *state, bags_view blob, bags_buffer *scratch,
+        bags_view *out, bags_error *err);
 } bags_codec_dictionary;
 
 /*
@@ -1222,7 +1237,8 @@ typedef struct bags_writer_options {
                            one, resume and append are refused with keep_idx */
     bool no_sync;       /* finish shards without waiting for stable storage; a
                            dictionary is waited for, once per shard */
-    size_t buffer_size; /* per field; as in bag_writer_options */
+    size_t buffer_size; /* per field; as in bag_writer_options. A smaller one makes a
+                           dictionary of fewer values */
     /* Flush with the first datapoint that is appended this many seconds or more after
      * the last time, so that a crash loses little. 0: only full buffers are written. */
     double flush_seconds;
@@ -1329,7 +1345,10 @@ typedef struct bags_entry {
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
- * shard that needs a dictionary, that is written and synced.
+ * shard that needs a dictionary is written, the dictionary is written and synced. A codec
+ * that makes one (zstd: see formats/codecs.h) holds the first blobs of its field in the
+ * buffer until it has enough of them. A flush, a full buffer and the end of the shard make
+ * the dictionary of what is held, in that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1365,7 +1384,9 @@ BAGS_API void bags_writer_cancel(bags_writer *writer);
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. So do the values of a datapoint that was begun: bags_recover keeps them.
+ * process. So do the values of a datapoint that was begun: bags_recover keeps them. The
+ * dictionaries of fields whose blobs are held are made of these values, and used for the
+ * rest of this writer's datapoints.
  * Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for bags_writer_append), or an
  * earlier failure. Cost: a write per file, and two stats; within a datapoint 12 bytes
  * and 16 per field more, until its shard is finished, and a sync if it is cancelled. */
@@ -1405,7 +1426,8 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Size in bytes that the Bags, refs included, would have if the writer were closed now:
- * of all shards that it has finished, begun or resumed. */
+ * of all shards that it has finished, begun or resumed. Blobs that are held count with
+ * their size without a dictionary, so that the size shrinks when they are released. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -7985,8 +8007,10 @@ typedef struct bagi_output {
     uint64_t before;                /* blobs of the files that were written before */
     bagi_extent kept;               /* used by complete datapoints */
     bagi_extent resumed;            /* what existed when it was opened */
+    bagi_extent held;               /* if it holds: the blobs after these are held */
     bagi_dictionary_sum dictionary; /* NAME.dict of the shard */
     bool stored;                    /* it is known to be the codec's */
+    bool holds; /* blobs for a dictionary: see bags_codec_dictionary */
 } bagi_output;
 
 #ifdef BAGS_DEBUG
@@ -8000,6 +8024,7 @@ typedef struct bagi_output {
  *   - each has an entry for every blob, so that they are rewound to the same blob
  *   - if the last entry was passed to the system, so were all blobs and CRCs
  *   - resumed <= kept <= length
+ *   - no byte of a held blob was passed to the system
  */
 static void bagi_output_assert(const bagi_output *output) {
     const bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -8018,7 +8043,10 @@ static void bagi_output_assert(const bagi_output *output) {
         assert(stream->base <= stream->written && stream->written <= stream->end);
         assert(stream->end - stream->base < stream->capacity);
         assert(stream->written <= stream->high && stream->started <= stream->written);
+        assert(!output->holds || (stream->base == bagi_extent_size(output->held, i) &&
+                                     stream->written == stream->base));
     }
+    assert(!output->holds || output->held.length <= output->length);
     assert(ends->end == 8 * output->length);
     assert(!output->checksums || crcs->end == 4 * output->length);
     assert(ends->written < ends->end ||
@@ -8060,7 +8088,7 @@ static void bagi_output_open(
     output->before += output->length;
     output->length = 0;
     output->kept = output->resumed = none;
-    output->dictionary.exists = output->stored = false;
+    output->dictionary.exists = output->stored = output->holds = false;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
             bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
@@ -8136,6 +8164,22 @@ static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
         if (output->stream[i].handle)
             bagi_stream_rewind(&output->stream[i], bagi_extent_size(extent, i));
     output->length = extent.length;
+    output->holds = output->holds && extent.length > output->held.length;
+}
+
+/* True if one more blob is not spilled. */
+static bool bagi_output_fits(const bagi_output *output, size_t size) {
+    return size < bagi_stream_space(&output->stream[BAGI_BLOBS]) &&
+           bagi_stream_space(&output->stream[BAGI_ENDS]) > 8;
+}
+
+/* Hold the blobs that follow. They are at the start of the buffers. */
+BAGI_COLD static void bagi_output_hold(bagi_output *output) {
+    bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_empty);
+    bagi_outputs_each(output, 1, BAGI_JOURNAL, bagi_stream_empty);
+    output->held.length = output->length;
+    output->held.end = output->stream[BAGI_BLOBS].end;
+    output->holds = true;
 }
 
 /* Continue a Bag that a writer left, after these blobs. */
@@ -9312,7 +9356,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
  *     WRITTEN    in buffers, which spill when they are full; before a |
- *                blob that needs NAME.dict, that is on the disk       |
+ *                blob that needs NAME.dict, that is on the disk. The  |
+ *                first blobs of a field may be held for it            |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
  *         v datapoint a draft of it, in refs.partial                  |
@@ -9409,6 +9454,7 @@ struct bags_writer {
     bags_ref *refs;
     unsigned char *row;  /* its blob of refs.bag, or its draft */
     bags_buffer scratch; /* for codecs */
+    bags_buffer recoded; /* a blob that was held */
     bool begun;          /* by bags_writer_begin */
     bool partial;        /* blobs of it may be appended */
     bool drafted;        /* it has a draft */
@@ -9804,10 +9850,145 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     }
 }
 
+/* ---- dictionaries ----
+ * If a codec makes a dictionary of the first values of a field, their blobs are held: they
+ * are appended and counted like all others, but stay in the buffers of the field. A flush
+ * of the field releases them: the codec makes the dictionary, the writer stores it, and the
+ * codec encodes the blobs again. */
+
+/* Store a field's dictionary in the shard, on the disk before a blob that needs it is
+ * appended: without it, that blob and all after it would be lost. A failure is that of
+ * the writing, unless the shard that was resumed has another one. */
+BAGI_COLD static bags_code bagi_writer_store(
+    bags_writer *writer, size_t field, bags_view bytes, bags_error *err) {
+    bagi_output *output = &writer->outputs[field];
+    const bagi_dir *dir = &writer->dir;
+    const char *name = bagi_spec_name(&writer->spec, field);
+    bags_error *failure = &writer->writing.failure;
+    if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
+    bagi_dictionary_sum sum = {
+        true, bytes.size, bags_crc32c(0, bytes.data, bytes.size)};
+    if (output->dictionary.exists && output->dictionary.crc != sum.crc)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "needs another dictionary than %s.dict of this shard", name);
+    output->stored = true;
+    if (output->dictionary.exists)
+        return BAGS_OK;
+    bagi_stream stream = BAGI_ZERO;
+    stream.writing = &writer->writing;
+    bagi_writer_check(writer);
+    if (!failure->code && !bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
+        bagi_stream_open(&stream, dir, name, BAGI_DICTIONARY_NEW, BAGS_IO_CREATE);
+    bagi_stream_write(&stream, bytes.data, bytes.size);
+    bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!failure->code)
+        bagi_dir_rename(dir, name, BAGI_DICTIONARY_NEW, BAGI_DICTIONARY, failure);
+    if (!failure->code)
+        bagi_sync_dir(dir->env, dir->path, failure);
+    output->dictionary = sum;
+    return BAGS_OK;
+}
+
+/* Find the dictionary that a blob needs, and store it if the shard does not have it. */
+static bags_code bagi_writer_use(
+    bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
+    const bagi_coder *coder = &writer->spec.coders[field];
+    bags_view bytes = {NULL, 0};
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = bagi_codec_result(
+        coder->codec->dictionary->find(coder->state, blob, &bytes, &why), &why, err);
+    if (code || writer->outputs[field].stored)
+        return code;
+    return bagi_writer_store(writer, field, bytes, err);
+}
+
+/* Encode a held blob again. It is not replaced unless it becomes smaller. */
+BAGI_COLD static bags_code bagi_writer_recode(
+    bags_writer *writer, size_t field, bags_view *blob, bags_error *err) {
+    const bagi_coder *coder = &writer->spec.coders[field];
+    bags_view made = *blob;
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = coder->codec->dictionary->recode(
+        coder->state, *blob, &writer->recoded, &made, &why);
+    if (code)
+        return bagi_codec_result(code, &why, err);
+    if (made.size >= blob->size)
+        return BAGS_OK;
+    *blob = made;
+    return bagi_coder_needs(coder, made) ? bagi_writer_use(writer, field, made, err)
+                                         : BAGS_OK;
+}
+
+/* Encode the held blobs of a field again. A blob never grows, so that each is written over
+ * bytes that were read before. */
+BAGI_COLD static bags_code bagi_writer_replace(
+    bags_writer *writer, size_t field, bags_error *err) {
+    bagi_output *output = &writer->outputs[field];
+    bagi_stream *blobs = &output->stream[BAGI_BLOBS];
+    const bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    const bagi_stream *ends = &output->stream[BAGI_ENDS];
+    uint64_t first = output->held.length, from = output->held.end, to = from;
+    for (uint64_t i = first; i < output->length; i++) {
+        unsigned char *entry = ends->buffer + 8 * (i - first);
+        uint64_t end = bagi_load_u64(entry);
+        bags_view blob = {blobs->buffer + (from - blobs->base), (size_t)(end - from)};
+        from = end;
+        BAGI_TRY(bagi_writer_recode(writer, field, &blob, err));
+        BAGI_TRY(writer->writing.failure.code);
+        if (blob.size)
+            memmove(blobs->buffer + (to - blobs->base), blob.data, blob.size);
+        to += blob.size;
+        bagi_store_u64(entry, to);
+        if (BAGI_CHECKSUMS && output->checksums)
+            bagi_store_u32(crcs->buffer + 4 * (i - first),
+                bags_crc32c(
+                    0, blobs->buffer + (to - blob.size - blobs->base), blob.size));
+        if (i + 1 == output->kept.length)
+            output->kept.end = to;
+    }
+    blobs->end = to;
+    return BAGS_OK;
+}
+
+/* End the hold of a field, whose blobs may then pass to the system. A failure stops the
+ * writer. */
+BAGI_COLD static void bagi_writer_release(bags_writer *writer, size_t field) {
+    const bagi_coder *coder = &writer->spec.coders[field];
+    bagi_output *output = &writer->outputs[field];
+    bags_error *failure = &writer->writing.failure, why, err;
+    bool made = false;
+    if (!output->holds || failure->code)
+        return;
+    output->holds = false;
+    why.code = err.code = BAGS_OK;
+    bags_code code = coder->codec->dictionary->make(coder->state, &made, &why);
+    if (code)
+        code = bagi_codec_result(code, &why, &err);
+    else if (made)
+        code = bagi_writer_replace(writer, field, &err);
+    if (!code || failure->code)
+        return;
+    *failure = err;
+    bagi_prefix(failure, code, "%s: field \"%.200s\": ", writer->shown,
+        writer->spec.fields[field].name);
+}
+
+static void bagi_writer_release_all(bags_writer *writer) {
+    for (size_t i = 0; i < writer->spec.count; i++)
+        bagi_writer_release(writer, i);
+}
+
 /* ---- flushing and finishing ---- */
 
 static void bagi_writer_flush_fields(bags_writer *writer) {
     size_t count = writer->spec.count;
+    bagi_writer_release_all(writer);
     bagi_outputs_each(writer->outputs, count, BAGI_CONTENT, bagi_stream_flush);
     bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
@@ -9963,10 +10144,10 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx && !bagi_writer_shares(writer);
     bool no_sync = writer->writing.no_sync;
-    uint64_t size = bagi_writer_shard_size(writer);
     uint32_t bound = bags_crc32c(0, writer->spec.text.data, writer->spec.text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
+    uint64_t size = bagi_writer_shard_size(writer);
     bagi_writer_compare_first(writer);
 
     /* The checksums can be bound together only when all Bags are complete. */
@@ -10033,15 +10214,19 @@ static void bagi_writer_flush_in_time(bags_writer *writer) {
     bagi_writer_flush_ours(writer);
 }
 
-/* True if the shard has reached one of its limits. */
-static bool bagi_writer_full(const bags_writer *writer) {
+/* True if the shard has reached one of its limits. Held blobs are released first, since
+ * they become smaller. */
+static bool bagi_writer_full(bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
         return false;
     if (options->shard_length &&
         writer->outputs[writer->spec.count].length >= options->shard_length)
         return true;
-    return options->shard_size && bagi_writer_shard_size(writer) >= options->shard_size;
+    if (!options->shard_size || bagi_writer_shard_size(writer) < options->shard_size)
+        return false;
+    bagi_writer_release_all(writer);
+    return bagi_writer_shard_size(writer) >= options->shard_size;
 }
 
 /* ---- datapoints ----
@@ -10118,61 +10303,35 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
-/* Store a field's dictionary in the shard, on the disk before a blob that needs it is
- * appended: without it, that blob and all after it would be lost. A failure is that of
- * the writing, unless the shard that was resumed has another one. */
-BAGI_COLD static bags_code bagi_writer_store(
-    bags_writer *writer, size_t field, bags_view bytes, bags_error *err) {
-    bagi_output *output = &writer->outputs[field];
-    const bagi_dir *dir = &writer->dir;
-    const char *name = bagi_spec_name(&writer->spec, field);
-    bags_error *failure = &writer->writing.failure;
-    if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
-    bagi_dictionary_sum sum = {
-        true, bytes.size, bags_crc32c(0, bytes.data, bytes.size)};
-    if (output->dictionary.exists && output->dictionary.crc != sum.crc)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "needs another dictionary than %s.dict of this shard", name);
-    output->stored = true;
-    if (output->dictionary.exists)
-        return BAGS_OK;
-    bagi_stream stream = BAGI_ZERO;
-    stream.writing = &writer->writing;
-    bagi_writer_check(writer);
-    if (!failure->code && !bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
-        bagi_stream_open(&stream, dir, name, BAGI_DICTIONARY_NEW, BAGS_IO_CREATE);
-    bagi_stream_write(&stream, bytes.data, bytes.size);
-    bagi_stream_sync(&stream);
-    bagi_stream_close(&stream);
-    if (!failure->code)
-        bagi_dir_rename(dir, name, BAGI_DICTIONARY_NEW, BAGI_DICTIONARY, failure);
-    if (!failure->code)
-        bagi_sync_dir(dir->env, dir->path, failure);
-    output->dictionary = sum;
-    return BAGS_OK;
-}
-
-/* Find the dictionary that a blob needs, and store it if the shard does not have it. */
-BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(
-    bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
+/* Before a blob is appended, store the dictionary that it needs, or hold the blob. Held
+ * blobs are released first if the new one cannot follow them: the codec has enough
+ * values, the caller encoded the blob, or it does not fit into the buffer. */
+BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
+    size_t field, const bags_value *value, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
-    bags_view bytes = {NULL, 0};
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code = bagi_codec_result(
-        coder->codec->dictionary->find(coder->state, blob, &bytes, &why), &why, err);
-    if (code || writer->outputs[field].stored)
-        return code;
-    return bagi_writer_store(writer, field, bytes, err);
+    const bags_codec_dictionary *with = coder->codec->dictionary;
+    bagi_output *output = &writer->outputs[field];
+    bool needs = with->needed(coder->state, *blob);
+    if (needs && !output->holds)
+        return bagi_writer_use(writer, field, *blob, err);
+    bool encoded = value->kind != BAGS_KIND_BLOB && !needs && with->holds;
+    bool holds = encoded && with->holds(coder->state);
+    if (output->holds && !(holds && bagi_output_fits(output, blob->size))) {
+        bagi_writer_release(writer, field);
+        if (encoded)
+            BAGI_TRY(bagi_writer_recode(writer, field, blob, err));
+        holds = encoded && with->holds(coder->state);
+    }
+    if (holds && !output->holds && blob->size < output->stream[BAGI_BLOBS].capacity)
+        bagi_output_hold(output);
+    return needs ? bagi_writer_use(writer, field, *blob, err) : BAGS_OK;
 }
 
 /* Encode a value and append it to its field, or refer to a blob of it. A value that
  * cannot be encoded goes to `pending`, a failure to write to the writing. */
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
+    const bagi_coder *coder = &writer->spec.coders[field];
     bagi_output *output = &writer->outputs[field];
     bags_ref *ref = &writer->refs[field];
     const char *name = writer->spec.fields[field].name;
@@ -10183,11 +10342,11 @@ static bags_code bagi_datapoint_add(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     uint64_t index = output->length;
     bool again = value->kind == BAGS_KIND_AGAIN;
-    bags_code code = again ? bagi_datapoint_again(writer, field, value, &index, why)
-                           : bagi_coder_encode(&writer->spec.coders[field], value,
-                                 &writer->scratch, &blob, why);
-    if (!code && !again && bagi_coder_needs(&writer->spec.coders[field], blob))
-        code = bagi_datapoint_dictionary(writer, field, blob, why);
+    bags_code code =
+        again ? bagi_datapoint_again(writer, field, value, &index, why)
+              : bagi_coder_encode(coder, value, &writer->scratch, &blob, why);
+    if (!code && !again && BAGI_UNLIKELY(bagi_coder_dictionary(coder) != NULL))
+        code = bagi_datapoint_dictionary(writer, field, value, &blob, why);
     if (!code && ref->count && index != ref->first + ref->count)
         code = bags_fail(why, BAGS_ERROR_VALUE,
             "its blob would not follow that of the item before (number %" PRIu64
@@ -10442,6 +10601,7 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->row, bagi_refs_most(count + 1));
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
+    bags_buffer_free(&writer->recoded);
     bagi_spec_free(&memory, &writer->spec);
     bagi_free(&memory, writer, sizeof *writer);
 }
@@ -10477,7 +10637,8 @@ BAGI_COLD static bags_writer *bagi_writer_new(
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
     writer->flushed = bagi_seconds();
-    writer->scratch = writer->spec.text = bags_buffer_of(&env.memory);
+    writer->scratch = writer->recoded = bags_buffer_of(&env.memory);
+    writer->spec.text = writer->scratch;
     writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {
         writer->shown = bagi_shown(&writer->writing.env, writer->path);

@@ -344,11 +344,17 @@ bags_code bags_npy_write(
  * transposed by the size of their elements, which compresses numbers better.
  *
  * Small values shrink little alone. A writer therefore makes a dictionary of the first
- * ones, when it has 1 MiB of them or 8,192, if they are at least 64 and it saves at least
- * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of at most 112
- * KiB, and readers use it automatically. That takes up to half a second, once, and 12 MB
- * of memory meanwhile; the first values are stored without it. It has a CRC of its own,
- * but only the dataset's checksums notice every damage of NAME.dict.
+ * ones, which it holds until there are 1 MiB of them, or 32,768. A flush, also after
+ * flush_seconds, a full buffer and the end of the shard make the dictionary of the values
+ * there are. All values of the field use it if it saves at least 5 % of their compressed
+ * size, its own bytes included. If there are fewer than 64, they are stored without a
+ * dictionary, which is made later of these and the next ones. It is stored in each shard of
+ * the writer, as NAME.dict, of at most 64 KiB, and readers use it automatically.
+ *
+ * The dictionary takes up to a third of a second and 12 MB to make, once. Until then each
+ * field needs up to 1 MiB, besides its buffer. A dictionary of few values saves less, and
+ * is not made again: flush later, or pass one in the options. It has a CRC of its own, but
+ * only the dataset's checksums notice every damage of NAME.dict.
  * ====================================================================== */
 
 /*

@@ -14,8 +14,9 @@
  *
  * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5), which begins with
  * 37 a4 30 ec and its number; a frame that was compressed with it states this number. A
- * writer trains it from its first values: see ZSTD_SAMPLES_SIZE. The content of one that
- * was trained here begins with a mark, by which damage is noticed:
+ * writer trains it from its first values, whose frames are held and then compressed
+ * again: see ZSTD_SAMPLES_SIZE. The content of one that was trained here begins with a
+ * mark, by which damage is noticed:
  *
  *     ba 65 d1 00 | CRC-32C of what follows the number, without these 8 bytes | more
  *
@@ -38,15 +39,23 @@
 #define ZSTD_MOST_RATIO 32768
 #define ZSTD_ALIGN 16
 
-/* A writer collects values until it has that much of them, and then makes a dictionary
- * of three out of four: what it saves is measured with the others. Larger values are
- * left without one, since they have a context of their own. */
+/* A writer collects values up to this size and count, or until they must be written. Then
+ * it makes a dictionary, if the values are enough, and twice as many as at the last
+ * attempt. Large values get none: each has a context of its own. */
 #define ZSTD_SAMPLES_SIZE ((size_t)1 << 20)
-#define ZSTD_SAMPLES_MOST 8192
+#define ZSTD_SAMPLES_MOST 32768
 #define ZSTD_SAMPLES_LEAST 64
-#define ZSTD_DICTIONARY_MIN ((size_t)28 << 10)
+
+/* A writer tries the largest size, then half of it, and so on down to the least, and takes
+ * the size with the fewest bytes of dictionary and frames. All values make the dictionary
+ * and are measured. If it collected as many as it may, more will probably follow: then
+ * three quarters of the values make the dictionary, and the last quarter is measured, as
+ * if the field were four times as long. */
+#define ZSTD_DICTIONARY_MIN ((size_t)1 << 10)
+#define ZSTD_DICTIONARY_MAX ((size_t)64 << 10)
 #define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* which readers accept */
-#define ZSTD_DICTIONARY_MAX ((size_t)112 << 10)
+#define ZSTD_HEADER_MOST 256
+#define ZSTD_FULL_WEIGHT 16
 #define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
 
 /* ---- contexts ----
@@ -66,6 +75,8 @@ typedef struct zstd_samples {
     bags_buffer data, sizes;
     size_t size;
     unsigned count;
+    unsigned tried; /* the count at the last attempt to make a dictionary */
+    bool full;
 } zstd_samples;
 
 typedef struct zstd_state {
@@ -81,7 +92,7 @@ typedef struct zstd_state {
     bool no_dictionary;
     /* Of a writer: */
     bool sampling;
-    zstd_samples samples[2]; /* to make a dictionary, and to measure it */
+    zstd_samples samples;
     bags_buffer dictionary;
     bags_view bytes; /* its content; size 0: there is none */
     ZSTD_CDict *writing;
@@ -104,8 +115,11 @@ static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
     for (size_t i = 0; i < ZSTD_IDLE && !context; i++)
         if (__atomic_load_n(&s->idle[i], __ATOMIC_RELAXED))
             context = __atomic_exchange_n(&s->idle[i], NULL, __ATOMIC_ACQUIRE);
-    if (!context)
+    if (!context) {
         context = (zstd_context *)calloc(1, sizeof *context);
+        if (context)
+            context->plain = context->transposed = bags_buffer_of(&s->memory);
+    }
     if (context && write && !context->writing)
         context->writing = ZSTD_createCCtx();
     if (context && !write && !context->reading)
@@ -155,10 +169,8 @@ static bags_code zstd_open_inside(zstd_state *s, const bags_zstd_options *option
 }
 
 static void zstd_samples_free(zstd_state *s) {
-    for (int i = 0; i < 2; i++) {
-        bags_buffer_free(&s->samples[i].data);
-        bags_buffer_free(&s->samples[i].sizes);
-    }
+    bags_buffer_free(&s->samples.data);
+    bags_buffer_free(&s->samples.sizes);
     s->sampling = false;
 }
 
@@ -322,9 +334,7 @@ static bags_code zstd_use(zstd_state *s, bags_view bytes, bags_error *err) {
 
 static bags_code zstd_start(void *state, bags_view bytes, bags_error *err) {
     zstd_state *s = (zstd_state *)state;
-    s->dictionary = bags_buffer_of(&s->memory);
-    for (int i = 0; i < 2; i++)
-        s->samples[i].data = s->samples[i].sizes = s->dictionary;
+    s->dictionary = s->samples.data = s->samples.sizes = bags_buffer_of(&s->memory);
     if (s->given.size && bytes.size &&
         (s->given.size != bytes.size ||
             memcmp(s->given.data, bytes.data, bytes.size) != 0))
@@ -356,87 +366,171 @@ static bags_code zstd_find(
     return BAGS_OK;
 }
 
-/* How many bytes the samples have when they are compressed. */
+/* ---- training ---- */
+
+static const size_t *zstd_sizes(const zstd_state *s) {
+    return (const size_t *)(const void *)s->samples.sizes.data;
+}
+
+/* The size of the samples from number `first` on when they are compressed; SIZE_MAX if
+ * they cannot be. */
 static size_t zstd_measure(const zstd_state *s, const zstd_context *context,
-    const zstd_samples *samples, const ZSTD_CDict *dictionary, bags_buffer *scratch) {
-    const unsigned char *at = samples->data.data;
+    unsigned first, const ZSTD_CDict *dictionary, bags_buffer *scratch) {
+    const unsigned char *at = s->samples.data.data;
     size_t total = 0;
-    for (unsigned i = 0; i < samples->count; i++) {
-        size_t size = ((const size_t *)(const void *)samples->sizes.data)[i];
-        size_t made = dictionary
-                          ? ZSTD_compress_usingCDict(context->writing, scratch->data,
+    for (unsigned i = 0; i < s->samples.count; at += zstd_sizes(s)[i++]) {
+        size_t size = zstd_sizes(s)[i], made = 0;
+        if (i < first)
+            continue;
+        made = dictionary ? ZSTD_compress_usingCDict(context->writing, scratch->data,
                                 scratch->capacity, at, size, dictionary)
                           : ZSTD_compressCCtx(context->writing, scratch->data,
                                 scratch->capacity, at, size, s->level);
         if (ZSTD_isError(made))
             return SIZE_MAX;
         total += made;
-        at += size;
     }
     return total;
 }
 
-/* Make a dictionary of the samples, and use it if it saves enough. That it cannot be made
- * of them is no failure. */
-static bags_code zstd_train(
-    zstd_state *s, const zstd_context *context, bags_error *err) {
-    const zstd_samples *some = &s->samples[0], *others = &s->samples[1];
-    bags_buffer made = bags_buffer_of(&s->memory), scratch = made;
-    size_t most = some->size / 8, size = 0;
-    most = most < ZSTD_DICTIONARY_MIN ? ZSTD_DICTIONARY_MIN : most;
-    most = most > ZSTD_DICTIONARY_MAX ? ZSTD_DICTIONARY_MAX : most;
-    bags_code code = bags_buffer_reserve(&made, most, err);
-    if (!code)
-        code = bags_buffer_reserve(&scratch, ZSTD_compressBound(others->size), err);
-    if (!code)
-        size = ZDICT_trainFromBuffer(made.data, most, some->data.data,
-            (const size_t *)(const void *)some->sizes.data, some->count);
-    if (!code && !ZDICT_isError(size)) {
-        bags_view bytes = {made.data, size};
-        unsigned char mark[8];
-        size_t at = zstd_mark(bytes, mark);
-        if (at)
-            memcpy(made.data + at, mark, 8);
-        ZSTD_CDict *trial = ZSTD_createCDict(made.data, size, s->level);
-        size_t with =
-            trial ? zstd_measure(s, context, others, trial, &scratch) : SIZE_MAX;
-        size_t without = zstd_measure(s, context, others, NULL, &scratch);
-        ZSTD_freeCDict(trial);
-        if (with < without && without - with >= without / ZSTD_LEAST_SAVING)
-            code = zstd_use(s, bytes, err);
+/* Write a dictionary of at most `size` bytes that has the end of the content of another
+ * one, where what occurs most is. Returns its size, or an error of zstd. */
+static size_t zstd_shrink(const zstd_state *s, unsigned trained, bags_view from,
+    size_t size, unsigned char *to) {
+    const unsigned char *data = s->samples.data.data;
+    unsigned char mark[8];
+    bags_view made = {to, size};
+#if ZSTD_VERSION_NUMBER < 10407
+    (void)from;
+    made.size = ZDICT_trainFromBuffer(to, size, data, zstd_sizes(s), trained);
+#else
+    size_t keep = size - ZSTD_HEADER_MOST;
+    ZDICT_params_t how;
+    memset(&how, 0, sizeof how);
+    how.compressionLevel = s->level;
+    if (size == from.size)
+        memcpy(to, from.data, size);
+    else
+        made.size = ZDICT_finalizeDictionary(to, size, from.data + from.size - keep,
+            keep, data, zstd_sizes(s), trained, how);
+#endif
+    size_t at = ZDICT_isError(made.size) ? 0 : zstd_mark(made, mark);
+    if (at)
+        memcpy(to + at, mark, sizeof mark);
+    return made.size;
+}
+
+/* Make a dictionary of the samples, and use it if it saves enough. `made` and `trial` have
+ * memory for it. That it cannot be made of them is no failure. */
+static bags_code zstd_train(zstd_state *s, const zstd_context *context, size_t most,
+    bags_buffer *made, bags_buffer *trial, bags_buffer *scratch, bags_error *err) {
+    const zstd_samples *samples = &s->samples;
+    unsigned trained =
+        samples->full ? samples->count - samples->count / 4 : samples->count;
+    unsigned first = samples->full ? trained : 0;
+    size_t weight = samples->full ? ZSTD_FULL_WEIGHT : 1;
+    bags_view whole = {made->data, ZDICT_trainFromBuffer(made->data, most,
+                                       samples->data.data, zstd_sizes(s), trained)};
+    size_t without = zstd_measure(s, context, first, NULL, scratch);
+    if (ZDICT_isError(whole.size) || without == SIZE_MAX)
+        return BAGS_OK;
+    size_t least = weight * (without - without / ZSTD_LEAST_SAVING), best = 0;
+    size_t size = whole.size;
+    do {
+        size_t is = zstd_shrink(s, trained, whole, size, trial->data);
+        if (ZDICT_isError(is))
+            break;
+        ZSTD_CDict *with = ZSTD_createCDict(trial->data, is, s->level);
+        size_t total = with ? zstd_measure(s, context, first, with, scratch) : SIZE_MAX;
+        ZSTD_freeCDict(with);
+        if (total < without && is + weight * total < least) {
+            least = is + weight * total;
+            best = size;
+        }
+        size /= 2;
+    } while (size >= ZSTD_DICTIONARY_MIN);
+    if (!best)
+        return BAGS_OK;
+    bags_view bytes = {trial->data, zstd_shrink(s, trained, whole, best, trial->data)};
+    return zstd_use(s, bytes, err);
+}
+
+static bool zstd_holds(void *state) {
+    zstd_state *s = (zstd_state *)state;
+    return s->sampling && !s->samples.full;
+}
+
+static bags_code zstd_make(void *state, bool *made, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    zstd_samples *samples = &s->samples;
+    bags_buffer whole = bags_buffer_of(&s->memory), trial = whole, scratch = whole;
+    bags_code code = BAGS_OK;
+    if (s->sampling && samples->count >= ZSTD_SAMPLES_LEAST &&
+        (samples->full || samples->count / 2 >= samples->tried)) {
+        zstd_context *context = zstd_acquire(s, true, err);
+        size_t most = ZSTD_DICTIONARY_MAX;
+        while (most > samples->size / 4 && most > ZSTD_DICTIONARY_MIN)
+            most /= 2;
+        code = context ? bags_buffer_reserve(&whole, most, err) : BAGS_ERROR_MEMORY;
+        if (!code)
+            code = bags_buffer_reserve(&trial, most, err);
+        if (!code)
+            code =
+                bags_buffer_reserve(&scratch, ZSTD_compressBound(samples->size), err);
+        if (!code)
+            code = zstd_train(s, context, most, &whole, &trial, &scratch, err);
+        zstd_release(s, context);
+        samples->tried = samples->count;
+        bags_buffer_free(&whole);
+        bags_buffer_free(&trial);
+        bags_buffer_free(&scratch);
     }
-    bags_buffer_free(&made);
-    bags_buffer_free(&scratch);
+    if (s->writing || samples->full)
+        zstd_samples_free(s);
+    *made = s->writing != NULL;
     return code;
 }
 
-/* Keep what is about to be compressed until there is enough to make a dictionary. */
-static bags_code zstd_sample(
-    zstd_state *s, const zstd_context *context, bags_view plain, bags_error *err) {
-    unsigned count = s->samples[0].count + s->samples[1].count;
-    size_t size = s->samples[0].size + s->samples[1].size;
-    zstd_samples *samples = &s->samples[count % 4 == 3];
-    bags_code code = BAGS_OK;
-    if (count < ZSTD_SAMPLES_MOST && plain.size <= ZSTD_SAMPLES_SIZE - size) {
-        code = bags_buffer_reserve(&samples->data, samples->size + plain.size, err);
-        if (!code)
-            code = bags_buffer_reserve(
-                &samples->sizes, (samples->count + 1) * sizeof(size_t), err);
-        if (code)
-            return code;
-        if (plain.size)
-            memcpy(samples->data.data + samples->size, plain.data, plain.size);
-        ((size_t *)(void *)samples->sizes.data)[samples->count++] = plain.size;
-        samples->size += plain.size;
+/* Keep what is about to be compressed, to make a dictionary of it. */
+static bags_code zstd_sample(zstd_state *s, bags_view plain, bags_error *err) {
+    zstd_samples *samples = &s->samples;
+    samples->full = samples->count == ZSTD_SAMPLES_MOST ||
+                    plain.size > ZSTD_SAMPLES_SIZE - samples->size;
+    if (samples->full)
         return BAGS_OK;
-    }
-    if (count >= ZSTD_SAMPLES_LEAST)
-        code = zstd_train(s, context, err);
-    zstd_samples_free(s);
-    return code;
+    bags_code code =
+        bags_buffer_reserve(&samples->data, samples->size + plain.size, err);
+    if (!code)
+        code = bags_buffer_reserve(
+            &samples->sizes, (samples->count + 1) * sizeof(size_t), err);
+    if (code)
+        return code;
+    if (plain.size)
+        memcpy(samples->data.data + samples->size, plain.data, plain.size);
+    ((size_t *)(void *)samples->sizes.data)[samples->count++] = plain.size;
+    samples->size += plain.size;
+    return BAGS_OK;
 }
 
 /* ---- encode ---- */
+
+/* Make a frame of what is inside. */
+static bags_code zstd_frame(const zstd_state *s, const zstd_context *context,
+    bags_view plain, bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    bags_code code = bags_buffer_reserve(scratch, ZSTD_compressBound(plain.size), err);
+    if (code)
+        return code;
+    size_t size = s->writing
+                      ? ZSTD_compress_usingCDict(context->writing, scratch->data,
+                            scratch->capacity, plain.data, plain.size, s->writing)
+                      : ZSTD_compressCCtx(context->writing, scratch->data,
+                            scratch->capacity, plain.data, plain.size, s->level);
+    if (ZSTD_isError(size))
+        return bags_fail(err, BAGS_ERROR_MEMORY, "zstd: %s", ZSTD_getErrorName(size));
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
 
 static bags_code zstd_compress(zstd_state *s, zstd_context *context,
     const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err) {
@@ -452,8 +546,6 @@ static bags_code zstd_compress(zstd_state *s, zstd_context *context,
             "%" PRIu64 " bytes are not a multiple of the size of an element (%" PRIu64
             ")",
             (uint64_t)plain.size, (uint64_t)s->element);
-    if (!code)
-        code = bags_buffer_reserve(scratch, ZSTD_compressBound(plain.size), err);
     if (!code && s->element > 1 && plain.size)
         code = bags_buffer_reserve(&context->transposed, plain.size, err);
     if (code)
@@ -464,19 +556,8 @@ static bags_code zstd_compress(zstd_state *s, zstd_context *context,
         plain.data = context->transposed.data;
     }
     if (s->sampling)
-        code = zstd_sample(s, context, plain, err);
-    if (code)
-        return code;
-    size_t size = s->writing
-                      ? ZSTD_compress_usingCDict(context->writing, scratch->data,
-                            scratch->capacity, plain.data, plain.size, s->writing)
-                      : ZSTD_compressCCtx(context->writing, scratch->data,
-                            scratch->capacity, plain.data, plain.size, s->level);
-    if (ZSTD_isError(size))
-        return bags_fail(err, BAGS_ERROR_MEMORY, "zstd: %s", ZSTD_getErrorName(size));
-    blob->data = scratch->data;
-    blob->size = size;
-    return BAGS_OK;
+        code = zstd_sample(s, plain, err);
+    return code ? code : zstd_frame(s, context, plain, scratch, blob, err);
 }
 
 static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *scratch,
@@ -484,11 +565,15 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
     zstd_state *s = (zstd_state *)state;
     if (!s->inside->encode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+    bool made = false;
+    if (s->sampling && s->samples.full) { /* no blob was held that would end it */
+        bags_code failed = zstd_make(s, &made, err);
+        if (failed)
+            return failed;
+    }
     zstd_context *context = zstd_acquire(s, true, err);
     if (!context)
         return BAGS_ERROR_MEMORY;
-    if (!context->plain.resize)
-        context->plain = context->transposed = bags_buffer_of(&s->memory);
     bags_code code = zstd_compress(s, context, value, scratch, blob, err);
     zstd_release(s, context);
     return code;
@@ -583,6 +668,29 @@ static bags_code zstd_decompress(zstd_state *s, const ZSTD_DDict *dictionary,
     return BAGS_OK;
 }
 
+/* Compress the content of a frame again. */
+static bags_code zstd_recode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_view *out, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    size_t size = 0;
+    *out = blob;
+    if (!s->writing)
+        return BAGS_OK;
+    zstd_context *context = zstd_acquire(s, true, err);
+    if (!context)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = zstd_check(s, NULL, blob, &size, err);
+    if (!code)
+        code = bags_buffer_reserve(&context->plain, size + 1, err);
+    if (!code)
+        code = zstd_decompress(s, NULL, blob, context->plain.data, size, err);
+    bags_view plain = {context->plain.data, size};
+    if (!code)
+        code = zstd_frame(s, context, plain, scratch, out, err);
+    zstd_release(s, context);
+    return code;
+}
+
 static bags_code zstd_decode_with(void *state, const void *prepared, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;
@@ -641,8 +749,9 @@ static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
 
 /* ---- table ---- */
 
-static const bags_codec_dictionary zstd_with_dictionary = {
-    zstd_needed, zstd_start, zstd_find, zstd_prepare, zstd_discard, zstd_decode_with};
+static const bags_codec_dictionary zstd_with_dictionary = {zstd_needed, zstd_start,
+    zstd_find, zstd_prepare, zstd_discard, zstd_decode_with, zstd_holds, zstd_make,
+    zstd_recode};
 
 const bags_codec bags_codec_zstd = {"zstd", zstd_open, zstd_encode, zstd_decode,
     zstd_close, NULL, &zstd_with_dictionary};

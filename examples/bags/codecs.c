@@ -172,8 +172,26 @@ static bags_code late_decode_with(void *state, const void *prepared, bags_view b
         one->state, prepared, blob, scratch, value, err);
 }
 
-static const bags_codec_dictionary late_dictionary = {
-    late_needed, late_begin, late_match, late_prepare, late_discard, late_decode_with};
+/* These three follow an encode: the codec is open. */
+static bool late_holds(void *state) {
+    late *one = (late *)state;
+    return one->codec->dictionary->holds && one->codec->dictionary->holds(one->state);
+}
+
+static bags_code late_make(void *state, bool *made, bags_error *err) {
+    late *one = (late *)state;
+    return one->codec->dictionary->make(one->state, made, err);
+}
+
+static bags_code late_recode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_view *out, bags_error *err) {
+    late *one = (late *)state;
+    return one->codec->dictionary->recode(one->state, blob, scratch, out, err);
+}
+
+static const bags_codec_dictionary late_dictionary = {late_needed, late_begin,
+    late_match, late_prepare, late_discard, late_decode_with, late_holds, late_make,
+    late_recode};
 
 #endif
 

@@ -9,12 +9,11 @@
  * must not make that endless. */
 #define MAX_MISSING 1000000
 
-/* How much --ratio measures at most; and after how much a writer has a dictionary, if it
- * makes one: see bags_codec_zstd. */
+/* How much --ratio measures at most; and the fewest values that a dictionary is made of:
+ * see bags_codec_zstd. */
 #define RATIO_BLOBS 1000
 #define RATIO_SIZE (16 << 20)
-#define TRAINING_BLOBS 8193
-#define TRAINING_SIZE ((1 << 20) + 1)
+#define RATIO_LEAST 64
 
 static bool json;
 static const char *ratio;
@@ -248,6 +247,7 @@ static struct {
     bool by_value;
     const bags_codec *codec;
     void *states[2];
+    bool alone;           /* a dictionary would not help */
     bags_view dictionary; /* size 0: none yet */
     /* Of the blobs that were encoded: */
     uint64_t blobs, plain, sizes[2];
@@ -295,22 +295,27 @@ static void sample_add(size_t item) {
     sample.plain += blob.size;
     sample.blobs++;
     for (int i = RATIO_ALONE; i <= RATIO_WRITER; i++) {
+        void *state = sample.states[sample.alone ? RATIO_ALONE : i];
         bags_view frame = {NULL, 0};
-        must(codec->encode(sample.states[i], &value, &scratch, &frame, &failure));
+        must(codec->encode(state, &value, &scratch, &frame, &failure));
         sample.sizes[i] += frame.size;
-        if (codec->dictionary->needed(sample.states[i], frame))
-            must(codec->dictionary->find(
-                sample.states[i], frame, &sample.dictionary, &failure));
+        if (codec->dictionary->needed(state, frame))
+            must(codec->dictionary->find(state, frame, &sample.dictionary, &failure));
     }
 }
 
-/* Encode one of every `step` datapoints, at random, since what repeats may do so in steps,
- * up to a number of blobs or bytes or, `until_trained`, to the dictionary. Returns the index
- * after the last one. */
-static uint64_t sample_read(
-    uint64_t start, uint64_t step, uint64_t blobs, uint64_t size, bool until_trained) {
+/* True for as much as is measured or, `training`, as a dictionary is made of. */
+static bool sample_is_enough(bool training) {
+    if (training)
+        return !sample.codec->dictionary->holds(sample.states[RATIO_WRITER]);
+    return sample.blobs >= RATIO_BLOBS || sample.plain >= RATIO_SIZE;
+}
+
+/* Encode one of every `step` datapoints below `length`, at random, since what repeats may
+ * do so in steps. */
+static void sample_read(uint64_t length, uint64_t step, bool training) {
     bags_select whole = bags_whole(sample.field);
-    uint64_t length = source_length(), numbers[1024];
+    uint64_t start = 0, numbers[1024];
     sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
     /* More at once each time, which are one wait for a server. */
     for (size_t part = 4, i; start < length; part = part < 1024 ? part * 2 : part) {
@@ -324,13 +329,11 @@ static uint64_t sample_read(
             source_get(numbers[k], &whole, 1);
             for (size_t j = 0; j < source_items(0); j++) {
                 sample_add(j);
-                if (sample.blobs >= blobs || sample.plain >= size ||
-                    (until_trained && sample.dictionary.size))
-                    return numbers[k] + 1;
+                if (sample_is_enough(training))
+                    return;
             }
         }
     }
-    return length;
 }
 
 static void put_part(int which) {
@@ -339,8 +342,8 @@ static void put_part(int which) {
         100 * size / (double)(sample.plain ? sample.plain : 1));
 }
 
-/* The first datapoints make a dictionary, as those that a writer appends first. Of the
- * others, which it is for, some are measured; of all, if there is none. */
+/* The first datapoints make a dictionary, as those that a writer appends first, but no
+ * more than the first shard has. Of all, some are measured. */
 static void show_ratio(void) {
     fields = source_fields(&count);
     if (!source_dataset())
@@ -350,12 +353,14 @@ static void show_ratio(void) {
     codec_check("zstd(bytes)");
     sample_open();
     uint64_t length = source_length();
-    uint64_t start = sample_read(0, 1, TRAINING_BLOBS, TRAINING_SIZE, true);
-    bool enough = sample.blobs >= TRAINING_BLOBS || sample.plain >= TRAINING_SIZE;
-    if (start == length || !sample.dictionary.size)
-        start = 0;
-    (void)sample_read(start, (length - start + RATIO_BLOBS - 1) / RATIO_BLOBS,
-        RATIO_BLOBS, RATIO_SIZE, false);
+    size_t exist = 0;
+    const bags_shard *first = bags_reader_shards(source_dataset(), &exist);
+    bool made = false;
+    sample_read(exist && first->length < length ? first->length : length, 1, true);
+    bool enough = sample.blobs >= RATIO_LEAST;
+    must(sample.codec->dictionary->make(sample.states[RATIO_WRITER], &made, &failure));
+    sample.alone = !made;
+    sample_read(length, (length + RATIO_BLOBS - 1) / RATIO_BLOBS, false);
     size_t dictionary = sample.dictionary.size;
     if (json) {
         text_puts(&out, "{");
@@ -377,7 +382,7 @@ static void show_ratio(void) {
         if (dictionary) {
             text_puts(&out, "; with a dictionary");
             put_part(RATIO_WRITER);
-            text_format(&out, " (and %.0f KiB per shard)", (double)dictionary / 1024);
+            text_format(&out, " (and %.1f KiB per shard)", (double)dictionary / 1024);
         } else {
             text_format(&out, "; %s",
                 enough ? "a dictionary would not help"

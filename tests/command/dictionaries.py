@@ -434,6 +434,35 @@ def _records(count=9000):
             for i in range(count)]
 
 
+@each([(1000, 1000), (5000, 1000), (6000, 2500), (6000, None)])
+def small_shards_of_documents_have_dictionaries(case):
+    """With the dictionaries."""
+    length, shard = case
+    if not _write('foreign'):
+        return
+    rows = [{'t': json.dumps({
+        'id': i, 'user': f'name{i * 7919 % 1000}', 'time': f'2026-{i % 12 + 1:02}-{i % 28 + 1:02}',
+        'event': ('click', 'purchase')[i % 3 == 0], 'price': i * 104729 % 100000 / 100,
+        'tags': [f'tag{i * 31 % 40}', f'tag{i * 17 % 40}'], 'seen': i % 5 > 0,
+        'country': ('DE', 'FR')[i % 2], 'ms': i * 15485863 % 10 ** 8})} for i in range(length)]
+    write_lines('rows', rows)
+    run('pack', 'rows', 'ds', '--spec', 't=zstd(utf8)',
+        *(['--shard-length', shard] if shard else []))
+    size, stored, needing = sum(len(row['t']) for row in rows), 0, 0
+    for path in pathlib.Path('ds').rglob('t.dict'):
+        stored += path.stat().st_size
+    import zstdref
+    for _, frames in _frames('ds'):
+        stored += sum(len(frame) for frame, _ in frames)
+        needing += sum(zstdref.number(frame) > 0 for frame, _ in frames)
+    assert size > 1.7 * stored and needing == length, (size, stored, needing)
+    assert run('get', 'ds', ':').lines == rows
+    run('verify', 'ds', '--decode')
+    found = run('info', 'ds', '--ratio', 't', '--json').json
+    blobs = sum(len(frame) for _, frames in _frames('ds') for frame, _ in frames) / length
+    assert abs(found['with_dictionary'] / found['blobs'] / blobs - 1) < 0.05, (found, blobs)
+
+
 def pack_makes_a_dictionary_or_takes_one():
     if not _write('foreign'):
         return
@@ -452,8 +481,10 @@ def pack_makes_a_dictionary_or_takes_one():
     run(*words, 'none', '--dictionary', 'none')
     assert 't.dict' not in files('none')
     sizes = [len(files(path)['t.bag']) for path in ('own', 'none')]
-    assert sum(len(bag) for name, bag in files('given').items() if name.endswith('t.bag')) < \
-        sizes[0] < sizes[1]
+    # All values of both use it.
+    given = sum(len(bag) for name, bag in files('given').items() if name.endswith('t.bag'))
+    assert sizes[0] <= given < 1.01 * sizes[0] and 1.7 * sizes[0] < sizes[1], (sizes, given)
+    assert all(zstdref.number(frame) for frame, _ in frames)
     # A frame is packed with the dictionary that it needs.
     pathlib.Path('frame').write_bytes(run('get', 'own', '8999', 't', '--raw').out)
     write_lines('one', [{'t': {'file': 'frame'}}])

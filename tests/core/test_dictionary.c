@@ -12,7 +12,7 @@ static toy made;
 static bags_registry *codecs;
 
 static int start(void **state) {
-    toy fresh = {5, 7, false, false, 0, 0, 0, 0};
+    toy fresh = {5, 7, false, false, 0, 0, 0, 0, 0, false};
     made = fresh;
     codecs = toy_registry(&made);
     return support_setup(state);

@@ -23,7 +23,7 @@ enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, SHARED, WORKS 
 
 static const uint64_t totals[WORKS] = {14, 6, 9, 9, 4, 3, 5};
 
-/* SHARED has a dictionary. */
+/* SHARED has a dictionary, for which its first blobs are held. */
 static toy with_dictionary;
 static bags_registry *with_toy;
 
@@ -658,7 +658,8 @@ int main(void) {
         TEST(completing_a_datapoint_may_be_killed_and_repeated),
         TEST(a_process_that_exits_at_any_call_loses_nothing_flushed),
     };
-    with_dictionary.number = 7;
+    with_dictionary.after = 1000;
+    with_dictionary.holds = 1;
     with_toy = toy_registry(&with_dictionary);
     int failed = cmocka_run_group_tests_name("faults", tests, NULL, NULL);
     bags_registry_free(with_toy);

@@ -905,17 +905,20 @@ static void datapoints_that_share_blobs_survive_a_power_failure(void **state) {
     }
 }
 
-/* The blobs after the third need the dictionary: where they are, it is. */
+/* The blobs after the third need the dictionary, or all if the first are held: where they
+ * are, it is. */
 static void dictionaries_survive_a_power_failure(void **state) {
     static const uint64_t lengths[] = {0, 4, 0, 40};
-    toy made = {2, 0, false, false, 0, 0, 0, 0};
+    toy made = {2, 0, false, false, 0, 0, 0, 0, 0, false};
     bags_registry *registry = toy_registry(&made);
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
+        made.holds = (uint64_t)i / 4 * 2;
+        made.after = i / 4 ? 1000 : 2;
         stage s; /* with no_sync, one shard: the earlier ones are not certain */
-        stage_start(&s, "set", lengths[i]);
+        stage_start(&s, "set", lengths[i % 4]);
         s.job.options.registry = registry;
-        s.job.options.no_sync = i >= 2;
+        s.job.options.no_sync = i % 4 >= 2;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
         crash_writer(&s.device, writer);

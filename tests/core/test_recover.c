@@ -1623,7 +1623,7 @@ static void a_field_without_a_value_stops_recovery_which_names_it(void **state) 
 static void a_value_that_is_given_is_encoded_with_the_dictionary(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        toy made = {0, 7, false, false, 0, 0, 0, 0};
+        toy made = {0, 7, false, false, 0, 0, 0, 0, 0, false};
         bags_registry *registry = toy_registry(&made);
         bags_value note = bags_utf8("given"), found;
         bags_entry given = {"note", &note, 1};

@@ -5,6 +5,7 @@ typedef struct toy_state {
     toy *user;
     bool starts; /* a writer has it */
     uint64_t values;
+    unsigned sum; /* of the bytes of those that are held */
     unsigned char own[1024];
     size_t size; /* of `own`; 0: none */
 } toy_state;
@@ -43,15 +44,21 @@ static bags_code toy_encode(void *state, const bags_value *value, bags_buffer *s
     unsigned sum = 0;
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not for a toy");
-    bags_code code = bags_buffer_reserve(scratch, value->size + 2, err);
+    bags_code code = bags_buffer_reserve(scratch, value->size + 4, err);
     if (code)
         return code;
     for (size_t i = 0; i < value->size; i++)
         sum += from[i];
-    if (s->starts && !s->size && !s->user->never && s->values++ >= s->user->after)
+    bool collects = s->starts && !s->size && !s->user->never;
+    bool held = collects && s->user->holds > 0;
+    s->values += collects;
+    s->sum += sum;
+    if (collects && !held && s->values > s->user->after)
         toy_make(s, s->user->after ? 1 + sum % 255 : s->user->number);
-    size_t front = s->size ? 2 : 1;
-    scratch->data[0] = s->size ? 'd' : 'p';
+    size_t front = s->size ? 2 : held ? 4 : 1;
+    memcpy(scratch->data, held ? "held" : "p", held ? 4 : 1);
+    if (s->size)
+        scratch->data[0] = 'd';
     if (s->size)
         scratch->data[1] = s->own[0];
     for (size_t i = 0; i < value->size; i++)
@@ -60,6 +67,10 @@ static bags_code toy_encode(void *state, const bags_value *value, bags_buffer *s
     blob->data = scratch->data;
     blob->size = front + value->size;
     return BAGS_OK;
+}
+
+static bool toy_is_held(bags_view blob) {
+    return blob.size >= 4 && !memcmp(blob.data, "held", 4);
 }
 
 static bool toy_needed(void *state, bags_view blob) {
@@ -117,7 +128,7 @@ static void toy_discard(void *state, void *prepared) {
 static bags_code toy_decode_with(void *state, const void *prepared, bags_view blob,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     const toy_prepared *with = (const toy_prepared *)prepared;
-    size_t front = toy_needed(state, blob) ? 2 : 1;
+    size_t front = toy_needed(state, blob) ? 2 : toy_is_held(blob) ? 4 : 1;
     if (blob.size < front || (front == 1 && blob.data[0] != 'p'))
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not of a toy");
     if (front == 2 && !with)
@@ -141,9 +152,45 @@ static bags_code toy_decode(void *state, bags_view blob, bags_buffer *scratch,
     return toy_decode_with(state, NULL, blob, scratch, value, err);
 }
 
+static bool toy_holds(void *state) {
+    toy_state *s = (toy_state *)state;
+    return s->user->holds && s->starts && !s->size && !s->user->never &&
+           s->values < s->user->after;
+}
+
+static bags_code toy_make_held(void *state, bool *made_one, bags_error *err) {
+    toy_state *s = (toy_state *)state;
+    if (s->user->fails)
+        return bags_fail(err, BAGS_ERROR_VALUE, "no toy can be made");
+    if (!s->size && s->values >= s->user->holds)
+        toy_make(s, 1 + s->sum % 255);
+    *made_one = s->size > 0;
+    return BAGS_OK;
+}
+
+static bags_code toy_recode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_view *out, bags_error *err) {
+    toy_state *s = (toy_state *)state;
+    *out = blob;
+    if (!s->size || !toy_is_held(blob))
+        return BAGS_OK;
+    bags_code code = bags_buffer_reserve(scratch, blob.size, err);
+    if (code)
+        return code;
+    scratch->data[0] = 'd';
+    scratch->data[1] = s->own[0];
+    for (size_t i = 4; i < blob.size; i++)
+        scratch->data[i - 2] =
+            (unsigned char)(blob.data[i] + s->own[(i - 4) % s->size]);
+    out->data = scratch->data;
+    out->size = blob.size - 2;
+    return BAGS_OK;
+}
+
 bags_codec toy_codec(const char *names, toy *user) {
-    static const bags_codec_dictionary with = {
-        toy_needed, toy_start, toy_find, toy_prepare, toy_discard, toy_decode_with};
+    static const bags_codec_dictionary with = {toy_needed, toy_start, toy_find,
+        toy_prepare, toy_discard, toy_decode_with, toy_holds, toy_make_held,
+        toy_recode};
     bags_codec codec = {
         names, toy_open, toy_encode, toy_decode, toy_close, user, &with};
     return codec;

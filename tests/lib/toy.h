@@ -1,7 +1,8 @@
 /*
  * A codec with a dictionary that is simple enough to be checked by hand. Values are bytes.
  * A blob is "p" and the value; or "d", the number of a dictionary, and the value plus the
- * bytes of the dictionary, which begin with this number.
+ * bytes of the dictionary, which begin with this number. If blobs are held, they are
+ * "held" and the value until then.
  */
 #ifndef BAGS_TESTS_TOY_H
 #define BAGS_TESTS_TOY_H
@@ -17,6 +18,10 @@ typedef struct toy {
     bool stubborn;   /* writers make one although there is one already */
     size_t size;     /* in place of the true one, which writers state */
     uint64_t started, prepared, discarded; /* calls; started: with bytes */
+    /* Writers hold the blobs of `after` values, or until they must be written: then they
+     * make the dictionary if they have at least this many. 0: they hold none. */
+    uint64_t holds;
+    bool fails; /* they cannot make it */
 } toy;
 
 /* The codec of these types, with `user`. */

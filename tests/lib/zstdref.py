@@ -33,6 +33,11 @@ def content(frame, dictionary=None):
     return zstandard.ZstdDecompressor(**options).decompress(frame)
 
 
+def number(frame):
+    """Of the dictionary that a frame needs; 0: none."""
+    return zstandard.get_frame_parameters(frame).dict_id
+
+
 def write_bag(path, blobs):
     ends = [0]
     for blob in blobs:
