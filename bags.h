@@ -9975,7 +9975,7 @@ BAGI_COLD static void bagi_writer_release(bags_writer *writer, size_t field) {
     if (!code || failure->code)
         return;
     *failure = err;
-    bagi_prefix(failure, code, "%s: field \"%.200s\": ", writer->shown,
+    bags_prefix(failure, code, "%s: field \"%.200s\": ", writer->shown,
         writer->spec.fields[field].name);
 }
 
