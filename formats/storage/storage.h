@@ -5,7 +5,8 @@
  *     file          subject           library
  *     archive.c     zip, tar          none
  *     zip.c         to write a zip    none
- *     http.c, s3.c  URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ *     http.c        URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ *                   (formats/README.md, "From a server", lists its other files)
  *     cache.c       what was read     none             -pthread
  */
 #ifndef BAGS_STORAGE_H

@@ -1,0 +1,425 @@
+/*
+ * listing.c - what exists on a server: the names in a directory, as S3 or an index page lists
+ * them, or found by their numbers; and which answers are files.
+ */
+#include "objects.h"
+
+#define HTTP_LISTING ((size_t)64 << 20) /* bytes of the pages, at most */
+#define HTTP_PAGES 2000                 /* of a listing */
+#define HTTP_MISSING 4     /* this number of missing shards ends the search */
+#define HTTP_AHEAD 90      /* shards are looked up at once, at most */
+#define HTTP_SHARDS 999999 /* this one does not exist where none is listed */
+
+/* ---- servers that answer every path ----
+ * Some answer names that do not exist with a page and 200, or with 403. What could be
+ * such a page, and what is forbidden, is compared with the answer to a name that does
+ * not exist either: the control, which is looked up once for each dataset. */
+
+http_object *bagi_http_control(bags_http *http, const char *path) {
+    const char *host = strstr(path, "://") + 3;
+    const char *name = strrchr(host, '/');
+    size_t size = name ? (size_t)(name - path) : strlen(path), digits = size;
+    while (digits > 0 && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+        digits--; /* a shard */
+    if (digits < size && path[digits - 1] == '/' && path + digits > host)
+        size = digits - 1;
+    http_object *object =
+        bagi_http_find_printed(http, "%.*s/" HTTP_CONTROL, (int)size, path);
+    if (object)
+        bagi_http_look(http, object);
+    return object;
+}
+
+bool bagi_http_is_extra(const char *path) {
+    return bagi_http_ends_in(path, ".idx .crc .dict .partial ") ||
+           strcmp(strrchr(path, '/'), "/finalized") == 0;
+}
+
+/* True if 403 is this server's answer to what is missing. The mutex is held. */
+static bool http_is_missing(bags_http *http, const char *path) {
+    http_object *control = bagi_http_control(http, path);
+    return bagi_http_wait(http, control) == EACCES;
+}
+
+/* A JSON object with strings, and nothing else in it but at least one. */
+static bool http_is_spec(const char *at, const char *stop) {
+    static const char order[] = "{\":\""; /* then , and the second again */
+    size_t next = 0, strings = 0;
+    for (; at < stop; at++) {
+        if (strchr(" \t\r\n", *at) && *at)
+            continue;
+        if (next == 4 && *at == '}') {
+            while (++at < stop && strchr(" \t\r\n", *at) && *at)
+                ;
+            return at == stop && strings > 0;
+        }
+        if (*at != (next == 4 ? ',' : order[next]))
+            return false;
+        next = next == 4 ? 1 : next + 1;
+        if (*at != '"')
+            continue;
+        strings++;
+        while (++at < stop && *at != '"')
+            at += *at == '\\';
+    }
+    return false;
+}
+
+/* True if what a lookup found may be the file of a dataset by its first or last bytes,
+ * which are at hand. */
+static bool http_is_plausible(const http_object *object) {
+    const char *name = strrchr(object->path, '/') + 1;
+    const http_part *part = object->count ? http_parts(object)[0] : NULL;
+    uint64_t size = object->size, table = 0;
+    if (object->is_html)
+        return false;
+    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
+        part = NULL;
+    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
+        return true;
+    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
+        return http_is_spec(
+            (const char *)part->data.data, (const char *)part->data.data + part->stop);
+    if (part)
+        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
+    if (bagi_http_ends_in(name, ".bag "))
+        return part && (part->stop < size || table <= size - 8);
+    return bagi_http_ends_in(name, ".zip .tar ");
+}
+
+/* True if the answers are the same, as far as they are at hand: what is known of another
+ * time has an ETag in place of bytes. */
+static bool http_is_equal(const http_object *a, const http_object *b) {
+    const http_part *x = a->count ? http_parts(a)[0] : NULL;
+    const http_part *y = b->count ? http_parts(b)[0] : NULL;
+    if (!x || !y)
+        return a->size == b->size && a->identity.inode == b->identity.inode;
+    return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
+           x->start == y->start && x->stop == y->stop &&
+           memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
+}
+
+int bagi_http_refuse_page(bags_http *http, http_object *object) {
+    char start[41] = "", why[128];
+    if (http_is_s3(object->path) || object->is_real ||
+        (object->is_real = http_is_plausible(object)))
+        return 0;
+    http_object *control = bagi_http_control(http, object->path);
+    int none = bagi_http_wait(http, control);
+    object->is_real = none && none != EINTR;
+    if (none)
+        return none == EINTR ? EINTR : 0;
+    const http_part *part = control->count ? http_parts(control)[0] : NULL;
+    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
+         i++) {
+        unsigned char c = part->data.data[i];
+        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    const http_part *own = object->count ? http_parts(object)[0] : NULL;
+    bool page = object->is_html || http_is_equal(object, control) ||
+                (own && strcmp(strrchr(object->path, '/'), "/spec.json") == 0);
+    /* Two objects of JSON may be the same error, with the path in it. */
+    object->is_real =
+        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
+    if (object->is_real)
+        return 0;
+    (void)snprintf(why, sizeof why,
+        "the server answers names that do not exist, too (HTTP 200: %s)", start);
+    object->state = HTTP_FAILED;
+    bagi_http_fail(object, page ? ENOENT : EIO, why);
+    return object->error;
+}
+
+/* ---- lists ---- */
+
+typedef struct http_names {
+    bags_buffer text;
+    size_t size;
+    bool dataset; /* there is a spec.json, or a number */
+    size_t read;  /* bytes of the pages */
+} http_names;
+
+/* One name of a listing. */
+static int http_names_add(void *user, const char *name) {
+    http_names *names = (http_names *)user;
+    size_t size = strlen(name) + 1;
+    if (bags_buffer_reserve(&names->text, names->size + size, NULL))
+        return ENOMEM;
+    memcpy(names->text.data + names->size, name, size);
+    names->size += size;
+    names->dataset = names->dataset || strcmp(name, "spec.json") == 0 ||
+                     name[strspn(name, "0123456789")] == '\0';
+    return 0;
+}
+
+/* One page of a listing of PATH, which ends in a slash. *more: the token of the next
+ * one. Returns errno; `why` has 256 bytes. */
+static int http_list_page(
+    bags_http *http, const char *path, char **more, http_names *names, char *why) {
+    bool s3 = http_is_s3(path);
+    const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
+    char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
+    char *encoded = format_url(prefix + s3, "", NULL);
+    char *token = *more ? format_url(*more, "", NULL) : NULL;
+    char *query = encoded && (token || !*more)
+                      ? bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
+                            token ? "continuation-token=" : "", token ? token : "",
+                            token ? "&" : "", encoded)
+                      : NULL;
+    http_request *request =
+        query ? bagi_http_request_new(&http->engine, path, s3, false, s3 ? query : NULL)
+              : NULL;
+    int code = request ? 0 : ENOMEM;
+    free(*more);
+    *more = NULL;
+    if (request)
+        code = bagi_http_run(request);
+    if (code == EINTR)
+        request = NULL;
+    if (code && request) {
+        memcpy(why, request->why, sizeof request->why);
+    } else if (request && request->body.data) {
+        names->read += request->size;
+        if (s3 || request->is_html)
+            code = bags_http_names(request->body.data, request->size, s3,
+                directory ? directory : prefix + s3, http_names_add, names);
+        if (s3)
+            *more = bagi_http_xml(
+                request->body.data, request->size, "<NextContinuationToken>");
+        char *truncated = s3 && !*more ? bagi_http_xml(request->body.data,
+                                             request->size, "<IsTruncated>")
+                                       : NULL;
+        if (!code && truncated && strcmp(truncated, "true") == 0) {
+            code = EIO;
+            strcpy(why, "a truncated list without a NextContinuationToken");
+        }
+        free(truncated);
+    }
+    bagi_http_request_free(request);
+    curl_free(directory);
+    free(encoded);
+    free(token);
+    free(query);
+    return code;
+}
+
+/* The names in a directory as the server lists them, remembered with the path and a
+ * slash. Returns errno: ENOENT if there is no list. */
+static int http_listing(bags_http *http, const char *path, http_object **out) {
+    http_names names;
+    char *more = NULL, why[256] = "";
+    char *key = bagi_http_format("%.*s/", (int)http_path_size(path), path);
+    int code = 0;
+    memset(&names, 0, sizeof names);
+    pthread_mutex_lock(&http->engine.mutex);
+    http_object *object = key ? bagi_http_find(http, key, strlen(key), true) : NULL;
+    bool known = !object || object->names.data || bagi_http_rests(object, HTTP_FORGET);
+    if (known)
+        code = object ? object->error : ENOMEM;
+    pthread_mutex_unlock(&http->engine.mutex);
+    *out = object;
+    for (int i = 0; !known && !code && (i == 0 || more); i++) {
+        code = http_list_page(http, key, &more, &names, why);
+        if (!code && more && (i == HTTP_PAGES || names.read > HTTP_LISTING)) {
+            code = EFBIG;
+            strcpy(why, "the listing does not end");
+        }
+    }
+    free(more);
+    free(key);
+    if (known)
+        return code;
+    if (code == EINTR) {
+        bags_buffer_free(&names.text);
+        return code;
+    }
+    bool whole = !code;
+    if (whole && !(http_is_s3(path) ? names.size > 0 : names.dataset))
+        code = ENOENT;
+    pthread_mutex_lock(&http->engine.mutex);
+    if (!object->names.data) {
+        object->state = code ? HTTP_FAILED : HTTP_DONE;
+        object->error = 0;
+        if (code)
+            bagi_http_fail(object, code, why);
+        if (whole) {
+            object->names = names.text;
+            object->names_size = names.size;
+            memset(&names.text, 0, sizeof names.text);
+        }
+    }
+    pthread_mutex_unlock(&http->engine.mutex);
+    bags_buffer_free(&names.text);
+    return code;
+}
+
+/* ---- hooks ---- */
+
+/* Some servers, and S3 for those that may not list, answer 403 for what is missing. Shards
+ * have a spec.json each, and none is next to them. */
+bool bagi_http_is_optional(bags_http *http, const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    if (!http_is_missing(http, path))
+        return false;
+    if (strcmp(name, "spec.json") != 0)
+        return bagi_http_is_extra(path);
+    return !bagi_http_wait(http,
+        bagi_http_find_printed(http, "%.*s000000/spec.json", (int)(name - path), path));
+}
+
+/* All that may show what a path is is requested at once: the object, the files that a
+ * dataset has, and a listing. So it takes one round trip, also where nothing exists. */
+int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
+    bags_http *http = (bags_http *)user;
+    http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
+    static const char *const names[] = {"spec.json", "refs.bag", "000000/spec.json"};
+    bool file = bagi_http_ends_in(path, HTTP_FILES);
+    int code = bagi_http_refuse_path(http, path);
+    *kind = BAGS_PATH_NONE;
+    if (code)
+        return code;
+    pthread_mutex_lock(&http->engine.mutex);
+    http_object *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (object && file) /* others are directories usually */
+        bagi_http_look(http, object);
+    for (int i = 0; i < 3 && !file; i++)
+        inside[i] = bagi_http_look_in(http, path, names[i]);
+    /* What a cache knows is compared with it: both take one round trip. */
+    if (http->engine.recall && inside[0] && !http_is_s3(path))
+        (void)bagi_http_control(http, inside[0]->path);
+    bagi_http_wake(&http->engine);
+    pthread_mutex_unlock(&http->engine.mutex);
+    int listed = file ? ENOENT : http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->engine.mutex);
+    bool directory = listed == 0;
+    const http_object *broken = NULL;
+    for (int i = 0; i < 3 && !file && !directory; i++) {
+        int error = bagi_http_wait(http, inside[i]);
+        if (!error)
+            error = bagi_http_refuse_page(http, inside[i]);
+        directory = !error;
+        if (error == EINTR) {
+            pthread_mutex_unlock(&http->engine.mutex);
+            return error;
+        }
+        if (error != ENOENT && error != EACCES && inside[i])
+            broken = inside[i];
+    }
+    if (object && broken && !directory && object->state == HTTP_NEW) {
+        object->state = HTTP_FAILED; /* do not wait for this server again */
+        bagi_http_fail(object, broken->error, broken->why);
+    }
+    code = directory ? 0 : bagi_http_wait(http, object);
+    if (!code && !directory)
+        code = bagi_http_refuse_page(http, object);
+    if ((code == ENOENT || code == EACCES) && object->is_directory) {
+        directory = true; /* without a dataset */
+        code = 0;
+    }
+    if (!code)
+        *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+    if (code == ENOENT || (code == EACCES && bagi_http_is_optional(http, path)))
+        code = listed == ENOENT || listed == EACCES ? 0 : listed;
+    pthread_mutex_unlock(&http->engine.mutex);
+    return code;
+}
+
+/* The spec.json of a shard. */
+static http_object *http_look_in_shard(
+    bags_http *http, const char *path, uint64_t number) {
+    char name[40];
+    (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
+    return bagi_http_look_in(http, path, name);
+}
+
+/* A server that ignores a folder of the path has every shard: then there are none next to
+ * a spec.json, and without that it is an error. True: *code is the result. The mutex is
+ * held. */
+static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
+    http_object *last = http_look_in_shard(http, path, HTTP_SHARDS);
+    http_object *own = bagi_http_look_in(http, path, "spec.json");
+    http_object *directory = bagi_http_find(http, path, http_path_size(path), true);
+    if (bagi_http_wait(http, last) || bagi_http_refuse_page(http, last))
+        return false;
+    int none = bagi_http_wait(http, own);
+    *code = none && none != EINTR ? EIO : none;
+    if (*code == EIO && directory)
+        bagi_http_fail(directory, EIO,
+            "the server has every shard up to 999999 (HTTP 200): it ignores a "
+            "folder of the path");
+    return true;
+}
+
+/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
+ * answers every path, those with the spec of the first one. */
+static int http_probe(bags_http *http, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    uint64_t ahead = 0, missing = 0;
+    http_object *first = NULL;
+    for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
+        char name[32];
+        pthread_mutex_lock(&http->engine.mutex);
+        /* The longer the row is, the more of its rest are looked up at once. */
+        uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
+        uint64_t stop =
+            i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
+        for (; ahead < stop; ahead++)
+            http_look_in_shard(http, path, ahead);
+        http_object *object = http_look_in_shard(http, path, i);
+        http_object *control = object ? bagi_http_control(http, object->path) : NULL;
+        int code = 0;
+        if (i == 0 && http_ignores_folder(http, path, &code)) {
+            pthread_mutex_unlock(&http->engine.mutex);
+            return code;
+        }
+        code = bagi_http_wait(http, object);
+        int none = bagi_http_wait(http, control);
+        if (none == EINTR)
+            code = none;
+        if (!code)
+            code = bagi_http_refuse_page(http, object);
+        if (!code && !none &&
+            (http_is_equal(object, control) ||
+                (first && !http_is_equal(object, first))))
+            code = ENOENT;
+        first = code || first ? first : object;
+        pthread_mutex_unlock(&http->engine.mutex);
+        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
+        missing =
+            code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
+        if (!code)
+            code = each(each_user, name);
+        if (code && !missing) {
+            pthread_mutex_lock(&http->engine.mutex);
+            http_object *directory =
+                bagi_http_find(http, path, http_path_size(path), true);
+            if (directory && object && object->why && code != EINTR)
+                bagi_http_fail(directory, code, object->why);
+            pthread_mutex_unlock(&http->engine.mutex);
+            return code;
+        }
+    }
+    return 0;
+}
+
+/* Without a list of the server, shards are found by their numbers. */
+int bagi_http_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    bags_http *http = (bags_http *)user;
+    http_object *listing = NULL;
+    int code = bagi_http_refuse_path(http, path);
+    if (code)
+        return code;
+    code = http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->engine.mutex);
+    const http_object *object = bagi_http_find(http, path, http_path_size(path), false);
+    if (code == ENOENT && object && object->is_directory && listing->names.data)
+        code = 0; /* a list, since it is of a directory */
+    pthread_mutex_unlock(&http->engine.mutex);
+    if (code == ENOENT || code == EACCES)
+        return http_probe(http, path, each, each_user);
+    for (size_t at = 0; !code && at < listing->names_size;
+         at += strlen((const char *)listing->names.data + at) + 1)
+        code = each(each_user, (const char *)listing->names.data + at);
+    return code;
+}
