@@ -50,17 +50,15 @@ typedef struct http_object {
     bool is_html;
     bool is_real;      /* it is not the page of bagi_http_refuse_page */
     bool is_directory; /* the server redirects to the path with a slash */
-    /* Of a spec.json; points in time are numbers of bags_http.time: */
-    bool used;                 /* a file next to it was opened */
-    bool end_asked;            /* the shard after it was looked up again, and */
-    bool grown;                /* exists now */
-    struct http_object *files; /* those next to it that were looked up, ... */
-    uint64_t answered;         /* ... and when the last of them was */
+    uint64_t asked; /* `looked` + 1 at its lookup; of a spec.json, at its last check */
+    /* Of a spec.json: */
+    bool grown;                /* the shard after it, which was missing, exists now */
+    struct http_object *files; /* those next to it that were looked up */
+    uint64_t answered;         /* bags_http.looked after the last of them */
     size_t checks;             /* requests that look at them again */
-    uint64_t asked;    /* when they were requested; of a file, when its lookup was */
-    bags_buffer parts; /* pointers to http_part, sorted by their start */
-    size_t count;      /* of parts */
-    uint64_t longest;  /* bytes of the longest part that there ever was */
+    bags_buffer parts;         /* pointers to http_part, sorted by their start */
+    size_t count;              /* of parts */
+    uint64_t longest;          /* bytes of the longest part that there ever was */
     bags_buffer names; /* of a directory: NUL-terminated, one after the other; if it
                           failed, the links of a page that may be no list */
     size_t names_size;
@@ -78,11 +76,7 @@ struct bags_http {
     http_object *objects[HTTP_BUCKETS];
     http_part *newest, *oldest;
     uint64_t cached;
-    uint64_t time;   /* counts requested checks and answered lookups */
-    uint64_t looked; /* when the last object was looked up */
-    /* The last file next to a spec.json that was looked up, when, and the others: */
-    http_object *latest;
-    uint64_t found, others;
+    uint64_t looked;  /* answered lookups of files next to a spec.json */
     bool unversioned; /* an object has neither an ETag nor a Last-Modified */
 };
 

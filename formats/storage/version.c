@@ -1,15 +1,23 @@
 /*
- * version.c - whether the files of a shard on a server are still those that were opened. The
- * mutex is held in all functions.
+ * version.c - whether the files of a shard are still those that were opened. The mutex is
+ * held in all functions.
  *
- * The files of a shard are of one version if its spec.json is the same before the first
- * of them was looked up and after the last. So it is looked at again when it is expected to
- * be identified, if a file was looked up since the last time: in the round trip of what is
- * read meanwhile. Where ETags are hashes of the content, an equal spec.json may be of
- * another version: then all files are looked at again, too. Not all hashes are recognized,
- * but a file that was written again has another Last-Modified, if any.
+ * The files of a shard are of one version if its spec.json is the same before the first file
+ * was looked up and after the last. A check requests, in the round trip of what is read
+ * meanwhile:
+ *
+ *     spec.json                       if a file next to it was looked up since the last check
+ *     files that were requested       until they are of the version of spec.json: refs.bag,
+ *     before it was found             which is requested together with it
+ *     the spec.json of the shard      if it was missing: a dataset that is replaced by a longer
+ *     after it                        one while it is opened would be read without its end
+ *
+ * Where ETags are hashes of the content, or without Last-Modified, two versions may have an
+ * equal spec.json. Then a check requests all files, and is due after a lookup in any shard.
+ * It skips the file of the last lookup if no other lookup was answered since that began. Not
+ * all hashes are recognized, but a file that was written again has another Last-Modified, if
+ * any.
  */
-
 #include "objects.h"
 
 #include "files.h"
@@ -31,7 +39,6 @@ void bagi_http_changed(http_object *record) {
 /* A check has failed, and has to be requested again. */
 static void http_fail_check(http_object *record, int error, const char *why) {
     record->asked = 0;
-    record->end_asked = false;
     bagi_http_fail(record, error, why);
 }
 
@@ -86,18 +93,13 @@ void bagi_http_check_object(bags_http *http, http_object *record, http_object *o
     record->checks++;
 }
 
-/* A dataset that is replaced by a longer one while its shards are identified would be
- * read without its end. So with the first check of the last shard, which was identified by
- * then, the number after it is looked up again; with every one where its spec.json may
- * hide that it was replaced later. The mutex is held. */
+/* Look again at the spec.json of the next shard, if it was missing. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
         start--;
-    if ((record->end_asked && !http_hides_change(record)) || start == end ||
-        end - start > 18 || start[-1] != '/')
+    if (start == end || end - start > 18 || start[-1] != '/')
         return;
-    record->end_asked = true;
     char *path = bagi_http_format("%.*s%0*llu/spec.json", (int)(start - record->path),
         record->path, (int)(end - start), strtoull(start, NULL, 10) + 1);
     size_t front = path ? (size_t)(strrchr(path, '/') - path) : 0;
@@ -111,9 +113,6 @@ static void http_check_end(bags_http *http, http_object *record) {
     free(path);
 }
 
-/* With `hashes`, files are looked at again, too: not the one that was looked up when all
- * others, of all shards, had been. Elsewhere those that were requested before spec.json was
- * found. */
 void bagi_http_check(bags_http *http, http_object *record) {
     bool hashes = http_hides_change(record);
     if (record->state != HTTP_DONE || bagi_http_rests(record, 1) ||
@@ -121,11 +120,11 @@ void bagi_http_check(bags_http *http, http_object *record) {
         return;
     record->error = 0;
     http_check_end(http, record);
-    record->asked = ++http->time;
+    record->asked = http->looked + 1;
     bagi_http_check_object(http, record, record);
     for (http_object *file = record->files; file; file = file->sibling)
         if (file->state == HTTP_DONE &&
-            (hashes ? file != http->latest || file->asked < http->others : file->early))
+            (hashes ? file->asked < http->looked : file->early))
             bagi_http_check_object(http, record, file);
 }
 
@@ -148,17 +147,12 @@ void bagi_http_begin_version(bags_http *http, http_object *object) {
 }
 
 void bagi_http_asked(bags_http *http, http_object *object) {
-    object->asked = ++http->time;
+    object->asked = http->looked + 1;
     if (object->record)
         bagi_http_check(http, object->record);
 }
 
 void bagi_http_answered(bags_http *http, http_object *object) {
-    http->looked = ++http->time;
-    if (!object->record)
-        return;
-    if (http->latest != object)
-        http->others = http->found;
-    http->latest = object;
-    http->found = object->record->answered = http->time;
+    if (object->record)
+        object->record->answered = ++http->looked;
 }
