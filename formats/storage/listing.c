@@ -35,63 +35,34 @@ bool bagi_http_is_extra(const char *path) {
            strcmp(strrchr(path, '/'), "/finalized") == 0;
 }
 
-/* True if 403 is this server's answer to what is missing. The mutex is held. */
+/* True if 403 is this server's answer to what is missing. */
 static bool http_is_missing(bags_http *http, const char *path) {
     http_object *control = bagi_http_control(http, path);
     return bagi_http_wait(http, control) == EACCES;
 }
 
-/* A JSON object with strings, and nothing else in it but at least one. */
-static bool http_is_spec(const char *at, const char *stop) {
-    static const char order[] = "{\":\""; /* then , and the second again */
-    size_t next = 0, strings = 0;
-    for (; at < stop; at++) {
-        if (strchr(" \t\r\n", *at) && *at)
-            continue;
-        if (next == 4 && *at == '}') {
-            while (++at < stop && strchr(" \t\r\n", *at) && *at)
-                ;
-            return at == stop && strings > 0;
-        }
-        if (*at != (next == 4 ? ',' : order[next]))
-            return false;
-        next = next == 4 ? 1 : next + 1;
-        if (*at != '"')
-            continue;
-        strings++;
-        while (++at < stop && *at != '"')
-            at += *at == '\\';
-    }
-    return false;
-}
-
-/* True if what a lookup found may be the file of a dataset by its first or last bytes,
- * which are at hand. */
+/* True if what a lookup found may be the file of a dataset, by its first or last bytes:
+ * then nothing is requested to find out. */
 static bool http_is_plausible(const http_object *object) {
-    const char *name = strrchr(object->path, '/') + 1;
-    const http_part *part = object->count ? http_parts(object)[0] : NULL;
-    uint64_t size = object->size, table = 0;
+    const http_part *part = http_first_part(object);
     if (object->is_html)
         return false;
-    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
-        part = NULL;
-    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
+    if (bagi_http_ends_in(object->path, ".zip .tar "))
         return true;
-    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
-        return http_is_spec(
-            (const char *)part->data.data, (const char *)part->data.data + part->stop);
-    if (part)
-        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
-    if (bagi_http_ends_in(name, ".bag "))
-        return part && (part->stop < size || table <= size - 8);
-    return bagi_http_ends_in(name, ".zip .tar ");
+    if (!part || part->state != HTTP_DONE || part->stop - part->start < 8)
+        return false;
+    if (strcmp(strrchr(object->path, '/'), "/spec.json") == 0)
+        return part->start > 0 || part->data.data[0] == '{';
+    size_t end = (size_t)(part->stop - part->start - 8);
+    return bagi_http_ends_in(object->path, ".bag ") &&
+           (part->stop < object->size ||
+               bags_load(part->data.data + end, 8, false) <= object->size - 8);
 }
 
 /* True if the answers are the same, as far as they are at hand: what is known of another
  * time has an ETag in place of bytes. */
 static bool http_is_equal(const http_object *a, const http_object *b) {
-    const http_part *x = a->count ? http_parts(a)[0] : NULL;
-    const http_part *y = b->count ? http_parts(b)[0] : NULL;
+    const http_part *x = http_first_part(a), *y = http_first_part(b);
     if (!x || !y)
         return a->size == b->size && a->identity.inode == b->identity.inode;
     return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
@@ -99,30 +70,39 @@ static bool http_is_equal(const http_object *a, const http_object *b) {
            memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
 }
 
+/* The first bytes of an answer as a line of text. */
+static void http_show(const http_object *object, char out[41]) {
+    const http_part *part = http_first_part(object);
+    size_t size = 0;
+    for (; part && size < 40 && size < part->stop - part->start; size++) {
+        unsigned char c = part->data.data[size];
+        out[size] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    out[size] = '\0';
+}
+
+/* True for an answer that starts as a JSON object. */
+static bool http_is_json(const http_object *object) {
+    const http_part *part = http_first_part(object);
+    return part && part->start == 0 && part->stop > 0 && part->data.data[0] == '{';
+}
+
 int bagi_http_refuse_page(bags_http *http, http_object *object) {
-    char start[41] = "", why[128];
+    char start[41], why[128];
     if (http_is_s3(object->path) || object->is_real ||
         (object->is_real = http_is_plausible(object)))
         return 0;
     http_object *control = bagi_http_control(http, object->path);
     int none = bagi_http_wait(http, control);
-    object->is_real = none && none != EINTR;
-    if (none)
-        return none == EINTR ? EINTR : 0;
-    const http_part *part = control->count ? http_parts(control)[0] : NULL;
-    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
-         i++) {
-        unsigned char c = part->data.data[i];
-        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
-    }
-    const http_part *own = object->count ? http_parts(object)[0] : NULL;
-    bool page = object->is_html || http_is_equal(object, control) ||
-                (own && strcmp(strrchr(object->path, '/'), "/spec.json") == 0);
+    if (none == EINTR)
+        return EINTR;
+    bool page = !none && (object->is_html || http_is_equal(object, control));
     /* Two objects of JSON may be the same error, with the path in it. */
     object->is_real =
-        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
+        none || !(page || (http_is_json(object) && http_is_json(control)));
     if (object->is_real)
         return 0;
+    http_show(control, start);
     (void)snprintf(why, sizeof why,
         "the server answers names that do not exist, too (HTTP 200: %s)", start);
     object->state = HTTP_FAILED;
