@@ -26,8 +26,8 @@
  * process truncates or deletes. All numbers are little-endian.
  *
  * A block that is being read is locked: in this process by `busy`, against others by a
- * lock on its record. Who needs it waits, at most CACHE_PATIENCE seconds, then reads it
- * itself.
+ * lock on its record. Others wait for it, at most CACHE_PATIENCE seconds, then read it
+ * themselves.
  */
 #include "cache_files.h"
 
@@ -125,7 +125,7 @@ struct bags_cache {
     bool stop;
 };
 
-/* A block that a call needs and that is not at hand. */
+/* A block that a call needs and that is not stored. */
 typedef struct cache_block {
     const cache_file *file;
     uint64_t number; /* in the object */
@@ -151,7 +151,7 @@ static double cache_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Of names of files, which need not be unique: the files state what they are. */
+/* A hash for names of files. It need not be unique: the files state what they are. */
 static uint64_t cache_hash(const char *path, const bags_identity *identity) {
     unsigned char bytes[32] = {0};
     if (identity)
@@ -486,7 +486,7 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
     uint64_t bytes = 0;
     int error = 0;
     bool off = bagi_cache_is_off(&cache->files);
-    /* Of very many, the others in the cache are more useful than the last ones. */
+    /* The last of very many are less useful than the others in the cache. */
     for (size_t i = 0; i < count && bytes < cache->files.size / 2; i++)
         bytes += blocks[i]->claimed && blocks[i]->complete ? CACHE_BLOCK : 0;
     if (bytes && !off)
@@ -585,7 +585,7 @@ static void cache_bring(
             bool claimed = block->segment && round == 0 && cache_claim(cache, block);
             if (block->segment && round == 0 && !claimed)
                 continue; /* others read it */
-            /* Of those that waited, one reads what is still missing. */
+            /* One of the waiting threads reads what is still missing. */
             while (block->segment && !claimed && cache_now() < until) {
                 cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);
@@ -641,7 +641,7 @@ static bool cache_list_add(
     return true;
 }
 
-/* Sort, drop what is there twice, and allocate the data of neighbours together. */
+/* Sort, drop duplicates, and allocate the data of neighbours together. */
 static unsigned char *cache_list_prepare(cache_list *list) {
     cache_block *blocks = (cache_block *)(void *)list->memory.data;
     size_t kept = 0;
@@ -658,7 +658,7 @@ static unsigned char *cache_list_prepare(cache_list *list) {
     return data;
 }
 
-/* What of a range is there: returns its end. */
+/* Copy the stored bytes from the start of a range. Returns their end. */
 static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t start,
     uint64_t stop, unsigned char *to) {
     uint64_t at = start;
@@ -911,7 +911,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* What is read in advance of the file is dropped, or waited for. */
+/* Reads in advance of the file are dropped, or waited for. */
 static int cache_close(void *user, void *file) {
     const cache_hooks *hooks = (const cache_hooks *)user;
     bags_cache *cache = hooks->cache;

@@ -95,8 +95,31 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     return code;
 }
 
-/* Of an open file, what its lookup found, and of spec.json, what the last check of its
- * shard did. */
+/* Check again what a path leads to, and wait. Returns errno. */
+static int http_check_again(bags_http *http, http_object *object) {
+    http_object *record = object->record ? object->record : object;
+    double due = 0;
+    while (record->state == HTTP_WAITING)
+        if (bagi_http_pause(&http->engine, &due))
+            return EINTR;
+    if (record != object && record->state == HTTP_DONE) {
+        bagi_http_check(http, record);
+    } else if (record != object) { /* which is in no shard */
+        record = object;
+        if (!object->checks)
+            bagi_http_check_object(http, object, object);
+    }
+    int code = bagi_http_wait_checks(http, record);
+    if (code == EINTR || !record->grown)
+        return code;
+    int none = bagi_http_wait(http, bagi_http_control(http, record->path));
+    if (!none || none == EINTR)
+        return none ? none : code;
+    bagi_http_changed(record);
+    return ESTALE;
+}
+
+/* An open file is identified by its lookup, a spec.json by the last check of its shard. */
 static int http_identify(
     void *user, void *file, const char *path, bags_identity *identity) {
     bags_http *http = (bags_http *)user;
@@ -104,33 +127,8 @@ static int http_identify(
     int code = http_enter(http, path, &object);
     if (!object)
         return code;
-    if (!code && !file) {
-        http_object *record = object->record ? object->record : object;
-        double due = 0;
-        while (record->state == HTTP_WAITING && !code)
-            code = bagi_http_pause(&http->engine, &due);
-        if (code) {
-            pthread_mutex_unlock(&http->engine.mutex);
-            return code;
-        }
-        if (record != object && record->state == HTTP_DONE) {
-            bagi_http_check(http, record);
-        } else if (record != object) { /* which is in no shard */
-            record = object;
-            if (!object->checks)
-                bagi_http_check_object(http, object, object);
-        }
-        code = bagi_http_wait_checks(http, record);
-        int none = record->grown && code != EINTR
-                       ? bagi_http_wait(http, bagi_http_control(http, record->path))
-                       : 0;
-        if (none == EINTR) {
-            code = none;
-        } else if (none) {
-            bagi_http_changed(record);
-            code = ESTALE;
-        }
-    }
+    if (!code && !file)
+        code = http_check_again(http, object);
     if (file && !object->record && object->error == ESTALE)
         code = ESTALE; /* what was read of it is of another version */
     else if (code == ESTALE && !object->record && !object->grown)
@@ -157,7 +155,7 @@ static int http_size(void *user, void *file, uint64_t *size) {
 
 /* ---- hooks that read ---- */
 
-/* Bytes that are not at hand. */
+/* Bytes that are neither in memory nor requested. */
 typedef struct http_want {
     struct http_object *object;
     uint64_t start, stop;
@@ -264,7 +262,7 @@ static void http_request_bytes(
 }
 
 /* True if a request that starts `at` a want, and ends at `stop`, includes the next one.
- * What a call waits for is not delayed by what is only read ahead. */
+ * Bytes that a call waits for are not delayed by bytes that are only read ahead. */
 static bool http_joins(
     const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
     return next->object == at->object && next->waits == at->waits &&
@@ -299,7 +297,7 @@ static uint64_t http_choose_gap(
     }
 }
 
-/* Request what is not at hand, neighbours with one request. */
+/* Request these bytes, neighbours with one request. */
 static void http_request_all(
     bags_http *http, http_call *call, http_want *wants, size_t count) {
     if (count > 1)
@@ -377,7 +375,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
 /*
  * Every read, alone or in a group, and every announcement take this way:
  *
- *     http_cover        what is at hand, or on its way, of each
+ *     http_cover        what is in memory, or requested, of each
  *     http_read_ahead   what will be read next
  *     http_request_all  the rest, neighbours together
  *     wait              for those parts that a read needs

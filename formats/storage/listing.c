@@ -11,9 +11,9 @@
 #define HTTP_SHARDS 999999 /* this one does not exist where none is listed */
 
 /* ---- servers that answer every path ----
- * Some answer names that do not exist with a page and 200, or with 403. What could be
- * such a page, and what is forbidden, is compared with the answer to a name that does
- * not exist either: the control, which is looked up once for each dataset. */
+ * Some servers answer names that do not exist with a page and 200, or with 403. Such an
+ * answer is compared with the answer to the control, a name that does not exist. The
+ * control is looked up once for each dataset. */
 
 http_object *bagi_http_control(bags_http *http, const char *path) {
     const char *host = strstr(path, "://") + 3;
@@ -59,8 +59,8 @@ static bool http_is_plausible(const http_object *object) {
                bags_load(part->data.data + end, 8, false) <= object->size - 8);
 }
 
-/* True if the answers are the same, as far as they are at hand: what is known of another
- * time has an ETag in place of bytes. */
+/* True if the answers are the same. An object that a cache knows has an ETag in place of
+ * bytes. */
 static bool http_is_equal(const http_object *a, const http_object *b) {
     const http_part *x = http_first_part(a), *y = http_first_part(b);
     if (!x || !y)
@@ -132,97 +132,121 @@ static int http_names_add(void *user, const char *name) {
     return 0;
 }
 
-/* One page of a listing of PATH, which ends in a slash. *more: the token of the next
- * one. Returns errno; `why` has 256 bytes. */
+/* The request for a page of PATH, by its token. NULL: out of memory. */
+static http_request *http_list_request(
+    bags_http *http, const char *path, const char *token) {
+    if (!http_is_s3(path))
+        return bagi_http_request_new(&http->engine, path, false, false, NULL);
+    char *prefix = format_url(strchr(path + 5, '/') + 1, "", NULL);
+    char *encoded = format_url(token ? token : "", "", NULL);
+    char *query =
+        prefix && encoded
+            ? bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
+                  token ? "continuation-token=" : "", encoded, token ? "&" : "", prefix)
+            : NULL;
+    http_request *request =
+        query ? bagi_http_request_new(&http->engine, path, true, false, query) : NULL;
+    free(prefix);
+    free(encoded);
+    free(query);
+    return request;
+}
+
+/* Add the names of an answer. *more: the token of the next page. Returns errno; `why` has 256
+ * bytes. */
+static int http_read_page(const http_request *request, const char *path, char **more,
+    http_names *names, char *why) {
+    const void *page = request->body.data;
+    size_t size = request->size;
+    const char *prefix = strchr(path + (request->is_s3 ? 5 : 8), '/');
+    names->read += size;
+    if (!page || (!request->is_s3 && !request->is_html))
+        return 0;
+    if (!request->is_s3) {
+        char *plain = curl_easy_unescape(NULL, prefix, 0, NULL);
+        int code = bags_http_names(
+            page, size, false, plain ? plain : prefix, http_names_add, names);
+        curl_free(plain);
+        return code;
+    }
+    int code = bags_http_names(page, size, true, prefix + 1, http_names_add, names);
+    *more = bagi_http_xml(page, size, "<NextContinuationToken>");
+    if (code || *more)
+        return code;
+    char *truncated = bagi_http_xml(page, size, "<IsTruncated>");
+    if (truncated && strcmp(truncated, "true") == 0) {
+        code = EIO;
+        strcpy(why, "a truncated list without a NextContinuationToken");
+    }
+    free(truncated);
+    return code;
+}
+
+/* One page of a listing of PATH, which ends in a slash. *more: the token of this page, then
+ * of the next one. Returns errno. */
 static int http_list_page(
     bags_http *http, const char *path, char **more, http_names *names, char *why) {
-    bool s3 = http_is_s3(path);
-    const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
-    char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
-    char *encoded = format_url(prefix + s3, "", NULL);
-    char *token = *more ? format_url(*more, "", NULL) : NULL;
-    char *query = encoded && (token || !*more)
-                      ? bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
-                            token ? "continuation-token=" : "", token ? token : "",
-                            token ? "&" : "", encoded)
-                      : NULL;
-    http_request *request =
-        query ? bagi_http_request_new(&http->engine, path, s3, false, s3 ? query : NULL)
-              : NULL;
-    int code = request ? 0 : ENOMEM;
+    http_request *request = http_list_request(http, path, *more);
     free(*more);
     *more = NULL;
-    if (request)
-        code = bagi_http_run(request);
+    if (!request)
+        return ENOMEM;
+    int code = bagi_http_run(request);
     if (code == EINTR)
-        request = NULL;
-    if (code && request) {
+        return code;
+    if (code)
         memcpy(why, request->why, sizeof request->why);
-    } else if (request && request->body.data) {
-        names->read += request->size;
-        if (s3 || request->is_html)
-            code = bags_http_names(request->body.data, request->size, s3,
-                directory ? directory : prefix + s3, http_names_add, names);
-        if (s3)
-            *more = bagi_http_xml(
-                request->body.data, request->size, "<NextContinuationToken>");
-        char *truncated = s3 && !*more ? bagi_http_xml(request->body.data,
-                                             request->size, "<IsTruncated>")
-                                       : NULL;
-        if (!code && truncated && strcmp(truncated, "true") == 0) {
-            code = EIO;
-            strcpy(why, "a truncated list without a NextContinuationToken");
-        }
-        free(truncated);
-    }
+    else
+        code = http_read_page(request, path, more, names, why);
     bagi_http_request_free(request);
-    curl_free(directory);
-    free(encoded);
-    free(token);
-    free(query);
     return code;
+}
+
+/* Add the names of all pages. Returns errno: ENOENT also for a page that is no list of a
+ * dataset; other failures leave no names. */
+static int http_list_pages(
+    bags_http *http, const char *path, http_names *names, char *why) {
+    char *more = NULL;
+    for (int i = 0; i == 0 || more; i++) {
+        int code = http_list_page(http, path, &more, names, why);
+        if (!code && more && (i == HTTP_PAGES || names->read > HTTP_LISTING)) {
+            code = EFBIG;
+            strcpy(why, "the listing does not end");
+        }
+        if (code) {
+            free(more);
+            bags_buffer_free(&names->text);
+            names->size = 0;
+            return code;
+        }
+    }
+    bool found = http_is_s3(path) ? names->size > 0 : names->dataset;
+    return found ? 0 : ENOENT;
 }
 
 /* The names in a directory as the server lists them, remembered with the path and a
  * slash. Returns errno: ENOENT if there is no list. */
 static int http_listing(bags_http *http, const char *path, http_object **out) {
     http_names names;
-    char *more = NULL, why[256] = "";
-    char *key = bagi_http_format("%.*s/", (int)http_path_size(path), path);
-    int code = 0;
+    char why[256] = "";
     memset(&names, 0, sizeof names);
     pthread_mutex_lock(&http->engine.mutex);
-    http_object *object = key ? bagi_http_find(http, key, strlen(key), true) : NULL;
-    bool known = !object || object->names.data || bagi_http_rests(object, HTTP_FORGET);
-    if (known)
-        code = object ? object->error : ENOMEM;
+    http_object *object =
+        bagi_http_find_printed(http, "%.*s/", (int)http_path_size(path), path);
+    bool known = object && (object->names.data || bagi_http_rests(object, HTTP_FORGET));
+    int code = !object ? ENOMEM : known ? object->error : 0;
     pthread_mutex_unlock(&http->engine.mutex);
     *out = object;
-    for (int i = 0; !known && !code && (i == 0 || more); i++) {
-        code = http_list_page(http, key, &more, &names, why);
-        if (!code && more && (i == HTTP_PAGES || names.read > HTTP_LISTING)) {
-            code = EFBIG;
-            strcpy(why, "the listing does not end");
-        }
-    }
-    free(more);
-    free(key);
-    if (known)
+    if (!object || known)
         return code;
-    if (code == EINTR) {
-        bags_buffer_free(&names.text);
-        return code;
-    }
-    bool whole = !code;
-    if (whole && !(http_is_s3(path) ? names.size > 0 : names.dataset))
-        code = ENOENT;
+    code = http_list_pages(http, object->path, &names, why);
     pthread_mutex_lock(&http->engine.mutex);
-    if (!object->names.data) {
+    if (code != EINTR && !object->names.data) {
         object->state = code ? HTTP_FAILED : HTTP_DONE;
         object->error = 0;
         if (code)
             bagi_http_fail(object, code, why);
-        if (whole) {
+        if (!code || code == ENOENT) {
             object->names = names.text;
             object->names_size = names.size;
             memset(&names.text, 0, sizeof names.text);
@@ -264,7 +288,7 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
         bagi_http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = bagi_http_look_in(http, path, names[i]);
-    /* What a cache knows is compared with it: both take one round trip. */
+    /* Files that a cache knows are compared with it: both take one round trip. */
     if (http->engine.recall && inside[0] && !http_is_s3(path))
         (void)bagi_http_control(http, inside[0]->path);
     bagi_http_wake(&http->engine);
@@ -330,8 +354,8 @@ static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     return true;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
- * answers every path, those with the spec of the first one. */
+/* Find shards if the server lists nothing: 000000, 000001, ... If it answers every path,
+ * only shards with the spec of the first one exist. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;

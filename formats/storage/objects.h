@@ -1,12 +1,12 @@
 /*
  * objects.h - what http.c knows of URLs, and what its parts share: objects and their bytes
  * (objects.c), whether they changed (version.c), lookups (lookup.c) and lists (listing.c).
- * Each uses those before it. Programs do not include it.
+ * Each file uses only the files before it. Programs do not include this header.
  *
  * The first request for an object is for its last bytes: the answer has its size, its ETag
  * and, of a Bag, most of its table. All of it is remembered; later ranges must be of the
- * same ETag. All bytes that arrive are kept in parts, up to a limit, the least recently used
- * being dropped: what is read, read ahead or requested in advance takes the same way.
+ * same ETag. All bytes that arrive are kept in parts, up to a limit; then the least recently
+ * used part is dropped. Reads, reads ahead and requests in advance take the same way.
  *
  * The mutex of the engine guards everything here.
  */
@@ -31,7 +31,7 @@ typedef struct http_part {
     http_state state;
 } http_part;
 
-/* What is known of a URL, and an open file. It lives until the end. */
+/* A URL and the facts about it; also an open file. It lives until bags_http_close. */
 typedef struct http_object {
     struct http_object *next; /* in its bucket */
     char *path;
@@ -91,7 +91,7 @@ static inline const http_part *http_first_part(const http_object *object) {
     return object->count ? http_parts(object)[0] : NULL;
 }
 
-/* What a part counts for in the cache: many small ones would take long to search. */
+/* The size of a part in the cache. Many small parts would take long to search. */
 static inline uint64_t http_cost(uint64_t start, uint64_t stop) {
     return stop - start + HTTP_TAIL;
 }
@@ -191,8 +191,8 @@ bool bagi_http_is_extra(const char *path);
 /* True for a missing file that need not exist, though the server answers 403. */
 bool bagi_http_is_optional(bags_http *http, const char *path);
 
-/* What was found is missing if it is the page that the server has for everything.
- * Returns errno. */
+/* Decide that an object is missing if its answer is the page that the server has for
+ * everything. Returns errno. */
 int bagi_http_refuse_page(bags_http *http, http_object *object);
 
 /* The hooks `kind` and `list`. The mutex is not held. */

@@ -74,7 +74,7 @@ static void http_keep(
         (void)snprintf(out, capacity, "%.*s", (int)(size - start), line + start);
 }
 
-/* A header line. Those of a redirect are forgotten when the next answer begins. */
+/* A header line. The headers of a redirect are forgotten when the next answer begins. */
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
@@ -130,7 +130,7 @@ static bool http_parse_range(http_request *request) {
            request->first <= request->last && request->last < request->total;
 }
 
-/* Of an object that is being read: is the answer of the same one? */
+/* True if the answer is of the object that is being read. */
 static bool http_same(http_request *request, uint64_t total) {
     if (total != request->object_size)
         return http_refuse(request, ESTALE, "changed while open (its size differs)");
@@ -155,7 +155,7 @@ static bool http_check_whole(http_request *request) {
     request->most =
         range ? request->stop - request->start : HTTP_WHOLE; /* the rest is dropped */
     request->skip = range ? request->start : 0;
-    /* What ends with the connection may be truncated; chunks state their end. */
+    /* A body that ends with the connection may be truncated; chunks state their end. */
     if (length == UINT64_MAX && (range || !(*request->transfer || request->is_html)))
         return http_refuse(request, EIO, "HTTP 200 without a length in place of 206");
     if (range && !http_same(request, length))
@@ -211,8 +211,8 @@ static bool http_check_head(http_request *request) {
            http_refuse(request, EIO, "HTTP 206 with another range than requested");
 }
 
-/* Bytes of an answer. Those of an error are kept for its message, up to a limit; those
- * of a range are never more than was requested, whatever the server sends. */
+/* Bytes of an answer. Bytes of an error are kept for its message, up to a limit. A range
+ * never has more bytes than were requested, whatever the server sends. */
 static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     http_request *request = (http_request *)user;
     size_t size = all;
@@ -253,7 +253,7 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     return all;
 }
 
-/* Of an error, or of a redirect, whose body libcurl alone reads, not all is read. */
+/* Stop reading the body of an error, or of a redirect, which only libcurl reads. */
 static int http_progress(void *user, curl_off_t total, curl_off_t received,
     curl_off_t upload, curl_off_t sent) {
     http_request *request = (http_request *)user;
@@ -504,8 +504,8 @@ static bool http_is_unsettled(const http_request *request) {
            modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
-/* A lookup has succeeded: remember it. Of an object that is not settled, it is repeated
- * for two seconds: true. */
+/* Remember a lookup that has succeeded. Returns true if it must be repeated: for two seconds,
+ * if the object is not settled. */
 static bool http_remember(http_request *request) {
     const http_engine *engine = request->engine;
     if (!engine->remember || !request->path)

@@ -163,7 +163,7 @@ bags_code bags_zip(const char *dataset, const char *path,
 
 typedef struct bags_http bags_http;
 
-/* What a server answered when an object was looked up. */
+/* The answer of a server to the lookup of an object. */
 typedef struct bags_http_answer {
     uint64_t size;     /* of the object */
     char tag[512];     /* ETag */

@@ -269,8 +269,8 @@ static int http_take(http_thread *thread, http_request **taken) {
     return (int)(wait * 1000) + 1;
 }
 
-/* What to wait for on a socket, from libcurl. It is called for every change, so that
- * nothing has to be collected where hundreds of connections are open. */
+/* Note which events of a socket libcurl waits for. libcurl calls it for every change, so
+ * that nothing has to be collected if hundreds of connections are open. */
 static int http_socket(
     CURL *easy, curl_socket_t socket, int what, void *user, void *own) {
     http_thread *thread = (http_thread *)user;

@@ -186,7 +186,7 @@ http_request *bagi_http_request_new(
 
 void bagi_http_request_free(http_request *request);
 
-/* What an answer states of its object. */
+/* The identity of an object that an answer states. */
 bags_identity bagi_http_identity(const http_request *request);
 
 /* The ETag of an answer or, without one, the time of the last change. */

@@ -68,7 +68,7 @@ typedef struct s3_settings {
  * Without a region: out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
 
-/* What is added to each request. NULL: not set. */
+/* Parameters of every request. NULL: not set. */
 typedef struct http_settings {
     char *query, *user, *ca_file;
     s3_settings s3;
