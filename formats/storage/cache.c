@@ -337,7 +337,9 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
     uint64_t stop, unsigned char *to) {
     uint64_t records[CACHE_STEP], at = start;
     uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
-    unsigned char *memory = (unsigned char *)malloc(CACHE_STEP * (size_t)CACHE_BLOCK);
+    uint64_t most = (stop - 1) / CACHE_BLOCK - start / CACHE_BLOCK + 1;
+    most = most < CACHE_STEP ? most : CACHE_STEP;
+    unsigned char *memory = (unsigned char *)malloc((size_t)(most * CACHE_BLOCK));
     while (memory && at < stop) {
         uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK;
         size_t count = (size_t)((stop - 1) / CACHE_BLOCK - first + 1), size = 0;

@@ -271,8 +271,45 @@ bool bagi_http_is_optional(bags_http *http, const char *path) {
         bagi_http_find_printed(http, "%.*s000000/spec.json", (int)(name - path), path));
 }
 
-/* All that may show what a path is is requested at once: the object, the files that a
- * dataset has, and a listing. So it takes one round trip, also where nothing exists. */
+/* Wait for the files that a dataset has. Returns errno: 0 if one exists, ENOENT if none does.
+ * The object of the path then has the failure of this server, if any. */
+static int http_look_inside(
+    bags_http *http, http_object *const inside[3], http_object *object) {
+    const http_object *broken = NULL;
+    for (int i = 0; i < 3; i++) {
+        int error = bagi_http_wait(http, inside[i]);
+        if (!error)
+            error = bagi_http_refuse_page(http, inside[i]);
+        if (!error || error == EINTR)
+            return error;
+        if (error != ENOENT && error != EACCES && inside[i])
+            broken = inside[i];
+    }
+    if (object && broken && object->state == HTTP_NEW) {
+        object->state = HTTP_FAILED; /* do not wait for this server again */
+        bagi_http_fail(object, broken->error, broken->why);
+    }
+    return ENOENT;
+}
+
+/* The kind of a path that is no dataset. `listed` is the errno of its listing. */
+static int http_other_kind(bags_http *http, const char *path, http_object *object,
+    int listed, bags_path_kind *kind) {
+    int code = bagi_http_wait(http, object);
+    if (!code)
+        code = bagi_http_refuse_page(http, object);
+    bool missing = code == ENOENT || code == EACCES;
+    if (!code || (missing && object->is_directory)) {
+        *kind = code ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+        return 0;
+    }
+    if (!missing || (code == EACCES && !bagi_http_is_optional(http, path)))
+        return code;
+    return listed == ENOENT || listed == EACCES ? 0 : listed;
+}
+
+/* The object, the files that a dataset has, and a listing are requested at once: it takes one
+ * round trip, also if nothing exists. */
 int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
@@ -295,35 +332,11 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     pthread_mutex_unlock(&http->engine.mutex);
     int listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->engine.mutex);
-    bool directory = listed == 0;
-    const http_object *broken = NULL;
-    for (int i = 0; i < 3 && !file && !directory; i++) {
-        int error = bagi_http_wait(http, inside[i]);
-        if (!error)
-            error = bagi_http_refuse_page(http, inside[i]);
-        directory = !error;
-        if (error == EINTR) {
-            pthread_mutex_unlock(&http->engine.mutex);
-            return error;
-        }
-        if (error != ENOENT && error != EACCES && inside[i])
-            broken = inside[i];
-    }
-    if (object && broken && !directory && object->state == HTTP_NEW) {
-        object->state = HTTP_FAILED; /* do not wait for this server again */
-        bagi_http_fail(object, broken->error, broken->why);
-    }
-    code = directory ? 0 : bagi_http_wait(http, object);
-    if (!code && !directory)
-        code = bagi_http_refuse_page(http, object);
-    if ((code == ENOENT || code == EACCES) && object->is_directory) {
-        directory = true; /* without a dataset */
-        code = 0;
-    }
+    code = listed && !file ? http_look_inside(http, inside, object) : listed;
     if (!code)
-        *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
-    if (code == ENOENT || (code == EACCES && bagi_http_is_optional(http, path)))
-        code = listed == ENOENT || listed == EACCES ? 0 : listed;
+        *kind = BAGS_PATH_DIRECTORY;
+    else if (code != EINTR)
+        code = http_other_kind(http, path, object, listed, kind);
     pthread_mutex_unlock(&http->engine.mutex);
     return code;
 }
@@ -354,54 +367,60 @@ static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     return true;
 }
 
-/* Find shards if the server lists nothing: 000000, 000001, ... If it answers every path,
- * only shards with the spec of the first one exist. */
+/* Find out whether a shard exists. Returns errno: ENOENT if it is missing. *first is the
+ * spec.json of the first one; if the server answers every path, only shards with the same
+ * exist. The mutex is held. */
+static int http_probe_shard(
+    bags_http *http, const char *path, uint64_t number, http_object **first) {
+    http_object *object = http_look_in_shard(http, path, number);
+    http_object *control = object ? bagi_http_control(http, object->path) : NULL;
+    http_object *directory = bagi_http_find(http, path, http_path_size(path), true);
+    int code = bagi_http_wait(http, object), none = bagi_http_wait(http, control);
+    if (none == EINTR)
+        return none;
+    if (!code)
+        code = bagi_http_refuse_page(http, object);
+    if (code == EACCES && none == EACCES)
+        return ENOENT;
+    if (!code && !none &&
+        (http_is_equal(object, control) || (*first && !http_is_equal(object, *first))))
+        return ENOENT;
+    if (!code && !*first)
+        *first = object;
+    if (code && code != ENOENT && code != EINTR && directory && object && object->why)
+        bagi_http_fail(directory, code, object->why);
+    return code;
+}
+
+/* Find shards if the server lists nothing: 000000, 000001, ... */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
     http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
         char name[32];
+        int code = 0;
         pthread_mutex_lock(&http->engine.mutex);
         /* The longer the row is, the more of its rest are looked up at once. */
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
         uint64_t stop =
             i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
-        for (; ahead < stop; ahead++)
-            http_look_in_shard(http, path, ahead);
-        http_object *object = http_look_in_shard(http, path, i);
-        http_object *control = object ? bagi_http_control(http, object->path) : NULL;
-        int code = 0;
-        if (i == 0 && http_ignores_folder(http, path, &code)) {
-            pthread_mutex_unlock(&http->engine.mutex);
-            return code;
+        for (; ahead < stop; ahead++) {
+            const http_object *next = http_look_in_shard(http, path, ahead);
+            if (next) /* in the same round trip */
+                (void)bagi_http_control(http, next->path);
         }
-        code = bagi_http_wait(http, object);
-        int none = bagi_http_wait(http, control);
-        if (none == EINTR)
-            code = none;
-        if (!code)
-            code = bagi_http_refuse_page(http, object);
-        if (!code && !none &&
-            (http_is_equal(object, control) ||
-                (first && !http_is_equal(object, first))))
-            code = ENOENT;
-        first = code || first ? first : object;
+        bool ignored = i == 0 && http_ignores_folder(http, path, &code);
+        if (!ignored)
+            code = http_probe_shard(http, path, i, &first);
         pthread_mutex_unlock(&http->engine.mutex);
-        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
-        missing =
-            code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
-        if (!code)
-            code = each(each_user, name);
-        if (code && !missing) {
-            pthread_mutex_lock(&http->engine.mutex);
-            http_object *directory =
-                bagi_http_find(http, path, http_path_size(path), true);
-            if (directory && object && object->why && code != EINTR)
-                bagi_http_fail(directory, code, object->why);
-            pthread_mutex_unlock(&http->engine.mutex);
+        missing = code == ENOENT ? missing + 1 : 0;
+        if (ignored || (code && !missing))
             return code;
-        }
+        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
+        code = missing ? 0 : each(each_user, name);
+        if (code)
+            return code;
     }
     return 0;
 }
