@@ -43,7 +43,7 @@ typedef struct http_object {
     uint64_t size;
     char *tag; /* ETag, or the time of the last change; NULL: there is neither */
     bags_identity identity;      /* its ETag, Last-Modified and size */
-    struct http_object *record;  /* spec.json next to it; NULL: it is that one */
+    struct http_object *record;  /* spec.json next to it; NULL: it is a spec.json */
     struct http_object *sibling; /* the next file of the same record */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool early;      /* spec.json was not found yet when this was requested */
@@ -51,17 +51,17 @@ typedef struct http_object {
     bool is_real;      /* it is not the page of bagi_http_refuse_page */
     bool is_directory; /* the server redirects to the path with a slash */
     uint64_t asked; /* `looked` + 1 at its lookup; of a spec.json, at its last check */
-    /* Of a spec.json: */
-    bool grown;                /* the shard after it, which was missing, exists now */
-    struct http_object *files; /* those next to it that were looked up */
-    uint64_t answered;         /* bags_http.looked after the last of them */
-    size_t checks;             /* requests that look at them again */
-    bags_buffer parts;         /* pointers to http_part, sorted by their start */
-    size_t count;              /* of parts */
-    uint64_t longest;          /* bytes of the longest part that there ever was */
+    bags_buffer parts; /* pointers to http_part, sorted by their start */
+    size_t count;      /* of parts */
+    uint64_t longest;  /* bytes of the longest part that there ever was */
     bags_buffer names; /* of a directory: NUL-terminated, one after the other; if it
                           failed, the links of a page that may be no list */
     size_t names_size;
+    /* Of a spec.json: */
+    bool grown;                /* the shard after it, which was missing, exists now */
+    struct http_object *files; /* files next to it that were looked up */
+    uint64_t answered;         /* `looked` after the last of them */
+    size_t checks;             /* requests that look at them again */
     /* Of reads in order: */
     uint64_t last;   /* the end of the last one */
     uint64_t ahead;  /* the end of what is read ahead */
@@ -145,13 +145,13 @@ void bagi_http_free_objects(bags_http *http);
 
 /* ---- versions: version.c ---- */
 
-/* An object is going to be looked up: note its spec.json, and whether that was found. */
+/* Before an object is looked up: note its spec.json, and whether that was found. */
 void bagi_http_begin_version(bags_http *http, http_object *object);
 
-/* It was requested. */
+/* After the lookup was requested: check its shard again. */
 void bagi_http_asked(bags_http *http, http_object *object);
 
-/* It was looked up, or failed. */
+/* After the lookup was answered. */
 void bagi_http_answered(bags_http *http, http_object *object);
 
 /* Look at a spec.json again, and at the files next to it if necessary, unless that was
