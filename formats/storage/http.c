@@ -31,7 +31,7 @@ static void http_expect(void *user, const char *path) {
         if (object->state == HTTP_WAITING && bagi_http_is_extra(path) &&
             !http_is_s3(path))
             (void)bagi_http_control(http, path);
-    } else if (object && object->files) {
+    } else if (object && object->used) {
         bagi_http_check(http, object);
     }
     bagi_http_wake(&http->engine);
@@ -87,6 +87,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         return code;
     if (!code)
         code = bagi_http_refuse_page(http, object);
+    if (!code && object->record)
+        object->record->used = true;
     if (!code && !object->tag && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->engine.mutex);

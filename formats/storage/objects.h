@@ -58,6 +58,7 @@ typedef struct http_object {
                           failed, the links of a page that may be no list */
     size_t names_size;
     /* Of a spec.json: */
+    bool used;                 /* a file next to it was opened: a check can be due */
     bool grown;                /* the shard after it, which was missing, exists now */
     struct http_object *files; /* files next to it that were looked up */
     uint64_t answered;         /* `looked` after the last of them */
