@@ -14,9 +14,8 @@
  * header is checked when its member is opened. Nothing of an open archive changes, so
  * threads need no locks.
  *
- * Where the hooks below can map, a member is mapped by adding its offset. Where they
- * are far away, what will be read soon is announced to them (read_many without a
- * buffer), and they keep it.
+ * If the hooks below can map, a member is mapped by adding its offset. Remote hooks are
+ * told which bytes will be read soon (read_many without a buffer), and keep them.
  */
 #include "blocks.h"
 #include "files.h"
@@ -39,7 +38,7 @@
 #define ARCHIVE_NAME_MOST 0xFFFF
 #define ARCHIVE_PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
 #define ARCHIVE_FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-/* What is announced of a member: its start, since bags_zip fills the header up to a
+/* Bytes that are announced of a member: its start, since bags_zip fills the header up to a
  * page; its end, where a Bag has its table. */
 #define ARCHIVE_SOON_START ((size_t)4096 + ARCHIVE_BLOCK)
 #define ARCHIVE_SOON_TABLE ((uint64_t)4 << 10)
@@ -184,7 +183,7 @@ static const char *archive_clean_name(
     return NULL;
 }
 
-/* What a format states about a member. */
+/* A member as its format states it. */
 typedef struct archive_found {
     const char *name;
     size_t name_size;
@@ -194,8 +193,8 @@ typedef struct archive_found {
     const char *why; /* the same in words */
 } archive_found;
 
-/* Add a member. One that cannot be read is only an error if a reader of datasets
- * would open it. */
+/* Add a member. A member that cannot be read is an error if a reader of datasets would
+ * open it. */
 static bags_code archive_add(
     bags_archive *a, const archive_found *found, bags_error *err) {
     size_t size = found->name_size;
@@ -528,7 +527,7 @@ static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t e
 
 /* ---- tar ---- */
 
-/* What headers before a member state about it. */
+/* Facts about a member from the headers before it. */
 typedef struct archive_tar_next {
     bags_buffer name;
     size_t name_size; /* 0: none */
@@ -557,7 +556,7 @@ static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *ou
     return true;
 }
 
-/* The sum of its bytes, those of the sum itself counted as spaces. */
+/* True if the sum of its bytes is right. The bytes of the sum count as spaces. */
 static bool archive_tar_is_header(const unsigned char *p) {
     uint64_t sum = 0, stored;
     for (size_t i = 0; i < ARCHIVE_BLOCK; i++)
@@ -747,7 +746,7 @@ static bags_code archive_tar_read(
 
 /* ---- hooks ---- */
 
-/* What a path names. */
+/* The target of a path. */
 typedef struct archive_path {
     bags_path_kind kind;
     const archive_member *member; /* of a file */
@@ -898,7 +897,7 @@ static int archive_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-/* What a read of a member is in the archive. */
+/* Turn a read of a member into a read of the archive. */
 static void archive_move_read(const bags_archive *a, bags_io_read *read) {
     const archive_member *m = &((const archive_file *)read->file)->member;
     uint64_t rest = read->offset < m->size ? m->size - read->offset : 0;

@@ -26,18 +26,12 @@
  * process truncates or deletes. All numbers are little-endian.
  *
  * A block that is being read is locked: in this process by `busy`, against others by a
- * lock on its record. Who needs it waits, at most CACHE_PATIENCE seconds, then reads it
- * itself.
+ * lock on its record. Others wait for it, at most CACHE_PATIENCE seconds, then read it
+ * themselves.
  */
-#if !defined(_GNU_SOURCE)
-#define _GNU_SOURCE 1
-#endif
-#if !defined(_FILE_OFFSET_BITS)
-#define _FILE_OFFSET_BITS 64 /* names in a directory may have offsets of 64 bits */
-#endif
+#include "cache_files.h"
+
 #include "files.h"
-#include "storage.h"
-#include "text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -61,18 +55,10 @@
 #define CACHE_THREADS 2
 #define CACHE_PATIENCE 30.0
 #define CACHE_QUEUE 65536
-#define CACHE_LARGE (-1) /* no errno: larger than the cache */
-#define CACHE_NAME "bags-cache-1"
-#define CACHE_TAG                                                                      \
-    "Signature: 8a477f597d28d172789f06886806bc55\n"                                    \
-    "# This directory was made by bags, which deletes files in it.\n"
-
 #ifndef _WIN32
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,20 +107,13 @@ typedef struct cache_hooks {
 } cache_hooks;
 
 struct bags_cache {
-    char *path;
-    int directory;
+    cache_files files;
     unsigned shift;
-    uint64_t size;
-    void (*warn)(void *user, const char *message);
-    void *user;
     bool (*interrupted)(void *user);
     void *interrupted_user;
     pid_t process;
-    pthread_mutex_t mutex;    /* of everything below but `usage` */
-    pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
-    pthread_mutex_t counting; /* one thread at a time locks `usage` */
-    int usage;
-    bool off; /* nothing more is stored */
+    pthread_mutex_t mutex;  /* of everything below */
+    pthread_cond_t changed; /* something is queued, or nothing is read in advance */
     cache_object *objects[CACHE_BUCKETS];
     cache_segment *newest, *oldest;
     size_t open_count;
@@ -144,10 +123,9 @@ struct bags_cache {
     pthread_t threads[CACHE_THREADS];
     size_t thread_count;
     bool stop;
-    unsigned temporary; /* counts temporary files */
 };
 
-/* A block that a call needs and that is not at hand. */
+/* A block that a call needs and that is not stored. */
 typedef struct cache_block {
     const cache_file *file;
     uint64_t number; /* in the object */
@@ -159,14 +137,6 @@ typedef struct cache_block {
 } cache_block;
 
 /* ---- numbers and text ---- */
-
-static void cache_put(unsigned char *to, uint64_t value) {
-    bags_store(to, 8, false, value);
-}
-
-static uint64_t cache_get(const unsigned char *from) {
-    return bags_load(from, 8, false);
-}
 
 static void cache_put_identity(unsigned char *to, const bags_identity *identity) {
     cache_put(to, identity->device);
@@ -181,7 +151,7 @@ static double cache_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Of names of files, which need not be unique: the files state what they are. */
+/* A hash for names of files. It need not be unique: the files state what they are. */
 static uint64_t cache_hash(const char *path, const bags_identity *identity) {
     unsigned char bytes[32] = {0};
     if (identity)
@@ -199,250 +169,6 @@ static uint64_t cache_record(
 }
 
 /* ---- files ---- */
-
-static bool cache_is_off(bags_cache *cache) {
-    pthread_mutex_lock(&cache->mutex);
-    bool off = cache->off;
-    pthread_mutex_unlock(&cache->mutex);
-    return off;
-}
-
-/* After a failure: nothing more is stored, and what is there is still read. What is
- * larger than the cache is no failure. Called without the mutex. */
-static void cache_give_up(bags_cache *cache, int error) {
-    char message[512];
-    if (!error || error == CACHE_LARGE)
-        return;
-    pthread_mutex_lock(&cache->mutex);
-    bool first = !cache->off;
-    cache->off = true;
-    pthread_mutex_unlock(&cache->mutex);
-    if (!first || !cache->warn)
-        return;
-    (void)snprintf(message, sizeof message,
-        "%s: the cache cannot be written: %s; reading continues without it",
-        bags_path_tail(cache->path), strerror(error));
-    cache->warn(cache->user, message);
-}
-
-static int cache_write(int file, const void *data, size_t size, uint64_t at) {
-    const unsigned char *from = (const unsigned char *)data;
-    while (size > 0) {
-        ssize_t done = pwrite(file, from, size, (off_t)at);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return done ? errno : ENOSPC;
-        from += done;
-        size -= (size_t)done;
-        at += (uint64_t)done;
-    }
-    return 0;
-}
-
-/* Fewer bytes only at the end of the file, or after a failure. */
-static size_t cache_read(int file, void *data, size_t size, uint64_t at) {
-    size_t used = 0;
-    while (used < size) {
-        ssize_t done =
-            pread(file, (unsigned char *)data + used, size - used, (off_t)(at + used));
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            break;
-        used += (size_t)done;
-    }
-    return used;
-}
-
-/* True for the names of segments, answers and temporary files. */
-static bool cache_is_own(const char *name) {
-    size_t digits = strspn(name, "0123456789abcdef");
-    return digits == 16 && name[16] == '-' &&
-           !name[17 + strspn(name + 17, "0123456789-.answertmp")];
-}
-
-typedef struct cache_entry {
-    char name[64];
-    struct timespec when;
-    uint64_t size;
-} cache_entry;
-
-static int cache_entry_order(const void *a, const void *b) {
-    const cache_entry *x = (const cache_entry *)a, *y = (const cache_entry *)b;
-    if (x->when.tv_sec != y->when.tv_sec)
-        return x->when.tv_sec < y->when.tv_sec ? -1 : 1;
-    return (x->when.tv_nsec > y->when.tv_nsec) - (x->when.tv_nsec < y->when.tv_nsec);
-}
-
-static DIR *cache_list_files(int directory) {
-    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *all = copy >= 0 ? fdopendir(copy) : NULL;
-    if (!all && copy >= 0)
-        close(copy);
-    return all;
-}
-
-/* Add up all files and, until they have at most `most` bytes, delete those that were
- * not used for the longest time. Returns the bytes that are left. A file that another
- * process has open is truncated, so that its space is free at once. */
-static uint64_t cache_evict(const bags_cache *cache, uint64_t most) {
-    DIR *all = cache_list_files(cache->directory);
-    cache_entry *entries = NULL;
-    size_t count = 0;
-    uint64_t total = 0;
-    bags_buffer memory = bags_buffer_of(NULL);
-    for (struct dirent *one; all && (one = readdir(all)) != NULL;) {
-        struct stat about;
-        if (!cache_is_own(one->d_name) || strlen(one->d_name) >= sizeof entries->name ||
-            fstatat(cache->directory, one->d_name, &about, AT_SYMLINK_NOFOLLOW) ||
-            !S_ISREG(about.st_mode) ||
-            bags_buffer_reserve(&memory, (count + 1) * sizeof *entries, NULL))
-            continue;
-        entries = (cache_entry *)(void *)memory.data;
-        memcpy(entries[count].name, one->d_name, strlen(one->d_name) + 1);
-        entries[count].when = about.st_mtim;
-        entries[count].size = (uint64_t)about.st_blocks * 512;
-        total += entries[count++].size;
-    }
-    if (all)
-        closedir(all);
-    if (total > most)
-        qsort(entries, count, sizeof *entries, cache_entry_order);
-    for (size_t i = 0; i < count && total > most; i++) {
-        int file = openat(cache->directory, entries[i].name,
-            O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-        if (!unlinkat(cache->directory, entries[i].name, 0)) {
-            total -= entries[i].size;
-            if (file >= 0 && ftruncate(file, 0))
-                total += 0; /* it is free when it is closed */
-        }
-        if (file >= 0)
-            close(file);
-    }
-    bags_buffer_free(&memory);
-    return total;
-}
-
-/* Count bytes that are going to be written, after others were deleted if they would be
- * too many. The file `usage` is a number and its complement; if it is damaged, or with
- * `again`, everything is counted. Returns errno or CACHE_LARGE. */
-static int cache_reserve(bags_cache *cache, uint64_t bytes, bool again) {
-    unsigned char found[16];
-    int error = 0;
-    if (bytes > cache->size)
-        return CACHE_LARGE;
-    pthread_mutex_lock(&cache->counting);
-    while (flock(cache->usage, LOCK_EX) && errno == EINTR)
-        ;
-    uint64_t total = 0;
-    bool valid = !again && cache_read(cache->usage, found, 16, 0) == 16 &&
-                 cache_get(found) == ~cache_get(found + 8);
-    if (valid)
-        total = cache_get(found);
-    else
-        total = cache_evict(cache, UINT64_MAX);
-    if (total + bytes > cache->size)
-        total = cache_evict(cache, cache->size - cache->size / 8 < bytes
-                                       ? 0
-                                       : cache->size - cache->size / 8 - bytes);
-    cache_put(found, total + bytes);
-    cache_put(found + 8, ~(total + bytes));
-    error = cache_write(cache->usage, found, 16, 0);
-    (void)flock(cache->usage, LOCK_UN);
-    pthread_mutex_unlock(&cache->counting);
-    return error;
-}
-
-/* Write a file under another name, and give it its own when it is complete; with
- * `replace` in place of one that exists. Returns errno; 0 also if another process was
- * faster, or deleted it. */
-static int cache_create(
-    bags_cache *cache, const char *name, const void *data, size_t size, bool replace) {
-    char other[96];
-    pthread_mutex_lock(&cache->mutex);
-    unsigned number = cache->temporary++;
-    pthread_mutex_unlock(&cache->mutex);
-    (void)snprintf(
-        other, sizeof other, "%.48s.%ld.%u.tmp", name, (long)getpid(), number);
-    int file = openat(cache->directory, other,
-        O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = file < 0 ? errno : cache_write(file, data, size, 0);
-    if (file >= 0 && close(file) && !error)
-        error = errno;
-    if (!error && replace) {
-        error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
-    } else if (!error && linkat(cache->directory, other, cache->directory, name, 0) &&
-               errno != EEXIST && errno != ENOENT) { /* there are no links */
-        error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
-    }
-    if (file >= 0)
-        (void)unlinkat(cache->directory, other, 0);
-    return file >= 0 && error == ENOENT ? 0 : error;
-}
-
-/* ---- the directory ---- */
-
-/* A directory that this program made has a mark; one that is empty, as it was just made,
- * receives it. Returns errno: EPERM for others. */
-static int cache_mark(int directory) {
-    static const char tag[] = CACHE_TAG; /* for programs that make backups */
-    struct stat about;
-    if (!fstatat(directory, "CACHEDIR.TAG", &about, AT_SYMLINK_NOFOLLOW))
-        return 0;
-    DIR *all = cache_list_files(directory);
-    bool empty = all != NULL;
-    for (struct dirent *one; empty && (one = readdir(all)) != NULL;)
-        empty = !strcmp(one->d_name, ".") || !strcmp(one->d_name, "..");
-    if (all)
-        closedir(all);
-    if (!empty)
-        return EPERM;
-    int file = openat(
-        directory, "CACHEDIR.TAG", O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = file < 0 ? errno : cache_write(file, tag, sizeof tag - 1, 0);
-    if (file >= 0)
-        close(file);
-    return error;
-}
-
-/* Open the directory, or make it. Returns errno; *why is more than that, or NULL. */
-static int cache_open_directory(bags_cache *cache, const char **why) {
-    char *path = (char *)malloc(strlen(cache->path) + 32);
-    struct stat about;
-    *why = NULL;
-    if (!path)
-        return ENOMEM;
-    (void)snprintf(path, strlen(cache->path) + 32, "%s/" CACHE_NAME, cache->path);
-    int error = mkdir(cache->path, 0777) && errno != EEXIST ? errno : 0;
-    if (mkdir(path, 0700) && errno != EEXIST)
-        error = error ? error : errno;
-    int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    error = directory >= 0 ? 0 : error ? error : errno;
-    free(path);
-    if (error)
-        return error;
-    if (fstat(directory, &about) || (about.st_uid != geteuid() && about.st_uid != 0) ||
-        (about.st_mode & (S_IWGRP | S_IWOTH))) {
-        error = EPERM;
-        *why = "its directory " CACHE_NAME
-               " belongs to another user, or others may write to it";
-    } else if ((error = cache_mark(directory)) == EPERM &&
-               (error = cache_mark(directory)) == EPERM) { /* not by another process */
-        *why = "its directory " CACHE_NAME " was not made by this program";
-    }
-    int usage = error ? -1
-                      : openat(directory, "usage",
-                            O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (usage < 0) {
-        error = error ? error : errno;
-        close(directory);
-        return error;
-    }
-    cache->directory = directory;
-    cache->usage = usage;
-    return 0;
-}
 
 /* ---- segments ---- */
 
@@ -488,11 +214,10 @@ static void cache_header(const bags_cache *cache, const cache_object *object,
 static bool cache_segment_open(const bags_cache *cache, const char *name,
     const unsigned char *header, cache_segment *segment) {
     unsigned char found[CACHE_HEADER];
-    segment->file =
-        openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    segment->file = bagi_cache_open_file(&cache->files, name);
     if (segment->file < 0)
         return false;
-    if (cache_read(segment->file, found, CACHE_HEADER, 0) == CACHE_HEADER) {
+    if (bagi_cache_read(segment->file, found, CACHE_HEADER, 0) == CACHE_HEADER) {
         for (size_t i = 0; i < CACHE_MAX_BLOCKS; i++)
             segment->records[i] = cache_get(found + CACHE_RECORDS + 8 * i);
         memset(found + CACHE_RECORDS, 0, 8 * CACHE_MAX_BLOCKS);
@@ -519,7 +244,6 @@ static cache_segment *cache_segment_get(
         cache_unlink(cache, segment);
         cache_link(cache, segment);
     }
-    bool off = cache->off;
     pthread_mutex_unlock(&cache->mutex);
     if (segment)
         return segment;
@@ -530,10 +254,11 @@ static cache_segment *cache_segment_get(
     cache_header(cache, object, number, header);
     bool good = cache_segment_open(cache, name, header, segment);
     bool exists = !good && errno != ENOENT;
-    if (!good && create && !off) {
-        *error = cache_reserve(cache, CACHE_HEADER, false);
+    if (!good && create && !bagi_cache_is_off(&cache->files)) {
+        *error = bagi_cache_reserve(&cache->files, CACHE_HEADER, false);
         if (!*error)
-            *error = cache_create(cache, name, header, CACHE_HEADER, exists);
+            *error =
+                bagi_cache_create(&cache->files, name, header, CACHE_HEADER, exists);
         good = !*error && cache_segment_open(cache, name, header, segment);
     }
     if (!good) {
@@ -594,7 +319,7 @@ static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
     size_t known = 0, size = 0;
     for (int attempt = 0; attempt < 2 && known < count; attempt++) {
         if (attempt)
-            size = cache_read(segment->file, found, sizeof found, CACHE_RECORDS);
+            size = bagi_cache_read(segment->file, found, sizeof found, CACHE_RECORDS);
         pthread_mutex_lock(&cache->mutex);
         for (size_t i = 0; i < size / 8; i++)
             if (!segment->records[i])
@@ -612,7 +337,9 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
     uint64_t stop, unsigned char *to) {
     uint64_t records[CACHE_STEP], at = start;
     uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
-    unsigned char *memory = (unsigned char *)malloc(CACHE_STEP * (size_t)CACHE_BLOCK);
+    uint64_t most = (stop - 1) / CACHE_BLOCK - start / CACHE_BLOCK + 1;
+    most = most < CACHE_STEP ? most : CACHE_STEP;
+    unsigned char *memory = (unsigned char *)malloc((size_t)(most * CACHE_BLOCK));
     while (memory && at < stop) {
         uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK;
         size_t count = (size_t)((stop - 1) / CACHE_BLOCK - first + 1), size = 0;
@@ -625,7 +352,7 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
         /* Blocks that are all in the result are read to their place. */
         unsigned char *data =
             from == at && from + size <= stop ? to + (at - start) : memory;
-        size_t done = cache_read(
+        size_t done = bagi_cache_read(
             segment->file, data, size, CACHE_HEADER + (first - base) * CACHE_BLOCK);
         for (size_t i = 0; i < count; i++) {
             size_t offset = i * (size_t)CACHE_BLOCK;
@@ -744,10 +471,10 @@ static int cache_store(bags_cache *cache, cache_block *block) {
     unsigned char bytes[8];
     uint64_t record = cache_record(segment, block->number, block->data, block->size);
     cache_put(bytes, record);
-    int error = cache_write(
+    int error = bagi_cache_write(
         segment->file, block->data, block->size, CACHE_HEADER + i * CACHE_BLOCK);
     if (!error)
-        error = cache_write(segment->file, bytes, 8, CACHE_RECORDS + 8 * i);
+        error = bagi_cache_write(segment->file, bytes, 8, CACHE_RECORDS + 8 * i);
     if (error)
         return error;
     pthread_mutex_lock(&cache->mutex);
@@ -760,12 +487,12 @@ static int cache_store(bags_cache *cache, cache_block *block) {
 static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t count) {
     uint64_t bytes = 0;
     int error = 0;
-    bool off = cache_is_off(cache);
-    /* Of very many, the others in the cache are more useful than the last ones. */
-    for (size_t i = 0; i < count && bytes < cache->size / 2; i++)
+    bool off = bagi_cache_is_off(&cache->files);
+    /* The last of very many are less useful than the others in the cache. */
+    for (size_t i = 0; i < count && bytes < cache->files.size / 2; i++)
         bytes += blocks[i]->claimed && blocks[i]->complete ? CACHE_BLOCK : 0;
     if (bytes && !off)
-        error = cache_reserve(cache, bytes, false);
+        error = bagi_cache_reserve(&cache->files, bytes, false);
     for (size_t i = 0; i < count; i++) {
         bool wanted = bytes && blocks[i]->claimed && blocks[i]->complete;
         if (!error && !off && wanted)
@@ -773,7 +500,7 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
         bytes -= wanted ? CACHE_BLOCK : 0;
         cache_release(cache, blocks[i]);
     }
-    cache_give_up(cache, error);
+    bagi_cache_give_up(&cache->files, error);
 }
 
 /* Wait until nobody else reads this block, or *until, which becomes 0 if the caller must
@@ -823,7 +550,7 @@ static void cache_find_segment(
         struct stat about;
         block->segment =
             cache_segment_get(cache, block->file->object, number, true, &error);
-        cache_give_up(cache, error);
+        bagi_cache_give_up(&cache->files, error);
         if (!block->segment ||
             (!fstat(block->segment->file, &about) && about.st_nlink > 0))
             return;
@@ -860,7 +587,7 @@ static void cache_bring(
             bool claimed = block->segment && round == 0 && cache_claim(cache, block);
             if (block->segment && round == 0 && !claimed)
                 continue; /* others read it */
-            /* Of those that waited, one reads what is still missing. */
+            /* One of the waiting threads reads what is still missing. */
             while (block->segment && !claimed && cache_now() < until) {
                 cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);
@@ -916,7 +643,7 @@ static bool cache_list_add(
     return true;
 }
 
-/* Sort, drop what is there twice, and allocate the data of neighbours together. */
+/* Sort, drop duplicates, and allocate the data of neighbours together. */
 static unsigned char *cache_list_prepare(cache_list *list) {
     cache_block *blocks = (cache_block *)(void *)list->memory.data;
     size_t kept = 0;
@@ -933,7 +660,7 @@ static unsigned char *cache_list_prepare(cache_list *list) {
     return data;
 }
 
-/* What of a range is there: returns its end. */
+/* Copy the stored bytes from the start of a range. Returns their end. */
 static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t start,
     uint64_t stop, unsigned char *to) {
     uint64_t at = start;
@@ -1107,8 +834,10 @@ static bool cache_is_known(const bags_cache *cache, const cache_object *object,
 static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop) {
     bags_cache *cache = file->hooks->cache;
     cache_ahead one = {file, start, stop};
+    if (bagi_cache_is_off(&cache->files))
+        return;
     pthread_mutex_lock(&cache->mutex);
-    if (!cache->off && !cache_is_known(cache, file->object, start, stop)) {
+    if (!cache_is_known(cache, file->object, start, stop)) {
         while (cache->thread_count < CACHE_THREADS &&
                !pthread_create(
                    &cache->threads[cache->thread_count], NULL, cache_work, cache))
@@ -1184,7 +913,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* What is read in advance of the file is dropped, or waited for. */
+/* Reads in advance of the file are dropped, or waited for. */
 static int cache_close(void *user, void *file) {
     const cache_hooks *hooks = (const cache_hooks *)user;
     bags_cache *cache = hooks->cache;
@@ -1285,11 +1014,10 @@ bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
     char name[64];
     const char *texts[3];
     cache_answer_name(path, name);
-    int file =
-        openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int file = bagi_cache_open_file(&cache->files, name);
     if (file < 0)
         return false;
-    size_t size = cache_read(file, data, sizeof data, 0), at = 24;
+    size_t size = bagi_cache_read(file, data, sizeof data, 0), at = 24;
     bool good = size > 24 && !memcmp(data, "BAGSANSW", 8) && !data[size - 1] &&
                 cache_get(data + 8) == bags_crc32c(0, data + 16, size - 16);
     for (int i = 0; i < 3 && (good = good && at < size); i++) {
@@ -1312,66 +1040,53 @@ void bags_cache_remember(void *user, const char *path, const bags_http_answer *a
     bags_cache *cache = (bags_cache *)user;
     unsigned char data[CACHE_HEADER] = "BAGSANSW";
     char name[64];
-    if (strlen(path) > CACHE_LONGEST || cache_is_off(cache))
+    if (strlen(path) > CACHE_LONGEST || bagi_cache_is_off(&cache->files))
         return;
     cache_answer_name(path, name);
     size_t size = 25 + (size_t)snprintf((char *)data + 24, sizeof data - 24,
                            "%s%c%s%c%s", path, 0, answer->tag, 0, answer->modified);
     cache_put(data + 16, answer->size);
     cache_put(data + 8, bags_crc32c(0, data + 16, size - 16));
-    int error = cache_reserve(cache, CACHE_HEADER, false);
+    int error = bagi_cache_reserve(&cache->files, CACHE_HEADER, false);
     if (!error)
-        error = cache_create(cache, name, data, size, true);
-    cache_give_up(cache, error);
+        error = bagi_cache_create(&cache->files, name, data, size, true);
+    bagi_cache_give_up(&cache->files, error);
 }
 
 /* ---- opening and closing ---- */
 
 bags_cache *bags_cache_open(
     const char *directory, const bags_cache_options *options, bags_error *err) {
-    bags_cache_options none;
-    memset(&none, 0, sizeof none);
-    options = options ? options : &none;
-    uint64_t size = options->size ? options->size : (uint64_t)10 << 30;
-    if (size < BAGS_CACHE_LEAST) {
+    bags_cache_options set;
+    memset(&set, 0, sizeof set);
+    if (options)
+        set = *options;
+    if (!set.size)
+        set.size = (uint64_t)10 << 30;
+    if (set.size < BAGS_CACHE_LEAST) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "a cache needs at least %d bytes",
             (int)BAGS_CACHE_LEAST);
         return NULL;
     }
     bags_cache *cache = (bags_cache *)calloc(1, sizeof *cache);
-    size_t length = strlen(directory) + 1;
-    if (cache)
-        cache->path = (char *)malloc(length);
-    if (!cache || !cache->path) {
-        free(cache);
+    if (!cache) {
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
         return NULL;
     }
-    memcpy(cache->path, directory, length);
-    cache->size = size;
-    cache->warn = options->warn;
     cache->process = getpid();
-    cache->interrupted = options->interrupted;
-    cache->interrupted_user = options->interrupted_user;
-    cache->user = options->user;
-    cache->directory = cache->usage = -1;
+    cache->interrupted = set.interrupted;
+    cache->interrupted_user = set.interrupted_user;
     cache->shift = CACHE_BLOCK_SHIFT;
-    while (cache->shift < CACHE_MAX_SHIFT && size >> (cache->shift + 5))
+    while (cache->shift < CACHE_MAX_SHIFT && set.size >> (cache->shift + 5))
         cache->shift++;
     pthread_mutex_init(&cache->mutex, NULL);
-    pthread_mutex_init(&cache->counting, NULL);
     pthread_cond_init(&cache->changed, NULL);
     const char *why = NULL;
-    int error = cache_open_directory(cache, &why);
-    if (!error)
-        error = cache_reserve(cache, 0, true);
-    if (!error)
+    int error = bagi_cache_files_open(&cache->files, &set, directory, &why);
+    if (error == ENOSPC || error == EDQUOT)
+        bagi_cache_give_up(&cache->files, error);
+    if (!error || (bagi_cache_is_off(&cache->files) && cache->files.usage >= 0))
         return cache;
-    if (error == ENOSPC || error == EDQUOT) {
-        cache_give_up(cache, error);
-        if (cache->directory >= 0)
-            return cache;
-    }
     if (why)
         bags_fail(err, BAGS_ERROR_IO, "%s: not usable as a cache: %s",
             bags_path_tail(directory), why);
@@ -1403,15 +1118,10 @@ void bags_cache_close(bags_cache *cache) {
         next = hooks->next;
         free(hooks);
     }
-    if (cache->directory >= 0)
-        close(cache->directory);
-    if (cache->usage >= 0)
-        close(cache->usage);
+    bagi_cache_files_close(&cache->files);
     pthread_mutex_destroy(&cache->mutex);
-    pthread_mutex_destroy(&cache->counting);
     pthread_cond_destroy(&cache->changed);
     free(cache->queue);
-    free(cache->path);
     free(cache);
 }
 

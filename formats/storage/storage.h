@@ -5,8 +5,9 @@
  *     file          subject           library
  *     archive.c     zip, tar          none
  *     zip.c         to write a zip    none
- *     http.c, s3.c  URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
- *     cache.c       what was read     none             -pthread
+ *     http.c        URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ *                   (formats/README.md, "From a server", lists its other files)
+ *     cache.c       what was read     none             -pthread (with cache_files.c)
  */
 #ifndef BAGS_STORAGE_H
 #define BAGS_STORAGE_H
@@ -162,7 +163,7 @@ bags_code bags_zip(const char *dataset, const char *path,
 
 typedef struct bags_http bags_http;
 
-/* What a server answered when an object was looked up. */
+/* The answer of a server to the lookup of an object. */
 typedef struct bags_http_answer {
     uint64_t size;     /* of the object */
     char tag[512];     /* ETag */

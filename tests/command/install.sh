@@ -98,12 +98,13 @@ formats() {
 }
 
 # A library for each format that was built with another library, and no other file. Those
-# of core are in libbags; s3.c is in the library of http.c.
-core='archive|cache|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
+# of core are in libbags; the parts of http.c are in its library.
+parts=$(sed -n '/^PARTS_http := /{ s///; s/ /|/g; p }' formats/packages.mk)
+core='archive|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |
-        tr / - | grep -v -x -E "$core|s3" | sort)
+        tr / - | grep -v -x -E "$core|$parts" | sort)
     [ -n "$built" ] && [ "$(formats)" = "$built" ]
 }
 
@@ -197,7 +198,7 @@ exported() {
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"
         nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' |
-            grep -v -e '^bagi_http_' -e '^bagi_s3_' -e '^bagi_index_' | sort >"$dir/static.names"
+            grep -v -e '^bagi_cache_' -e '^bagi_http_' -e '^bagi_s3_' -e '^bagi_index_' | sort >"$dir/static.names"
         grep -q bags_ "$dir/shared.names" && diff "$dir/shared.names" "$dir/static.names" &&
             [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ] || return
     done

@@ -2,6 +2,8 @@
  * with how many requests, and what ends them. tests/command/remote.py tests what
  * servers do wrong. */
 // flavours: test: release; check: asan tsan
+#include "../../../formats/storage/transfer.h"
+
 #include "check.h"
 
 #include "../../../formats/formats.h"
@@ -37,13 +39,14 @@ static struct {
     unsigned requests, delay /* ms */, version;
     unsigned together; /* nothing is answered before this number of requests came */
     unsigned changed;  /* after this many requests the version is the next */
+    unsigned busy;     /* this many requests are answered with 503 */
     bool silent;       /* do not answer */
     bool versions;     /* they are in old/ and in new/ */
     int listing, identified;
     char root[2048];
 } server = {{0}, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
-    PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, NEVER, false, false, PROBING, BY_VERSION,
-    ""};
+    PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, NEVER, 0, false, false, PROBING,
+    BY_VERSION, ""};
 
 static void pause_ms(unsigned ms) {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -153,7 +156,7 @@ static void answer(int to, const char *request) {
         pthread_cond_wait(&server.arrived, &server.lock);
     unsigned delay = server.delay, version = server.version;
     version += server.requests > server.changed;
-    bool silent = server.silent;
+    bool silent = server.silent, busy = server.requests <= server.busy;
     int identified = server.identified, listing = server.listing;
     sscanf(request, "GET /%500[^? ]", path);
     const char *query = strstr(request, "&prefix=");
@@ -175,6 +178,10 @@ static void answer(int to, const char *request) {
         pause_ms(delay);
     if (silent)
         return;
+    if (busy) {
+        send_answer(to, "503 X", "", NULL, 0);
+        return;
+    }
     size_t size = strlen(local);
     bool directory = local[size - 1] == '/';
     if (!exists(local) || (directory ? listing == PROBING : !strchr(path, '.')))
@@ -245,6 +252,7 @@ static void server_set(unsigned delay, unsigned version, bool silent) {
     server.delay = delay;
     server.version = version;
     server.silent = silent;
+    server.busy = 0;
     server.changed = NEVER;
     server.together = 0;
     server.versions = false;
@@ -493,6 +501,145 @@ static void a_changed_object_is_an_error_until_the_end(void **state) {
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);
+}
+
+/* ---- the engine alone: without datasets ---- */
+
+/* What `ended` was told of a request. */
+typedef struct ending {
+    unsigned count;
+    bool good;
+    int error;
+    char why[256], body[64];
+    bags_identity identity;
+} ending;
+
+static void note_ending(http_request *request, bool good) {
+    ending *out = (ending *)request->user;
+    out->count++;
+    out->good = good;
+    out->error = request->error;
+    snprintf(out->why, sizeof out->why, "%s", request->why);
+    out->identity = bagi_http_identity(request);
+    assert_true(request->size < sizeof out->body);
+    if (request->body.data)
+        memcpy(out->body, request->body.data, request->size);
+}
+
+static void start_engine(http_engine *engine) {
+    bags_http_options options;
+    memset(&options, 0, sizeof options);
+    memset(engine, 0, sizeof *engine);
+    options.retry_seconds = options.stall_seconds = 100;
+    assert_true(bagi_http_start(engine, &options));
+}
+
+static http_request *request_as(http_engine *engine, http_bytes what, ending *out) {
+    http_request *request =
+        bagi_http_request_new(engine, url("x.bag"), false, false, NULL);
+    assert_non_null(request);
+    memset(out, 0, sizeof *out);
+    request->bytes = what;
+    request->ended = note_ending;
+    request->user = out;
+    return request;
+}
+
+static void queue_and_wait(http_request *request) {
+    http_engine *engine = request->engine;
+    const ending *out = (const ending *)request->user;
+    double due = 0;
+    pthread_mutex_lock(&engine->mutex);
+    bagi_http_queue(request);
+    bagi_http_wake(engine);
+    while (!out->count)
+        assert_int_equal(bagi_http_pause(engine, &due), 0);
+    pthread_mutex_unlock(&engine->mutex);
+    assert_int_equal(out->count, 1);
+}
+
+static http_request *request_range(
+    http_engine *engine, const char *tag, uint64_t size, ending *out) {
+    http_request *request = request_as(engine, HTTP_RANGE, out);
+    request->start = 2;
+    request->stop = 5;
+    request->object_tag = tag;
+    request->object_size = size;
+    return request;
+}
+
+static void a_request_ends_once_with_its_bytes(void **state) {
+    http_engine engine;
+    ending out;
+    (void)state;
+    server_set(0, 1, false);
+    save(at("x.bag"), "0123456789", 10);
+    start_engine(&engine);
+    queue_and_wait(request_range(&engine, "\"v1\"", 10, &out));
+    assert_true(out.good);
+    assert_string_equal(out.body, "234");
+    http_request *request = request_as(&engine, HTTP_ENDS, &out);
+    request->first_size = request->last_size = 4;
+    queue_and_wait(request);
+    assert_true(out.good);
+    assert_string_equal(out.body, "6789");
+    assert_int_equal(out.identity.size, 10);
+    queue_and_wait(request_as(&engine, HTTP_NONE, &out));
+    assert_true(out.good);
+    assert_string_equal(out.body, "");
+    assert_int_equal(out.identity.size, 10);
+    assert_int_equal(server_requests(), 3);
+    bagi_http_stop(&engine);
+}
+
+static void a_range_of_another_object_is_refused(void **state) {
+    http_engine engine;
+    ending out;
+    (void)state;
+    server_set(0, 1, false);
+    save(at("x.bag"), "0123456789", 10);
+    start_engine(&engine);
+    queue_and_wait(request_range(&engine, "\"v2\"", 10, &out));
+    assert_false(out.good);
+    assert_int_equal(out.error, ESTALE);
+    assert_string_equal(out.why, "HTTP 412: changed while open");
+    queue_and_wait(request_range(&engine, "\"v1\"", 11, &out));
+    assert_int_equal(out.error, ESTALE);
+    assert_string_equal(out.why, "changed while open (its size differs)");
+    assert_int_equal(server_requests(), 2);
+    bagi_http_stop(&engine);
+}
+
+static void a_busy_server_is_asked_again(void **state) {
+    http_engine engine;
+    ending out;
+    (void)state;
+    server_set(0, 1, false);
+    pthread_mutex_lock(&server.lock);
+    server.busy = 2;
+    pthread_mutex_unlock(&server.lock);
+    save(at("x.bag"), "0123456789", 10);
+    start_engine(&engine);
+    queue_and_wait(request_range(&engine, "\"v1\"", 10, &out));
+    assert_true(out.good);
+    assert_string_equal(out.body, "234");
+    assert_int_equal(engine.requests, 3);
+    assert_int_equal(server_requests(), 3);
+    bagi_http_stop(&engine);
+}
+
+static void stopping_ends_requests_without_a_word(void **state) {
+    http_engine engine;
+    ending out;
+    (void)state;
+    server_set(0, 1, true);
+    start_engine(&engine);
+    pthread_mutex_lock(&engine.mutex);
+    bagi_http_queue(request_range(&engine, "\"v1\"", 10, &out));
+    bagi_http_wake(&engine);
+    pthread_mutex_unlock(&engine.mutex);
+    bagi_http_stop(&engine);
+    assert_int_equal(out.count, 0);
 }
 
 /* ---- a dataset that is replaced while it is read ---- */
@@ -960,6 +1107,10 @@ int main(void) {
         TEST(several_threads_read_a_large_batch),
         TEST(an_object_that_changes_within_a_batch_is_an_error),
         TEST(a_changed_object_is_an_error_until_the_end),
+        TEST(a_request_ends_once_with_its_bytes),
+        TEST(a_range_of_another_object_is_refused),
+        TEST(a_busy_server_is_asked_again),
+        TEST(stopping_ends_requests_without_a_word),
         TEST(a_dataset_that_is_replaced_is_of_one_version_or_an_error),
         TEST(a_dataset_that_is_replaced_is_not_called_damaged),
         TEST(a_server_that_identifies_nothing_is_known),

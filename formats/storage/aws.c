@@ -1,0 +1,86 @@
+/*
+ * aws.c - the settings of S3: options, the environment, and the files in ~/.aws.
+ */
+#include "url.h"
+
+/* The value of NAME in [section] of an .ini file, or NULL. */
+static char *s3_ini(const char *path, const char *section, const char *name) {
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[4096], *found = NULL;
+    bool inside = false;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        char *stop = line + strlen(line), *start = line;
+        while (stop > start && (unsigned char)stop[-1] <= ' ')
+            *--stop = '\0';
+        while (*start == ' ' || *start == '\t')
+            start++;
+        if (*start == '[') {
+            size_t size = strlen(section);
+            inside = strncmp(start + 1, section, size) == 0 &&
+                     strcmp(start + 1 + size, "]") == 0;
+        }
+        size_t size = strcspn(start, " \t=");
+        if (!inside || size != strlen(name) || strncmp(start, name, size) != 0)
+            continue;
+        start += size;
+        start += strspn(start, " \t");
+        if (*start++ == '=')
+            found = http_copy(start + strspn(start, " \t"));
+    }
+    if (file)
+        (void)fclose(file);
+    return found;
+}
+
+static char *s3_aws_file(const char *variable, const char *name) {
+    const char *path = getenv(variable), *home = getenv("HOME");
+    if (path && *path)
+        return http_copy(path);
+    return home ? bagi_http_format("%s/.aws/%s", home, name) : NULL;
+}
+
+/* The first of an option and two variables that is not empty. */
+static char *s3_setting(const char *option, const char *variable, const char *other) {
+    char *found = http_copy(option);
+    found = found ? found : http_copy(getenv(variable));
+    return found || !other ? found : http_copy(getenv(other));
+}
+
+/* Keys, region and endpoint of S3: options, then the environment, then the files in
+ * ~/.aws. The key of one place is never used with the secret of another. */
+void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
+    const char *profile = getenv("AWS_PROFILE");
+    char *keys = s3_aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+    char *config = s3_aws_file("AWS_CONFIG_FILE", "config");
+    profile = profile && *profile ? profile : "default";
+    char *section = strcmp(profile, "default") == 0
+                        ? http_copy(profile)
+                        : bagi_http_format("profile %s", profile);
+    const char *in_config = section ? section : "default";
+    if (options->key) {
+        out->key = http_copy(options->key);
+        out->secret = http_copy(options->secret);
+        out->token = http_copy(options->token);
+    } else if ((out->key = http_copy(getenv("AWS_ACCESS_KEY_ID")))) {
+        out->secret = http_copy(getenv("AWS_SECRET_ACCESS_KEY"));
+        out->token = http_copy(getenv("AWS_SESSION_TOKEN"));
+    } else {
+        out->key = s3_ini(keys, profile, "aws_access_key_id");
+        out->secret = s3_ini(keys, profile, "aws_secret_access_key");
+        out->token = s3_ini(keys, profile, "aws_session_token");
+    }
+    out->region = s3_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
+    out->endpoint =
+        s3_setting(options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    if (!out->region)
+        out->region = s3_ini(config, in_config, "region");
+    if (!out->region)
+        out->region = http_copy("us-east-1");
+    if (!out->endpoint)
+        out->endpoint = s3_ini(config, in_config, "endpoint_url");
+    if (out->endpoint)
+        out->endpoint[http_path_size(out->endpoint)] = '\0';
+    free(keys);
+    free(config);
+    free(section);
+}

@@ -1,0 +1,448 @@
+/*
+ * listing.c - what exists on a server: the names in a directory, as S3 or an index page lists
+ * them, or found by their numbers; and which answers are files.
+ */
+#include "objects.h"
+
+#define HTTP_LISTING ((size_t)64 << 20) /* bytes of the pages, at most */
+#define HTTP_PAGES 2000                 /* of a listing */
+#define HTTP_MISSING 4     /* this number of missing shards ends the search */
+#define HTTP_AHEAD 90      /* shards are looked up at once, at most */
+#define HTTP_SHARDS 999999 /* this one does not exist where none is listed */
+
+/* ---- servers that answer every path ----
+ * Some servers answer names that do not exist with a page and 200, or with 403. Such an
+ * answer is compared with the answer to the control, a name that does not exist. The
+ * control is looked up once for each dataset. */
+
+http_object *bagi_http_control(bags_http *http, const char *path) {
+    const char *host = strstr(path, "://") + 3;
+    const char *name = strrchr(host, '/');
+    size_t size = name ? (size_t)(name - path) : strlen(path), digits = size;
+    while (digits > 0 && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+        digits--; /* a shard */
+    if (digits < size && path[digits - 1] == '/' && path + digits > host)
+        size = digits - 1;
+    http_object *object =
+        bagi_http_find_printed(http, "%.*s/" HTTP_CONTROL, (int)size, path);
+    if (object)
+        bagi_http_look(http, object);
+    return object;
+}
+
+bool bagi_http_is_extra(const char *path) {
+    return bagi_http_ends_in(path, ".idx .crc .dict .partial ") ||
+           strcmp(strrchr(path, '/'), "/finalized") == 0;
+}
+
+/* True if 403 is this server's answer to what is missing. */
+static bool http_is_missing(bags_http *http, const char *path) {
+    http_object *control = bagi_http_control(http, path);
+    return bagi_http_wait(http, control) == EACCES;
+}
+
+/* True if what a lookup found may be the file of a dataset, by its first or last bytes:
+ * then nothing is requested to find out. */
+static bool http_is_plausible(const http_object *object) {
+    const http_part *part = http_first_part(object);
+    if (object->is_html)
+        return false;
+    if (bagi_http_ends_in(object->path, ".zip .tar "))
+        return true;
+    if (!part || part->state != HTTP_DONE || part->stop - part->start < 8)
+        return false;
+    if (strcmp(strrchr(object->path, '/'), "/spec.json") == 0)
+        return part->start > 0 || part->data.data[0] == '{';
+    size_t end = (size_t)(part->stop - part->start - 8);
+    return bagi_http_ends_in(object->path, ".bag ") &&
+           (part->stop < object->size ||
+               bags_load(part->data.data + end, 8, false) <= object->size - 8);
+}
+
+/* True if the answers are the same. An object that a cache knows has an ETag in place of
+ * bytes. */
+static bool http_is_equal(const http_object *a, const http_object *b) {
+    const http_part *x = http_first_part(a), *y = http_first_part(b);
+    if (!x || !y)
+        return a->size == b->size && a->identity.inode == b->identity.inode;
+    return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
+           x->start == y->start && x->stop == y->stop &&
+           memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
+}
+
+/* The first bytes of an answer as a line of text. */
+static void http_show(const http_object *object, char out[41]) {
+    const http_part *part = http_first_part(object);
+    size_t size = 0;
+    for (; part && size < 40 && size < part->stop - part->start; size++) {
+        unsigned char c = part->data.data[size];
+        out[size] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    out[size] = '\0';
+}
+
+/* True for an answer that starts as a JSON object. */
+static bool http_is_json(const http_object *object) {
+    const http_part *part = http_first_part(object);
+    return part && part->start == 0 && part->stop > 0 && part->data.data[0] == '{';
+}
+
+int bagi_http_refuse_page(bags_http *http, http_object *object) {
+    char start[41], why[128];
+    if (http_is_s3(object->path) || object->is_real ||
+        (object->is_real = http_is_plausible(object)))
+        return 0;
+    http_object *control = bagi_http_control(http, object->path);
+    int none = bagi_http_wait(http, control);
+    if (none == EINTR)
+        return EINTR;
+    bool page = !none && (object->is_html || http_is_equal(object, control));
+    /* Two objects of JSON may be the same error, with the path in it. */
+    object->is_real =
+        none || !(page || (http_is_json(object) && http_is_json(control)));
+    if (object->is_real)
+        return 0;
+    http_show(control, start);
+    (void)snprintf(why, sizeof why,
+        "the server answers names that do not exist, too (HTTP 200: %s)", start);
+    object->state = HTTP_FAILED;
+    bagi_http_fail(object, page ? ENOENT : EIO, why);
+    return object->error;
+}
+
+/* ---- lists ---- */
+
+typedef struct http_names {
+    bags_buffer text;
+    size_t size;
+    bool dataset; /* there is a spec.json, or a number */
+    size_t read;  /* bytes of the pages */
+} http_names;
+
+/* One name of a listing. */
+static int http_names_add(void *user, const char *name) {
+    http_names *names = (http_names *)user;
+    size_t size = strlen(name) + 1;
+    if (bags_buffer_reserve(&names->text, names->size + size, NULL))
+        return ENOMEM;
+    memcpy(names->text.data + names->size, name, size);
+    names->size += size;
+    names->dataset = names->dataset || strcmp(name, "spec.json") == 0 ||
+                     name[strspn(name, "0123456789")] == '\0';
+    return 0;
+}
+
+/* The request for a page of PATH, by its token. NULL: out of memory. */
+static http_request *http_list_request(
+    bags_http *http, const char *path, const char *token) {
+    if (!http_is_s3(path))
+        return bagi_http_request_new(&http->engine, path, false, false, NULL);
+    char *prefix = format_url(strchr(path + 5, '/') + 1, "", NULL);
+    char *encoded = format_url(token ? token : "", "", NULL);
+    char *query =
+        prefix && encoded
+            ? bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
+                  token ? "continuation-token=" : "", encoded, token ? "&" : "", prefix)
+            : NULL;
+    http_request *request =
+        query ? bagi_http_request_new(&http->engine, path, true, false, query) : NULL;
+    free(prefix);
+    free(encoded);
+    free(query);
+    return request;
+}
+
+/* Add the names of an answer. *more: the token of the next page. Returns errno; `why` has 256
+ * bytes. */
+static int http_read_page(const http_request *request, const char *path, char **more,
+    http_names *names, char *why) {
+    const void *page = request->body.data;
+    size_t size = request->size;
+    const char *prefix = strchr(path + (request->is_s3 ? 5 : 8), '/');
+    names->read += size;
+    if (!page || (!request->is_s3 && !request->is_html))
+        return 0;
+    if (!request->is_s3) {
+        char *plain = curl_easy_unescape(NULL, prefix, 0, NULL);
+        int code = bags_http_names(
+            page, size, false, plain ? plain : prefix, http_names_add, names);
+        curl_free(plain);
+        return code;
+    }
+    int code = bags_http_names(page, size, true, prefix + 1, http_names_add, names);
+    *more = bagi_http_xml(page, size, "<NextContinuationToken>");
+    if (code || *more)
+        return code;
+    char *truncated = bagi_http_xml(page, size, "<IsTruncated>");
+    if (truncated && strcmp(truncated, "true") == 0) {
+        code = EIO;
+        strcpy(why, "a truncated list without a NextContinuationToken");
+    }
+    free(truncated);
+    return code;
+}
+
+/* One page of a listing of PATH, which ends in a slash. *more: the token of this page, then
+ * of the next one. Returns errno. */
+static int http_list_page(
+    bags_http *http, const char *path, char **more, http_names *names, char *why) {
+    http_request *request = http_list_request(http, path, *more);
+    free(*more);
+    *more = NULL;
+    if (!request)
+        return ENOMEM;
+    int code = bagi_http_run(request);
+    if (code == EINTR)
+        return code;
+    if (code)
+        memcpy(why, request->why, sizeof request->why);
+    else
+        code = http_read_page(request, path, more, names, why);
+    bagi_http_request_free(request);
+    return code;
+}
+
+/* Add the names of all pages. Returns errno: ENOENT also for a page that is no list of a
+ * dataset; other failures leave no names. */
+static int http_list_pages(
+    bags_http *http, const char *path, http_names *names, char *why) {
+    char *more = NULL;
+    for (int i = 0; i == 0 || more; i++) {
+        int code = http_list_page(http, path, &more, names, why);
+        if (!code && more && (i == HTTP_PAGES || names->read > HTTP_LISTING)) {
+            code = EFBIG;
+            strcpy(why, "the listing does not end");
+        }
+        if (code) {
+            free(more);
+            bags_buffer_free(&names->text);
+            names->size = 0;
+            return code;
+        }
+    }
+    bool found = http_is_s3(path) ? names->size > 0 : names->dataset;
+    return found ? 0 : ENOENT;
+}
+
+/* The names in a directory as the server lists them, remembered with the path and a
+ * slash. Returns errno: ENOENT if there is no list. */
+static int http_listing(bags_http *http, const char *path, http_object **out) {
+    http_names names;
+    char why[256] = "";
+    memset(&names, 0, sizeof names);
+    pthread_mutex_lock(&http->engine.mutex);
+    http_object *object =
+        bagi_http_find_printed(http, "%.*s/", (int)http_path_size(path), path);
+    bool known = object && (object->names.data || bagi_http_rests(object, HTTP_FORGET));
+    int code = !object ? ENOMEM : known ? object->error : 0;
+    pthread_mutex_unlock(&http->engine.mutex);
+    *out = object;
+    if (!object || known)
+        return code;
+    code = http_list_pages(http, object->path, &names, why);
+    pthread_mutex_lock(&http->engine.mutex);
+    if (code != EINTR && !object->names.data) {
+        object->state = code ? HTTP_FAILED : HTTP_DONE;
+        object->error = 0;
+        if (code)
+            bagi_http_fail(object, code, why);
+        if (!code || code == ENOENT) {
+            object->names = names.text;
+            object->names_size = names.size;
+            memset(&names.text, 0, sizeof names.text);
+        }
+    }
+    pthread_mutex_unlock(&http->engine.mutex);
+    bags_buffer_free(&names.text);
+    return code;
+}
+
+/* ---- hooks ---- */
+
+/* Some servers, and S3 for those that may not list, answer 403 for what is missing. Shards
+ * have a spec.json each, and none is next to them. */
+bool bagi_http_is_optional(bags_http *http, const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    if (!http_is_missing(http, path))
+        return false;
+    if (strcmp(name, "spec.json") != 0)
+        return bagi_http_is_extra(path);
+    return !bagi_http_wait(http,
+        bagi_http_find_printed(http, "%.*s000000/spec.json", (int)(name - path), path));
+}
+
+/* Wait for the files that a dataset has. Returns errno: 0 if one exists, ENOENT if none does.
+ * The object of the path then has the failure of this server, if any. */
+static int http_look_inside(
+    bags_http *http, http_object *const inside[3], http_object *object) {
+    const http_object *broken = NULL;
+    for (int i = 0; i < 3; i++) {
+        int error = bagi_http_wait(http, inside[i]);
+        if (!error)
+            error = bagi_http_refuse_page(http, inside[i]);
+        if (!error || error == EINTR)
+            return error;
+        if (error != ENOENT && error != EACCES && inside[i])
+            broken = inside[i];
+    }
+    if (object && broken && object->state == HTTP_NEW) {
+        object->state = HTTP_FAILED; /* do not wait for this server again */
+        bagi_http_fail(object, broken->error, broken->why);
+    }
+    return ENOENT;
+}
+
+/* The kind of a path that is no dataset. `listed` is the errno of its listing. */
+static int http_other_kind(bags_http *http, const char *path, http_object *object,
+    int listed, bags_path_kind *kind) {
+    int code = bagi_http_wait(http, object);
+    if (!code)
+        code = bagi_http_refuse_page(http, object);
+    bool missing = code == ENOENT || code == EACCES;
+    if (!code || (missing && object->is_directory)) {
+        *kind = code ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+        return 0;
+    }
+    if (!missing || (code == EACCES && !bagi_http_is_optional(http, path)))
+        return code;
+    return listed == ENOENT || listed == EACCES ? 0 : listed;
+}
+
+/* The object, the files that a dataset has, and a listing are requested at once: it takes one
+ * round trip, also if nothing exists. */
+int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
+    bags_http *http = (bags_http *)user;
+    http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
+    static const char *const names[] = {"spec.json", "refs.bag", "000000/spec.json"};
+    bool file = bagi_http_ends_in(path, HTTP_FILES);
+    int code = bagi_http_refuse_path(http, path);
+    *kind = BAGS_PATH_NONE;
+    if (code)
+        return code;
+    pthread_mutex_lock(&http->engine.mutex);
+    http_object *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (object && file) /* others are directories usually */
+        bagi_http_look(http, object);
+    for (int i = 0; i < 3 && !file; i++)
+        inside[i] = bagi_http_look_in(http, path, names[i]);
+    /* Files that a cache knows are compared with it: both take one round trip. */
+    if (http->engine.recall && inside[0] && !http_is_s3(path))
+        (void)bagi_http_control(http, inside[0]->path);
+    bagi_http_wake(&http->engine);
+    pthread_mutex_unlock(&http->engine.mutex);
+    int listed = file ? ENOENT : http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->engine.mutex);
+    code = listed && !file ? http_look_inside(http, inside, object) : listed;
+    if (!code)
+        *kind = BAGS_PATH_DIRECTORY;
+    else if (code != EINTR)
+        code = http_other_kind(http, path, object, listed, kind);
+    pthread_mutex_unlock(&http->engine.mutex);
+    return code;
+}
+
+/* The spec.json of a shard. */
+static http_object *http_look_in_shard(
+    bags_http *http, const char *path, uint64_t number) {
+    char name[40];
+    (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
+    return bagi_http_look_in(http, path, name);
+}
+
+/* A server that ignores a folder of the path has every shard: then there are none next to
+ * a spec.json, and without that it is an error. True: *code is the result. The mutex is
+ * held. */
+static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
+    http_object *last = http_look_in_shard(http, path, HTTP_SHARDS);
+    http_object *own = bagi_http_look_in(http, path, "spec.json");
+    http_object *directory = bagi_http_find(http, path, http_path_size(path), true);
+    if (bagi_http_wait(http, last) || bagi_http_refuse_page(http, last))
+        return false;
+    int none = bagi_http_wait(http, own);
+    *code = none && none != EINTR ? EIO : none;
+    if (*code == EIO && directory)
+        bagi_http_fail(directory, EIO,
+            "the server has every shard up to 999999 (HTTP 200): it ignores a "
+            "folder of the path");
+    return true;
+}
+
+/* Find out whether a shard exists. Returns errno: ENOENT if it is missing. *first is the
+ * spec.json of the first one; if the server answers every path, only shards with the same
+ * exist. The mutex is held. */
+static int http_probe_shard(
+    bags_http *http, const char *path, uint64_t number, http_object **first) {
+    http_object *object = http_look_in_shard(http, path, number);
+    http_object *control = object ? bagi_http_control(http, object->path) : NULL;
+    http_object *directory = bagi_http_find(http, path, http_path_size(path), true);
+    int code = bagi_http_wait(http, object), none = bagi_http_wait(http, control);
+    if (none == EINTR)
+        return none;
+    if (!code)
+        code = bagi_http_refuse_page(http, object);
+    if (code == EACCES && none == EACCES)
+        return ENOENT;
+    if (!code && !none &&
+        (http_is_equal(object, control) || (*first && !http_is_equal(object, *first))))
+        return ENOENT;
+    if (!code && !*first)
+        *first = object;
+    if (code && code != ENOENT && code != EINTR && directory && object && object->why)
+        bagi_http_fail(directory, code, object->why);
+    return code;
+}
+
+/* Find shards if the server lists nothing: 000000, 000001, ... */
+static int http_probe(bags_http *http, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    uint64_t ahead = 0, missing = 0;
+    http_object *first = NULL;
+    for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
+        char name[32];
+        int code = 0;
+        pthread_mutex_lock(&http->engine.mutex);
+        /* The longer the row is, the more of its rest are looked up at once. */
+        uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
+        uint64_t stop =
+            i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
+        for (; ahead < stop; ahead++) {
+            const http_object *next = http_look_in_shard(http, path, ahead);
+            if (next) /* in the same round trip */
+                (void)bagi_http_control(http, next->path);
+        }
+        bool ignored = i == 0 && http_ignores_folder(http, path, &code);
+        if (!ignored)
+            code = http_probe_shard(http, path, i, &first);
+        pthread_mutex_unlock(&http->engine.mutex);
+        missing = code == ENOENT ? missing + 1 : 0;
+        if (ignored || (code && !missing))
+            return code;
+        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
+        code = missing ? 0 : each(each_user, name);
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+/* Without a list of the server, shards are found by their numbers. */
+int bagi_http_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    bags_http *http = (bags_http *)user;
+    http_object *listing = NULL;
+    int code = bagi_http_refuse_path(http, path);
+    if (code)
+        return code;
+    code = http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->engine.mutex);
+    const http_object *object = bagi_http_find(http, path, http_path_size(path), false);
+    if (code == ENOENT && object && object->is_directory && listing->names.data)
+        code = 0; /* a list, since it is of a directory */
+    pthread_mutex_unlock(&http->engine.mutex);
+    if (code == ENOENT || code == EACCES)
+        return http_probe(http, path, each, each_user);
+    for (size_t at = 0; !code && at < listing->names_size;
+         at += strlen((const char *)listing->names.data + at) + 1)
+        code = each(each_user, (const char *)listing->names.data + at);
+    return code;
+}

@@ -1,0 +1,87 @@
+/*
+ * url.h - the text of URLs and of answers, and the settings of requests: url.c, aws.c.
+ * Programs do not include it.
+ */
+#ifndef BAGS_FORMATS_URL_H
+#define BAGS_FORMATS_URL_H
+
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
+#include "storage.h"
+#include "text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* printf to new memory. NULL: out of memory. */
+BAGI_PRINTF(1, 2)
+char *bagi_http_format(const char *format, ...);
+
+static inline char *http_copy(const char *text) {
+    return text && *text ? bagi_http_format("%s", text) : NULL;
+}
+
+static inline uint64_t http_hash(const char *text) {
+    return format_hash(0, text, strlen(text));
+}
+
+static inline bool http_is_s3(const char *path) {
+    return strncmp(path, "s3://", 5) == 0;
+}
+
+/* The size without the slashes at the end. */
+static inline size_t http_path_size(const char *path) {
+    size_t size = strlen(path);
+    while (size > 0 && path[size - 1] == '/')
+        size--;
+    return size;
+}
+
+/* True for a path with one of these endings, each of which is followed by a space. */
+bool bagi_http_ends_in(const char *path, const char *endings);
+
+/* An ETag without its mark of a weak one, which may become strong a second after the
+ * last change. NULL is "". */
+const char *bagi_http_strong(const char *tag);
+
+/* True if a run of the characters of an ETag may be MD5 or a longer hash. */
+bool bagi_http_is_hash(const char *tag);
+
+/* The text of the first <NAME> in an answer, to be freed, or NULL. */
+char *bagi_http_xml(const void *page, size_t size, const char *mark);
+
+/* The server's own code of an error, to be freed, or NULL. */
+char *bagi_http_code(const void *page, size_t size);
+
+/* ---- settings ---- */
+
+/* Keys, region and endpoint of s3://. NULL: not set; region always is. */
+typedef struct s3_settings {
+    char *key, *secret, *token, *region, *endpoint;
+} s3_settings;
+
+/* Find them in the options, the environment and the files in ~/.aws; they must be freed.
+ * Without a region: out of memory. */
+void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
+
+/* Parameters of every request. NULL: not set. */
+typedef struct http_settings {
+    char *query, *user, *ca_file;
+    s3_settings s3;
+    uint32_t place, s3_place; /* hashes of what a path leaves open; 0: nothing */
+} http_settings;
+
+/* Find out what http:// and s3:// leave open, by the other members. */
+void bagi_http_find_places(http_settings *settings);
+
+/* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. For S3,
+ * `bucket` means the bucket itself. The name of a field is not encoded in a path, as the
+ * rest may be: `field` means that the path ends with one. NULL: out of memory. */
+char *bagi_http_url(const http_settings *settings, const char *path, bool bucket,
+    bool field, const char *query);
+
+#endif /* BAGS_FORMATS_URL_H */

@@ -1,0 +1,158 @@
+/*
+ * version.c - whether the files of a shard are still those that were opened. The mutex is
+ * held in all functions.
+ *
+ * The files of a shard are of one version if its spec.json is the same before the first file
+ * was looked up and after the last. A check requests, in the round trip of what is read
+ * meanwhile:
+ *
+ *     spec.json                       if a file next to it was looked up since the last check
+ *     files that were requested       until they are of the version of spec.json: refs.bag,
+ *     before it was found             which is requested together with it
+ *     the spec.json of the shard      if it was missing: a dataset that is replaced by a longer
+ *     after it                        one while it is opened would be read without its end
+ *
+ * Where ETags are hashes of the content, or without Last-Modified, two versions may have an
+ * equal spec.json. Then a check requests all files, and is due after a lookup in any shard.
+ * It skips the file of the last lookup if no other lookup was answered since that began. Not
+ * all hashes are recognized, but a file that was written again has another Last-Modified, if
+ * any.
+ */
+#include "objects.h"
+
+#include "files.h"
+
+/* True if two versions of a spec.json may be identified alike. */
+static bool http_hides_change(const http_object *record) {
+    return record->identity.time == http_hash("") ||
+           record->identity.time == record->identity.inode ||
+           bagi_http_is_hash(record->tag);
+}
+
+void bagi_http_changed(http_object *record) {
+    record->identity.device++;
+    bagi_http_fail(record, ESTALE,
+        record->grown ? "a shard was added meanwhile; open the dataset again"
+                      : "replaced or removed while open; open the dataset again");
+}
+
+/* A check has failed, and has to be requested again. */
+static void http_fail_check(http_object *record, int error, const char *why) {
+    record->asked = 0;
+    bagi_http_fail(record, error, why);
+}
+
+/* True if an object that is looked at again is the spec.json of the next shard. */
+static bool http_is_end(const http_object *record, const http_object *object) {
+    return object != record && object->record != record;
+}
+
+/* An object was looked at again. */
+static void http_checked(http_request *request, bool good) {
+    http_object *object = (http_object *)request->user;
+    http_object *record = (http_object *)request->also;
+    int error = request->error;
+    bool changed = good || error == ENOENT || error == ESTALE;
+    bool end = http_is_end(record, object);
+    record->checks--;
+    if (end) {
+        record->grown = record->grown || (good && !request->is_html);
+        changed = false;
+        good = good || error == ENOENT || error == EACCES;
+    } else if (good) {
+        bags_identity found = bagi_http_identity(request);
+        changed = !format_is_same(&found, &object->identity);
+        object->early = object->early && changed;
+    }
+    if (changed) {
+        bagi_http_changed(record);
+    } else if (!good && record->error != ESTALE) {
+        http_fail_check(record, error, request->why);
+    }
+}
+
+void bagi_http_check_object(bags_http *http, http_object *record, http_object *object) {
+    http_request *request = bagi_http_request_new(
+        &http->engine, object->path, false, object->in_dataset, NULL);
+    if (!request) {
+        http_fail_check(record, ENOMEM, "out of memory");
+        return;
+    }
+    request->bytes = HTTP_NONE;
+    request->from_start = http->engine.from_start;
+    request->ended = http_checked;
+    request->user = object;
+    request->also = record;
+    if (http->engine.recall && object->tag) {
+        (void)snprintf(
+            request->known.tag, sizeof request->known.tag, "%s", object->tag);
+        request->known.size = object->size;
+        request->timed = object->identity.time != http_hash("");
+    }
+    bagi_http_queue(request);
+    record->checks++;
+}
+
+/* Look again at the spec.json of the next shard, if it was missing. */
+static void http_check_end(bags_http *http, http_object *record) {
+    const char *end = strrchr(record->path, '/'), *start = end;
+    while (start[-1] >= '0' && start[-1] <= '9')
+        start--;
+    if (start == end || end - start > 18 || start[-1] != '/')
+        return;
+    char *path = bagi_http_format("%.*s%0*llu/spec.json", (int)(start - record->path),
+        record->path, (int)(end - start), strtoull(start, NULL, 10) + 1);
+    size_t front = path ? (size_t)(strrchr(path, '/') - path) : 0;
+    bool unlisted = path && bagi_http_is_unlisted(http, path, front);
+    http_object *object =
+        path ? bagi_http_find(http, path, strlen(path), unlisted) : NULL;
+    if (!path || (unlisted && !object))
+        http_fail_check(record, ENOMEM, "out of memory");
+    else if (object && (unlisted || object->state == HTTP_FAILED))
+        bagi_http_check_object(http, record, object);
+    free(path);
+}
+
+void bagi_http_check(bags_http *http, http_object *record) {
+    bool hashes = http_hides_change(record);
+    if (record->state != HTTP_DONE || bagi_http_rests(record, 1) ||
+        record->asked > (hashes ? http->looked : record->answered))
+        return;
+    record->error = 0;
+    http_check_end(http, record);
+    record->asked = http->looked + 1;
+    bagi_http_check_object(http, record, record);
+    for (http_object *file = record->files; file; file = file->sibling)
+        if (file->state == HTTP_DONE &&
+            (hashes ? file->asked < http->looked : file->early))
+            bagi_http_check_object(http, record, file);
+}
+
+int bagi_http_wait_checks(bags_http *http, const http_object *record) {
+    double due = 0;
+    bagi_http_wake(&http->engine);
+    while (record->checks)
+        if (bagi_http_pause(&http->engine, &due))
+            return EINTR;
+    return record->state == HTTP_DONE ? record->error : 0;
+}
+
+void bagi_http_begin_version(bags_http *http, http_object *object) {
+    if (object->record || !(object->record = bagi_http_record(http, object)))
+        return;
+    object->sibling = object->record->files;
+    object->record->files = object;
+    object->early = object->record->state != HTTP_DONE;
+    object->in_dataset = !object->early || object->record->state == HTTP_WAITING;
+}
+
+void bagi_http_asked(bags_http *http, http_object *object) {
+    object->asked = http->looked + 1;
+    if (object->record)
+        bagi_http_check(http, object->record);
+}
+
+void bagi_http_answered(bags_http *http, http_object *object) {
+    if (object->record)
+        object->record->answered = ++http->looked;
+}
