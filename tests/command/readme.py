@@ -49,7 +49,7 @@ PRELUDE = '''#include "bags.h"
 def all_documents():
     found = [ROOT / 'README.md']
     for top in ('examples', 'formats', 'tests'):
-        found += sorted((ROOT / top).rglob('README.md'))
+        found += sorted((ROOT / top).rglob('*.md'))
     return found
 
 
