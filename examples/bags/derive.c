@@ -122,8 +122,7 @@ static bool *kept;
 static const char **names;
 
 static void rename_fields(void) {
-    static char *list; /* names point into it */
-    char *at = list = string_format("%s", rename_given), *name;
+    char *at = string_format("%s", rename_given), *name; /* names point into it */
     size_t i;
     while (fields_next(&at, "rename", from, fields, fields_count, &i, &name)) {
         if (!kept[i])
@@ -154,12 +153,13 @@ static void choose_fields(const char *to) {
         names[i] = fields[i].name;
     }
     if (keep_given || drop_given) {
-        static char *list;
-        char *at = list = string_format("%s", keep_given ? keep_given : drop_given);
+        char *list = string_format("%s", keep_given ? keep_given : drop_given);
+        char *at = list;
         const char *which = keep_given ? "fields" : "drop";
         size_t i;
         while (fields_next(&at, which, from, fields, fields_count, &i, NULL))
             kept[i] = keep_given != NULL;
+        free(list);
     }
     if (rename_given)
         rename_fields();

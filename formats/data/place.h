@@ -174,9 +174,10 @@ static inline int format_left_entry(void *user, const char *name) {
         in->record = in->record || format_is_record(name);
         in->finished = in->finished || !strcmp(name, "spec.json");
         in->files = true;
+        if (format_ends(name, size, ".partial")) /* what a writer has not completed */
+            size -= strlen(".partial");
         in->other = !format_is_record(name) && !format_is_of_bag(name, size) &&
-                    !format_ends(name, size, ".dict.partial") &&
-                    strcmp(name, "finalized") != 0;
+                    strcmp(name, "refs.partial") != 0 && strcmp(name, "finalized") != 0;
     } else if (in->depth == 2 || (name[strspn(name, "0123456789")] &&
                                      !format_ends(in->path, parent, ".parts"))) {
         in->other = true;
