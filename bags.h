@@ -46,7 +46,7 @@
  *         return 0;
  *     }
  *
- * CONTENTS (search for the tag; the numbers are lines)
+ * CONTENTS (search for the tag; the numbers are lengths in lines)
  *     >>config     65  version, how functions are declared
  *     >>errors     60  bags_code, bags_error
  *     >>views     120  bags_view, bags_range, bags_buffer
@@ -3297,7 +3297,8 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 
 /* ========================================================================
  * >>crc
- * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc. x86-64
+ * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc, which
+ * bagi_output_seal writes. x86-64
  * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
  * three cycles, but one can start in every cycle, so long inputs are processed in
  * three lanes at the same time. Otherwise it is computed with tables, which are

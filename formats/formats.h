@@ -6,8 +6,8 @@
  *     storage/storage.h   zip and tar files, web servers, S3
  *     data/datasets.h     versions of datasets that copy no data, indexes of keys, SQL
  *
- * Include this header, or those that you need. Each subject is one file, on one library
- * at most, which the headers list: compile the files that you need with your program.
+ * Include this header, or those that you need. Compile the files that you need with your
+ * program: README.md lists the files of each subject, and the library that it needs.
  * Includes name no folder: these folders are in the include path, or all files in one.
  *
  * What bags.h states about errors, ownership, threads and untrusted files holds

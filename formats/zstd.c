@@ -15,7 +15,7 @@
  * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5), which begins with
  * 37 a4 30 ec and its number; a frame that was compressed with it states this number. A
  * writer trains it from its first values, whose frames are held and then compressed
- * again: see ZSTD_SAMPLES_SIZE. The content of one that was trained here begins with a
+ * again: see zstd_train. The content of one that was trained here begins with a
  * mark, by which damage is noticed:
  *
  *     ba 65 d1 00 | CRC-32C of what follows the number, without these 8 bytes | more

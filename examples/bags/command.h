@@ -2,14 +2,15 @@
  * bags - the command that packs, shows and unpacks datasets.
  *
  * main.c lists the subcommands and runs one. Each is one file (info.c, get.c, ...) that
- * exports one `command`. The other files serve them; each calls only files that are on
- * lower floors than itself:
+ * exports a `command`; import.c exports `images`, too. The other files serve them; each
+ * calls only files that are on lower floors than itself:
  *
  *     main.c
  *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
  *     completion.c  what bash and zsh complete
- *     select.c      --rows, --where, --exclude, --range, --shuffle; ranges
+ *     select.c      --rows, --where (whose SQL formats/data/sql.c runs), --exclude,
+ *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
  *     compact.c     copies of datasets without what no datapoint refers to
  *     sink.c        writes a Bag or a dataset; --resume and --append

@@ -1,6 +1,7 @@
 /*
- * convert.c - tensors from blobs: an item of a datapoint is decoded, checked, and appended
- * to the tensor of its field as elements, bytes or a value. crop.c does that for images.
+ * convert.c - tensors from blobs: an item of a datapoint (a number, an array, text, a video)
+ * is decoded, checked, and appended to the tensor of its field as elements, bytes or a value.
+ * crop.c does that for images.
  */
 #include "ring.h"
 

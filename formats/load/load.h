@@ -6,8 +6,8 @@
  *     resample.c     images of another size  none
  *     warp.c         images transformed      none  -lm
  *     order.c        shuffled orders         none
- *     loader.c       batches; with order.c   none  -lm -pthread
- *                    and warp.c
+ *     loader.c       batches; with the files none  -lm -pthread
+ *                    that README.md lists
  *     worker.c       workers on clusters     none
  *     tokens.c       windows and packing     none
  */

@@ -1,5 +1,5 @@
 /*
- * order.h - what order.c and loader.c share.
+ * order.h - what order.c, opening.c and state.c share.
  * Programs do not include it.
  */
 #ifndef BAGS_FORMATS_ORDER_H

@@ -6,7 +6,7 @@
  *     archive.c     zip, tar          none
  *     zip.c         to write a zip    none
  *     http.c        URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
- *                   (formats/README.md, "From a server", lists its other files)
+ *                   (storage/README.md lists its other files)
  *     cache.c       what was read     none             -pthread (with cache_files.c)
  */
 #ifndef BAGS_STORAGE_H

@@ -1,6 +1,6 @@
 /*
- * version.c - whether the files of a shard are still those that were opened. The mutex is
- * held in all functions.
+ * version.c - whether the files of a shard are still those that were opened: http_checked
+ * decides. The mutex is held in all functions.
  *
  * The files of a shard are of one version if its spec.json is the same before the first file
  * was looked up and after the last. A check requests, in the round trip of what is read
