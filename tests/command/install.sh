@@ -188,7 +188,7 @@ soname() {
     done
 }
 
-# The same names in both, but for those that two files of a subject call of each other, and
+# The same names in both, but for bagi_, which files of a subject call of each other, and
 # none that the headers do not declare. Of bagi_ the shared library exports those that
 # inline functions call.
 exported() {
@@ -197,9 +197,9 @@ exported() {
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"
-        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' |
-            grep -v -e '^bagi_cache_' -e '^bagi_http_' -e '^bagi_s3_' -e '^bagi_index_' | sort >"$dir/static.names"
-        grep -q bags_ "$dir/shared.names" && diff "$dir/shared.names" "$dir/static.names" &&
+        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
+        grep -q bags_ "$dir/shared.names" &&
+            diff <(grep -v '^bagi_' "$dir/shared.names") <(grep -v '^bagi_' "$dir/static.names") &&
             [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ] || return
     done
 }
