@@ -106,7 +106,8 @@
  *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        what a reader returns for one datapoint.
  *     partial    A partial datapoint was begun and flushed, and never ended, since its
- *                writer crashed: some items of its sequences exist.
+ *                writer crashed: some items of its sequences exist. Readers do not
+ *                show it; bags_recover and the option `resume` keep it.
  *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
  *                it lists the blobs that were flushed.
  *
@@ -1421,8 +1422,9 @@ BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field)
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* With `resume`: the number of datapoints of this worker that existed when the writer
- * was opened. Refused ones are not among them: a worker that skips inputs must store
- * their numbers in a field. With `append` 0. */
+ * was opened. A partial datapoint, which `resume` completed, is counted, although a
+ * reader with BAGS_UNFINISHED_READ did not show it. Refused ones are not counted: a
+ * worker that skips inputs must store their numbers in a field. With `append` 0. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Size in bytes that the Bags, refs included, would have if the writer were closed now:
@@ -1626,11 +1628,15 @@ typedef struct bags_reader_options {
 /*
  * Open a dataset, sharded or not.
  *
- * With unfinished READ, unfinished shards are included with the datapoints flushed so
- * far: those that bags_recover would keep (without verify_checksums, also those whose
- * checksums differ). Open again to see more. The reader stays valid when the writers
- * finish. If one aborts, reading its shard fails or still returns what was discarded.
- * Shards that several workers write have gaps most of the time: see allow_gaps.
+ * With unfinished READ, unfinished shards are included with the datapoints that were
+ * ended and flushed so far. bags_recover keeps the same datapoints, with two exceptions:
+ *   - A datapoint that was flushed before its end (see bags_writer_begin) is not shown.
+ *     bags_recover and `resume` keep and count it. A program that counts datapoints to
+ *     find where its input continues must use bags_writer_resumed.
+ *   - Without verify_checksums, datapoints whose checksums differ are shown.
+ * Open again to see more. The reader stays valid when the writers finish. If one
+ * aborts, reading its shard fails or still returns what was discarded. Shards that
+ * several workers write have gaps most of the time: see allow_gaps.
  *
  * A shard that is replaced, renamed or removed later is an error when a file of it
  * is opened: rows never mix two versions. Open the dataset again then.

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 
 import harness
-from harness import pack, refuse, run
+from harness import has_sql, pack, refuse, run
 
 QUICK = 'BAGS_QUICK' in os.environ
 SPEC = 'id=utf8,label=int(2),score=float32,words=utf8[],photo=bytes'
@@ -20,12 +20,8 @@ def _pack(count=60):
           for i in range(count)], SPEC, 'src', '--shard-length', 25)
 
 
-def _has_sql():
-    return 'sql' in run('--version').out.decode().split()
-
-
 def queries_are_printed():
-    if not _has_sql():
+    if not has_sql():
         return
     _pack()
     out = run('sql', 'src', 'SELECT label, count(*) AS n FROM data GROUP BY 1 LIMIT 2')
@@ -51,7 +47,7 @@ def queries_are_printed():
 
 
 def whatever_writes_is_refused():
-    if not _has_sql():
+    if not has_sql():
         return
     _pack(3)
     before = harness.files('.')
@@ -65,7 +61,7 @@ def whatever_writes_is_refused():
 
 
 def where_is_one_expression():
-    if not _has_sql():
+    if not has_sql():
         return
     _pack()
     run('derive', 'src', 'out', '--where', 'label = 3 AND score > 5 -- remark')
@@ -99,7 +95,7 @@ def where_is_one_expression():
 
 
 def numbers_of_several_datasets_continue():
-    if not _has_sql():
+    if not has_sql():
         return
     for path, first in [('a', 0), ('b', 5)]:
         pack([{'n': first + i} for i in range(5)], 'n=int(2)', path)
@@ -114,7 +110,7 @@ def numbers_of_several_datasets_continue():
 
 
 def a_number_of_another_size_is_an_error():
-    if not _has_sql():
+    if not has_sql():
         return
     for type, size in [('int(2)', 3), ('int(2)', 1), ('int(4,big)', 3), ('u64', 7), ('i64', 9)]:
         pack([{'n': {'base64': 'AQEBAQEBAQEB'[:4 * (size // 3)] + ['', 'AQ==', 'AQE='][size % 3]}}],
@@ -128,7 +124,7 @@ def a_number_of_another_size_is_an_error():
 
 def random_queries_equal_those_of_a_real_table():
     extension = pathlib.Path(harness.PROGRAM).parent / 'bags-sql.so'
-    if not _has_sql() or not extension.exists():
+    if not has_sql() or not extension.exists():
         return
     _pack(200)
     db = sqlite3.connect(':memory:')
@@ -159,7 +155,7 @@ def random_queries_equal_those_of_a_real_table():
 
 
 def no_query_leaves_or_reads_files():
-    if not _has_sql():
+    if not has_sql():
         return
     _pack(3)
     before = harness.files('.')
@@ -184,7 +180,7 @@ def _spec(names):
 
 
 def names_of_fields_are_columns():
-    if not _has_sql():
+    if not has_sql():
         return
     names = ['select', 'a b', 'it\'s', 'x]y', '[z', 'é', 'É', 'a', 'A', 'A_2', '日本', '%s', '1',
              'rowid', '_rowid_', 'table.x', '--']
@@ -199,7 +195,7 @@ def names_of_fields_are_columns():
 
 
 def numbers_are_exact_or_an_error():
-    if not _has_sql():
+    if not has_sql():
         return
     top = 2 ** 64 - 1
     pack([{'u': n, 'i': -n if n <= 2 ** 63 else 0, 'f': f, 'h': f, 's': [n]}
@@ -223,7 +219,7 @@ def numbers_are_exact_or_an_error():
 
 
 def items_of_sequences_are_values_or_an_error():
-    if not _has_sql():
+    if not has_sql():
         return
     chance = random.Random(5)
     reals = [1.7976931348623157e308, 5e-324, 0.1, -0.0, 1e22, 123456789012345680.0, 2.0,
@@ -271,7 +267,7 @@ def items_of_sequences_are_values_or_an_error():
 
 
 def too_many_fields_are_an_error_that_states_the_limit():
-    if QUICK or not _has_sql():
+    if QUICK or not has_sql():
         return
     names = [f'f{i}' for i in range(2001)]
     pack([dict.fromkeys(names, 1)], _spec(names), 'many')
@@ -281,7 +277,7 @@ def too_many_fields_are_an_error_that_states_the_limit():
 
 
 def empty_datasets_are_empty_tables():
-    if not _has_sql():
+    if not has_sql():
         return
     pack([], 'a=int,b=utf8[]', 'none')
     assert run('sql', 'none', 'SELECT count(*), max(a), min(b) FROM data', '--csv').out == \
@@ -292,7 +288,7 @@ def empty_datasets_are_empty_tables():
 
 
 def damage_is_an_error_that_names_it():
-    if not _has_sql():
+    if not has_sql():
         return
     _pack()
     path = pathlib.Path('src/000001/id.bag')
@@ -314,7 +310,7 @@ def damage_is_an_error_that_names_it():
 
 
 def compressed_values_are_those_of_their_type():
-    if not _has_sql() or 'zstd' not in run('--version').out.decode().split():
+    if not has_sql() or 'zstd' not in run('--version').out.decode().split():
         return
     spec = 't=utf8,n=int(4),f=float32,w=utf8[],i=i64,a=int16(3)'
     rows = [{'t': f'a{i % 5}', 'n': i, 'f': i / 2, 'w': ['x', 'y'][:i % 3], 'i': -i,
@@ -339,7 +335,7 @@ def compressed_values_are_those_of_their_type():
 
 
 def keys_are_looked_up_and_never_change_an_answer():
-    if not _has_sql():
+    if not has_sql():
         return
     chance = random.Random(7)
     rows = [{'id': f'x{chance.randrange(400)}', 'n': chance.randrange(300), 'raw': {'base64': 'eHg='},

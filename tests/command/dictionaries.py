@@ -12,7 +12,7 @@ import tarfile
 import time
 
 import harness
-from harness import HANG, PATIENT, each, files, has_codec, has_urls, refuse, run, write_lines
+from harness import HANG, PATIENT, each, files, has_codec, has_sql, has_urls, refuse, run, write_lines
 from server import Server
 
 sys.path.append(str(harness.ROOT / 'tests/lib'))
@@ -111,7 +111,7 @@ def every_command_reads_the_values(case):
     assert run('get', 'ds', '7', 's[1]').lines == [{'s': ROWS[7]['s'][1]}]
     assert run('get', 'ds', '200:300:7', 't', 'n').lines == [
         {key: row[key] for key in ('t', 'n')} for row in ROWS[200:300:7]]
-    if 'sql' in run('--version').out.decode().split():
+    if has_sql():
         found = run('sql', 'ds', 'SELECT t, n FROM data WHERE n >= 100000 AND t LIKE \'%: 3\'',
                     '--json').lines
         assert found == [{key: row[key] for key in ('t', 'n')} for row in ROWS
@@ -251,7 +251,7 @@ def verify_finds_frames_without_their_dictionary():
         for words in (['export', 'ds', 'out'], ['load', 'ds', '--fields', 't', '--digest'],
                       ['sql', 'ds', "SELECT id FROM data WHERE t LIKE '%x'"],
                       ['index', 'ds', 't'], ['derive', 'ds', 'none', '--split', 'a=1', '--by', 't']):
-            if words[0] != 'sql' or 'sql' in run('--version').out.decode().split():
+            if words[0] != 'sql' or has_sql():
                 refuse(*words, says=says)
         shutil.rmtree('out', ignore_errors=True)
         if made is None:

@@ -175,6 +175,13 @@ def has_codec(type):
         formats[name] in run('--version').out.decode().split()
 
 
+def has_sql():
+    """True if the command was built with SQLite. (The importer "sql" of --version needs none.)"""
+    done = subprocess.run([PROGRAM, 'sql', 'absent', 'SELECT 1'], capture_output=True, timeout=HANG)
+    assert done.returncode == 1 and done.stderr, done
+    return b'this build has no SQL' not in done.stderr
+
+
 def has_urls():
     """True if the command was built with libcurl."""
     done = subprocess.run([PROGRAM, 'info', 'http://127.0.0.1:1/x'], stderr=subprocess.PIPE,

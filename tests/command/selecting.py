@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from harness import each, pack, refuse, run
+from harness import each, has_sql, pack, refuse, run
 
 LENGTH = 20
 BOTH = ('derive', 'load')
@@ -25,10 +25,6 @@ def _selected(which, words, paths=('x',), **options):
         return [row['n'] for row in run('get', 'out', ':').lines]
     lines = run('load', *paths, '--in-order', '--indices', *words, **options).lines
     return sum((line['indices'] for line in lines), [])
-
-
-def _has_sql():
-    return 'sql' in run('--version').out.decode().split()
 
 
 LISTS = [5, 7, 7, 3, 19, 0]
@@ -90,7 +86,7 @@ CASES = [
 def selections_apply_one_after_the_other(case):
     which, i = case
     words, expected, _ = CASES[i]
-    if '--where' in words and not _has_sql():
+    if '--where' in words and not has_sql():
         return
     _dataset()
     words = [word if isinstance(word, str) else _file(f'list{k}', ''.join(f'{n}\n' for n in word))
@@ -100,7 +96,7 @@ def selections_apply_one_after_the_other(case):
 
 @each(BOTH)
 def an_expression_that_is_wrong_says_what_it_may_be(which):
-    if not _has_sql():
+    if not has_sql():
         return
     _dataset()
     for where, says in (('1 LIMIT 2', 'syntax error'), ('absent = 1', 'no such column'),
@@ -110,7 +106,7 @@ def an_expression_that_is_wrong_says_what_it_may_be(which):
 
 
 def several_datasets_are_one_to_derive_and_each_its_own_to_load():
-    if not _has_sql():
+    if not has_sql():
         return
     _dataset()
     _dataset('y', LENGTH)

@@ -532,6 +532,51 @@ def a_value_may_close_its_writer_and_change_its_datapoint():
         raises((TypeError, ValueError), bags.decoders['tree'], bad)
 
 
+def what_msgpack_cannot_hold_is_refused_when_it_is_written():
+    pair = collections.namedtuple('Pair', 'a b')(1, 2)
+    known = {1: 2, -1: 'a', 'k': None, b'k': [(1, 2)], 1.5: {'n': {2: 3}}, None: 0, False: 1}
+    read = {**known, b'k': [[1, 2]]}
+    key = ' cannot be a key in msgpack (expected None, bool, int, float, str or bytes)'
+    for name in ('msgpack', 'tree', 'zstd(msgpack)', 'zstd(tree)'):
+        with bags.DatasetWriter('x', {'m': name, 's': f'{name}[]'}) as writer:
+            writer.append({'m': known, 's': [known, 1]})
+            for bad, kind, says in (
+                    ({(1, 2): 3}, TypeError, "<class 'tuple'>" + key), ([{'a': {(): 3}}], TypeError, "<class 'tuple'>" + key),
+                    ({pair: 3}, TypeError, "Pair'>" + key), ({('x',) * 70000: 3}, TypeError, key),
+                    ('a\ud800', ValueError, "'a\\ud800' has surrogates, which UTF-8 lacks"),
+                    ({'\udc80': 3}, ValueError, "'\\udc80' has surrogates, which UTF-8 lacks"),
+                    ([2**64], ValueError, 'value out of range'), ([{1, 2}], TypeError, "msgpack has no form of <class 'set'>")):
+                for point, field in (({'m': bad, 's': []}, 'm'), ({'m': 0, 's': [0, bad]}, 's')):
+                    error = raises(kind, writer.append, point, says=says)
+                    assert type(error) is kind and str(error).startswith(f'x: field "{field}": datapoint 1: ')
+        assert list(bags.DatasetReader('x')) == [{'m': read, 's': [read, 1]}]
+        shutil.rmtree('x')
+
+
+def a_msgpack_that_python_cannot_hold_is_an_error_that_names_its_place():
+    key = 'msgpack with an array or a map as a key, which a dict cannot have'
+    bad = [(b'\x81\x92\x01\x02\x03', key), (b'\x91\x81\x80\x03', key), (b'\xa2a\xff', 'invalid UTF-8 (byte 0xff at offset 1)'),
+           (b'\x81\xa1\xff\x01', 'invalid UTF-8 (byte 0xff at offset 0)')]
+    arrays = [(b'\x94\xa1_\xa3|u2\x91\x01\xc4\x01\0', ''), (b'\x94\xa1_\xa3|O8\x91\x01\xc4\x01\0', 'unsupported dtype "|O8"')]
+    for name in ('msgpack', 'tree', 'zstd(msgpack)', 'zstd(tree)'):
+        cases = bad + arrays * ('tree' in name)
+        pack = {True: lambda blob: bags.encoders['zstd'](blob, 'bytes'), False: bytes}['zstd' in name]
+        with bags.DatasetWriter('x', {'m': name, 's': f'{name}[]'}, None) as writer:
+            for blob in (b'\x01', *(blob for blob, _ in cases)):
+                writer.append({'m': pack(blob), 's': [pack(b'\x01'), pack(blob)]})
+        reader = bags.DatasetReader('x')
+        assert reader[0] == {'m': 1, 's': [1, 1]}
+        for i, (blob, says) in enumerate(cases, 1):
+            kind = OverflowError if says.startswith('unsupported') else bags.DataError
+            for call, place in ((lambda: reader[i], f'm": datapoint {i}: '), (lambda: reader[i:], f'm": datapoint {i}: '),
+                                (lambda: reader[i, ('s',)], f's": datapoint {i}: item 1: ')):
+                raises(kind, call, says=f'x: field "{place}{says}')
+            if 'zstd' not in name:
+                raises(kind, bags.decoders[name], blob, says=says)
+        raises(bags.DataError, reader.values, 'm', says='x: field "m": datapoint 1: ' + key)
+        shutil.rmtree('x')
+
+
 def a_child_process_cannot_write_what_its_parent_writes():
     writers = bags.DatasetWriter('x', SPEC), bags.BagWriter('y.bag')
     writers[0].append(_point(0))

@@ -292,12 +292,15 @@ int arena_any(State *state, Arena *arena, PyObject *object);
 /* An int, and the buffer of an object with bytes. Return -1 with an exception. */
 int int_value(bags_value *value, PyObject *object);
 int take_bytes(PyObject *object, Py_buffer *buffer);
+/* The UTF-8 of a str, valid as long as the str; NULL with an exception. */
+const char *take_utf8(PyObject *text, Py_ssize_t *size);
 void arena_reset(Arena *arena);
 void arena_free(Arena *arena);
 
-/* Decode a blob. `row`, slot and item say where it came from: NULL, of no reader. */
+/* Decode a blob of a datapoint. `row`, slot and item say where it came from; slot SIZE_MAX:
+ * of no reader. */
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
-    Row *row, size_t slot, size_t item);
+    Row *row, size_t slot, size_t item, uint64_t datapoint);
 
 /* ---- from other files ---- */
 

@@ -33,13 +33,27 @@ static bool pack_items(Packer *packer, PyObject *list, int depth) {
     return good;
 }
 
+/* A key that is packed as an array or a map could not be read: no dict can have it. */
+static bool pack_key(Packer *packer, PyObject *key, int depth) {
+    size_t start = packer->bytes.size;
+    if (!pack_object(packer, key, depth))
+        return false;
+    unsigned char first = (unsigned char)packer->bytes.data[start];
+    if ((first < 0x80 || first > 0x9f) && (first < 0xdc || first > 0xdf))
+        return true;
+    PyErr_Format(PyExc_TypeError,
+        "%R cannot be a key in msgpack (expected None, bool, int, float, str or bytes)",
+        (PyObject *)Py_TYPE(key));
+    return false;
+}
+
 static bool pack_map(Packer *packer, PyObject *map, int depth) {
     OWNED PyObject *items = PyMapping_Items(map);
     Py_ssize_t count = items ? PyList_Size(items) : -1;
     bool good = count >= 0 && !msgpack_pack_map(&packer->to, (size_t)count);
     for (Py_ssize_t i = 0; good && i < count; i++) {
         PyObject *pair = PyList_GetItem(items, i);
-        good = pack_object(packer, PyTuple_GetItem(pair, 0), depth) &&
+        good = pack_key(packer, PyTuple_GetItem(pair, 0), depth) &&
                pack_object(packer, PyTuple_GetItem(pair, 1), depth);
     }
     return good;
@@ -104,10 +118,10 @@ static bool pack_ext(Packer *packer, PyObject *object, bool timestamp) {
     AT_END(PyBuffer_Release) Py_buffer view = {0};
     if (!code || !data || take_bytes(data, &view))
         return false;
-    long number = PyLong_AsLong(code);
-    if (!PyErr_Occurred() && (number < -1 || number > 127))
-        PyErr_Format(
-            PyExc_ValueError, "ExtType of code %ld (expected 0 to 127)", number);
+    int over;
+    long number = PyLong_AsLongAndOverflow(code, &over);
+    if (!PyErr_Occurred() && (over || number < (timestamp ? -1 : 0) || number > 127))
+        PyErr_Format(PyExc_ValueError, "ExtType of code %S (expected 0 to 127)", code);
     return !PyErr_Occurred() && !msgpack_pack_ext_with_body(&packer->to, view.buf,
                                     (size_t)view.len, (int8_t)number);
 }
@@ -132,7 +146,7 @@ static bool pack_object(Packer *packer, PyObject *object, int depth) {
     if (PyFloat_Check(object))
         return !msgpack_pack_double(to, PyFloat_AsDouble(object));
     if (PyUnicode_Check(object)) {
-        const char *text = PyUnicode_AsUTF8AndSize(object, &size);
+        const char *text = take_utf8(object, &size);
         return text && !msgpack_pack_str_with_body(to, text, (size_t)size);
     }
     if (PyBytes_Check(object) || PyByteArray_Check(object) ||
@@ -186,10 +200,30 @@ static PyObject *unpack_map(State *state, const msgpack_object *object, bool tre
     PyObject *out = PyDict_New();
     for (uint32_t i = 0; out && i < object->via.map.size; i++) {
         const msgpack_object_kv *pair = &object->via.map.ptr[i];
+        if (pair->key.type == MSGPACK_OBJECT_ARRAY ||
+            pair->key.type == MSGPACK_OBJECT_MAP) {
+            PyErr_SetString(PyExc_ValueError,
+                "msgpack with an array or a map as a key, which a dict cannot have");
+            Py_CLEAR(out);
+            break;
+        }
         OWNED PyObject *key = unpack(state, &pair->key, tree);
         OWNED PyObject *value = key ? unpack(state, &pair->val, tree) : NULL;
         if (!value || PyDict_SetItem(out, key, value))
             Py_CLEAR(out);
+    }
+    return out;
+}
+
+static PyObject *unpack_text(const char *text, size_t size) {
+    size_t bad;
+    PyObject *out = PyUnicode_DecodeUTF8(text, (Py_ssize_t)size, NULL);
+    if (!out && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) &&
+        !bags_utf8_valid(text, size, &bad)) {
+        char message[80];
+        (void)snprintf(message, sizeof message,
+            "invalid UTF-8 (byte 0x%02x at offset %zu)", (unsigned char)text[bad], bad);
+        PyErr_SetString(PyExc_ValueError, message);
     }
     return out;
 }
@@ -211,8 +245,7 @@ PyObject *unpack(State *state, const void *from, bool tree) {
     case MSGPACK_OBJECT_FLOAT64:
         return PyFloat_FromDouble(object->via.f64);
     case MSGPACK_OBJECT_STR:
-        return PyUnicode_DecodeUTF8(
-            object->via.str.ptr, (Py_ssize_t)object->via.str.size, NULL);
+        return unpack_text(object->via.str.ptr, object->via.str.size);
     case MSGPACK_OBJECT_BIN:
         return PyBytes_FromStringAndSize(
             object->via.bin.ptr, (Py_ssize_t)object->via.bin.size);

@@ -72,11 +72,12 @@ static bool reader_field(Opened *reader, PyObject *name, size_t *field) {
 
 static PyObject *slot_item(Source *source, const Field *field, Row *row, size_t slot,
     size_t i, uint64_t index) {
+    uint64_t datapoint = index + (field->sequence ? 0 : i);
     PyObject *out = decode(source->state, field, bags_row_bytes(&row->row, slot, i),
-        (PyObject *)source, row, slot, i);
+        (PyObject *)source, row, slot, i, datapoint);
     if (!out && field->how == HOW_CALL)
         place_error(true, "%S: field \"%s\": datapoint %llu", source->path,
-            field->name_utf8, (unsigned long long)(index + (field->sequence ? 0 : i)));
+            field->name_utf8, (unsigned long long)datapoint);
     return out;
 }
 

@@ -1,6 +1,7 @@
 /* values.c - Python objects as values of C, blobs as Python objects. */
 #include "core.h"
 
+#include "blocks.h"
 #include "values.h"
 
 /* ---- bytes that Python sees ---- */
@@ -132,7 +133,7 @@ static PyObject *decode_one(PyObject *module, PyObject *args) {
         field_init(state, &field, "", type, NULL))
         return NULL;
     bags_view blob = {(const unsigned char *)bytes.buf, (size_t)bytes.len};
-    return decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
+    return decode(state, &field, blob, NULL, &row, SIZE_MAX, 0, 0);
 }
 
 /* parse(type): ("array(float32,3)", "array", ("float32", "3")) of it, also with [] */
@@ -386,6 +387,13 @@ int take_bytes(PyObject *object, Py_buffer *buffer) {
     return 0;
 }
 
+const char *take_utf8(PyObject *text, Py_ssize_t *size) {
+    const char *out = PyUnicode_AsUTF8AndSize(text, size);
+    if (!out && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+        PyErr_Format(PyExc_ValueError, "%A has surrogates, which UTF-8 lacks", text);
+    return out;
+}
+
 /* What has a buffer of bytes. */
 static int bytes_value(bags_value *value, Held *held, PyObject *object) {
     if (PyBytes_Check(object)) {
@@ -461,13 +469,9 @@ static int one_value(
                 (PyObject *)Py_TYPE(object));
             return -1;
         }
-        text = PyUnicode_AsUTF8AndSize(object, &size);
-        if (!text) {
-            if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
-                PyErr_Format(
-                    PyExc_ValueError, "%A has surrogates, which UTF-8 lacks", object);
+        text = take_utf8(object, &size);
+        if (!text)
             return -1;
-        }
         *value = bags_utf8_sized(text, (size_t)size);
         return 0;
     case HOW_MSGPACK:
@@ -602,9 +606,41 @@ static PyObject *load_npy(State *state, const bags_value *value) {
     return opened ? PyObject_CallMethod(numpy, "load", "O", opened) : NULL;
 }
 
+/* Return the object of a value. If Python has none, raise a DataError that names the place,
+ * as for an invalid blob; of what bags.h does not support, an OverflowError. */
+static PyObject *placed_object(State *state, const Field *field, const Row *row,
+    size_t item, uint64_t datapoint, PyObject *object) {
+    PyObject *type, *value, *trace;
+    bags_error err;
+    bags_code code = BAGS_ERROR_CORRUPT;
+    if (object)
+        return object;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) /* bags_tree_array */
+        code = BAGS_ERROR_LIMIT;
+    else if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
+             !PyErr_ExceptionMatches(PyExc_ValueError))
+        return NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    OWNED PyObject *text = PyObject_Str(value);
+    OWNED PyObject *bytes =
+        text ? PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace") : NULL;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    if (!bytes)
+        return NULL;
+    bags_fail(&err, code, "%s", PyBytes_AsString(bytes));
+    if (row->source)
+        format_fail_at(row->source->reader, field->name_utf8, datapoint,
+            field->sequence ? item : UINT64_MAX, code, &err);
+    return raise_error(state, &err, row->source ? row->source->path : NULL);
+}
+
 /* By the codec of C. */
 static PyObject *decode_value(State *state, const Field *field, bags_view blob,
-    PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item) {
+    PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item,
+    uint64_t datapoint) {
     bags_value value;
     bags_error err;
     bags_code code;
@@ -629,13 +665,15 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
         return new_array(state, owner, &value, borrowed && inside, !inside);
     case BAGS_KIND_BYTES:
         if (how == HOW_MSGPACK || how == HOW_TREE)
-            return unpack_inside(state, &value, how == HOW_TREE);
+            return placed_object(state, field, row, item, datapoint,
+                unpack_inside(state, &value, how == HOW_TREE));
         return PyBytes_FromStringAndSize(
             (const char *)value.data, (Py_ssize_t)value.size);
     case BAGS_KIND_OBJECT:
-        if (how == HOW_MSGPACK || how == HOW_TREE)
-            return unpack(state, value.object, how == HOW_TREE);
-        return load_npy(state, &value);
+        return placed_object(state, field, row, item, datapoint,
+            how == HOW_MSGPACK || how == HOW_TREE
+                ? unpack(state, value.object, how == HOW_TREE)
+                : load_npy(state, &value));
     default:
         break;
     }
@@ -647,7 +685,7 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
 }
 
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
-    Row *row, size_t slot, size_t item) {
+    Row *row, size_t slot, size_t item, uint64_t datapoint) {
     bool borrowed = owner && !bags_row_owns(&row->row, blob.data);
     PyObject *bytes, *out = NULL;
     bags_value value;
@@ -683,5 +721,6 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
     case HOW_VALUE:
         break;
     }
-    return decode_value(state, field, blob, owner, borrowed, row, slot, item);
+    return decode_value(
+        state, field, blob, owner, borrowed, row, slot, item, datapoint);
 }
