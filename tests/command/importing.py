@@ -319,6 +319,24 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     assert [row['txt'] for row in values('five')] == ['a', 'b', 'c', 'd', 'e']
 
 
+def a_link_in_a_sample_of_a_tar_is_an_error():
+    if 'webdataset' not in _kinds():
+        return
+    for kind, words in ((tarfile.LNKTYPE, ['hard link', 'the tar with --hard-dereference']),
+                        (tarfile.SYMTYPE, ['symbolic link', 'the tar with --dereference'])):
+        for name in ('b.txt', 'README'):
+            with tarfile.open('links.tar', 'w') as tar:
+                about = tarfile.TarInfo('a.txt')
+                about.size = 3
+                tar.addfile(about, io.BytesIO(b'one'))
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = kind, 'a.txt'
+                tar.addfile(link)
+            if name == 'b.txt':
+                refuse('import', 'links.tar', 'bad', says=['links.tar: member "b.txt": ', *words])
+        assert 'left out: 1 member (README)' in run('import', 'links.tar', '--dry-run').err
+
+
 def a_key_that_appears_again_in_its_tar_is_an_error():
     if 'webdataset' not in _kinds():
         return
