@@ -687,6 +687,21 @@ def files_of_a_folder_are_datapoints_as_they_are():
     refuse('import', 'mp4', 'bad', says=['npy or video', '--from'], code=2)
 
 
+def an_ambiguous_header_of_csv_needs_an_option():
+    if 'csv' not in _kinds():
+        return
+    pathlib.Path('x.csv').write_text('Country,1960\nAruba,54211\n')
+    refuse('import', 'x.csv', 'bad', says=[
+        'x.csv: line 1: header or data? (Country,1960)', '--header yes', '--header no'])
+    run('import', 'x.csv', 'yes', '--header', 'yes')
+    assert run('get', 'yes', ':').lines == [{'1960': 54211, 'Country': 'Aruba'}]
+    run('import', 'x.csv', 'no', '--header', 'no')
+    assert run('get', 'no', ':').lines == [
+        {'column0': 'Country', 'column1': 1960}, {'column0': 'Aruba', 'column1': 54211}]
+    refuse('import', 'x.csv', 'bad', '--header', 'maybe', says='yes, no', code=2)
+    refuse('import', SOURCES / 'mcap/plain.mcap', 'bad', '--header', 'no', says='only CSV', code=2)
+
+
 def csv_needs_no_duckdb():
     if 'csv' not in _kinds():
         return
