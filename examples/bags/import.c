@@ -61,6 +61,11 @@ static const char *layout_name(size_t i) {
     return names[i];
 }
 
+static const char *header_name(size_t i) {
+    static const char *const names[] = {"yes", "no", NULL};
+    return names[i];
+}
+
 /* Those of integers. */
 static const char *dtype_name(size_t i) {
     return i < 8 ? bags_dtype_name((bags_dtype)(BAGS_DTYPE_UINT8 + (int)i)) : NULL;
@@ -68,6 +73,7 @@ static const char *dtype_name(size_t i) {
 
 static option_choice from = {importer_name, 0, false};
 static option_choice layout = {layout_name, 0, false};
+static option_choice header = {header_name, 0, false};
 static option_choice raw_dtype = {dtype_name, 0, false};
 static option_number separator;
 static option_number document = {0, 1, INT32_MAX, false};
@@ -92,6 +98,8 @@ static const option options[] = {
         "\"first\" datapoint as JSON"},
     {"layout", OPTION_CHOICE, &layout, "LAYOUT",
         "of HDF5: datapoints are rows or episodes (groups)"},
+    {"header", OPTION_CHOICE, &header, "yes|no",
+        "of CSV: the first line is the header, or data"},
     {"dtype", OPTION_CHOICE, &raw_dtype, "DTYPE",
         "of raw tokens: what a .bin file contains"},
     {"separator", OPTION_NUMBER, &separator, "ID",
@@ -816,6 +824,8 @@ static void check_options(const bags_importer *importer) {
     const char *of_images = options_given("classes|skip-damaged|max-pixels");
     if (layout.given && strcmp(importer->name, "hdf5"))
         usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
+    if (header.given && strcmp(importer->name, "csv"))
+        usage("--header: only CSV has headers (this is %s)", importer->name);
     if (of_tokens && strcmp(importer->name, "tokens"))
         usage("--%s: only of raw tokens; pass --from tokens (this is %s)", of_tokens,
             importer->name);
@@ -828,6 +838,8 @@ static int import(char **operands) {
     bags_source_options how = {.progress = show_opening, .want = what_is_wanted};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
+    if (header.given)
+        how.header = header.value ? BAGS_HEADER_NO : BAGS_HEADER_YES;
     how.dtype = raw_dtype.given ? (bags_dtype)(BAGS_DTYPE_UINT8 + (int)raw_dtype.value)
                                 : BAGS_DTYPE_NONE;
     how.has_separator = separator.given;

@@ -10,11 +10,14 @@
  * a line is one value. A first line sep=X, as Excel writes it, states the separator X.
  *
  * Lines before the others that begin with # are comments, if they have another number of
- * values, or if the header follows them. All other lines must have the same number of
- * values. A line without any value is left out, unless there is one column.
+ * values, or if the line after them has text over columns of numbers or Booleans. All other
+ * lines must have the same number of values. A line without any value is left out, unless
+ * there is one column.
  *
- * The first line has the names, unless columns of numbers or Booleans begin with one. All
- * values of a column decide what it is:
+ * A line that begins with # and is not a comment has the names. Otherwise the first line has
+ * them if none of its values is a number or Boolean, and is data if all of them are, over
+ * columns of the same. Any other first line is an error, unless the caller states what it is
+ * (bags_source_options.header). All values of a column decide what it is:
  *
  *     true, false, in any case      array(bool)
  *     integers within 64 bits       i64
@@ -76,7 +79,8 @@ typedef struct cv_state {
     bags_buffer *cells;
     cv_value *values; /* of the current line, in `cells` */
     size_t count;
-    const char **header; /* the first line; NULL: it is data */
+    const char **header; /* the first line, `first_line`; NULL: it is data */
+    uint64_t first_line;
     const char *
         *hash; /* the line `hash_line` before it, which begins with #, or NULL */
     uint64_t hash_line;
@@ -416,9 +420,9 @@ static bags_code cv_next(bags_source *s) {
     for (;;) {
         bool opens = !c->open;
         bags_code code = opens ? cv_open_file(s) : BAGS_OK;
-        bool has_names = c->header && **c->header != '#';
+        bool all = c->header ? **c->header != '#' : c->hash != NULL;
         if (!code && !s->ended && opens)
-            code = cv_skip_comments(s, has_names ? 0 : c->column_count, true);
+            code = cv_skip_comments(s, all ? 0 : c->column_count, true);
         if (!code && !s->ended)
             code = cv_line(s);
         if (code || s->ended)
@@ -519,36 +523,25 @@ static bags_code cv_choose(bags_source *s) {
 static const char *const cv_types[] = {
     "utf8", "array(bool)", "i64", "array(float64)", "utf8"};
 
-/* Decide whether the first line of the first file, `firsts`, is the header: unless a
- * column of numbers or Booleans begins with one. The columns are those of the lines after
- * it. A line before it that begins with # is the header, unless a column of numbers or
- * Booleans begins with text. */
-static void cv_decide(bags_source *s, const char **firsts, const cv_column *of_first) {
+/* Fail for a first line that may be the header or data, and show it. */
+static bags_code cv_ambiguous(bags_source *s, const char **firsts) {
+    const cv_state *c = (const cv_state *)s->state;
+    const char separator[2] = {c->separator, 0};
+    char line[200];
+    size_t size = 0;
+    for (size_t i = 0; i < c->column_count && size < sizeof line; i++)
+        size += (size_t)snprintf(
+            line + size, sizeof line - size, "%s%.200s", i ? separator : "", firsts[i]);
+    s->where = s->paths[0];
+    return bags_source_fail(s, BAGS_ERROR_TYPE,
+        "line %" PRIu64 ": header or data? (%s); pass --header yes if it has the names "
+        "of the columns, --header no if it is data",
+        c->first_line, line);
+}
+
+/* Make the first line data: the columns are also what it is, `of_first`. */
+static void cv_add_first(bags_source *s, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
-    bool data = false, text = false, over_numbers = false;
-    for (size_t i = 0; i < c->column_count; i++) {
-        cv_kind kind = c->columns[i].kind, first = of_first[i].kind;
-        bool number = kind == CV_INTEGER || kind == CV_FLOAT;
-        bool is_number = first == CV_INTEGER || first == CV_FLOAT;
-        if (s->length == 0) { /* only this line */
-            data = data || is_number || first == CV_BOOL;
-            text = text || first == CV_TEXT;
-        } else if (number || kind == CV_BOOL) {
-            data = data || first != CV_NONE;
-            over_numbers =
-                over_numbers ||
-                (first != CV_NONE && (number ? !is_number : first != CV_BOOL));
-        }
-    }
-    text = text || over_numbers;
-    if (c->hash && over_numbers)
-        bags_source_leave_out(s, "comment line", 1, "line %" PRIu64, c->hash_line);
-    if (c->hash && !over_numbers) {
-        c->header = c->hash;
-    } else if (!data || text) {
-        c->header = firsts;
-        return;
-    }
     s->length++;
     for (size_t i = 0; i < c->column_count; i++) {
         cv_column *column = &c->columns[i];
@@ -563,7 +556,43 @@ static void cv_decide(bags_source *s, const char **firsts, const cv_column *of_f
                        : column->kind == CV_BOOL || first->kind == CV_BOOL ? CV_TEXT
                        : first->kind > column->kind                        ? first->kind
                                                     : column->kind;
+        if (column->kind == CV_TEXT)
+            column->text_line = c->first_line;
     }
+}
+
+/* Decide whether the first line of the first file, `firsts`, is the header. The columns
+ * are those of the lines after it. A line before it that begins with # is the header,
+ * unless a column of numbers or Booleans begins with text. */
+static bags_code cv_decide(
+    bags_source *s, const char **firsts, const cv_column *of_first) {
+    cv_state *c = (cv_state *)s->state;
+    bool numbers = false, all = true, over_numbers = false;
+    for (size_t i = 0; i < c->column_count; i++) {
+        cv_kind kind = c->columns[i].kind, first = of_first[i].kind;
+        bool number = kind == CV_INTEGER || kind == CV_FLOAT;
+        bool is_number = first == CV_INTEGER || first == CV_FLOAT;
+        bool alike = number ? is_number : first == kind;
+        numbers = numbers || is_number || first == CV_BOOL;
+        all = all && (is_number || first == CV_BOOL) && (alike || kind == CV_NONE);
+        if (number || kind == CV_BOOL)
+            over_numbers = over_numbers || (first != CV_NONE && !alike);
+    }
+    if (c->hash && !over_numbers && s->options.header != BAGS_HEADER_NO) {
+        c->header = c->hash;
+        cv_add_first(s, of_first);
+        return BAGS_OK;
+    }
+    if (c->hash)
+        bags_source_leave_out(s, "comment line", 1, "line %" PRIu64, c->hash_line);
+    bags_source_header header = s->options.header;
+    if (header == BAGS_HEADER_DETECT && numbers && !all)
+        return cv_ambiguous(s, firsts);
+    if (header == BAGS_HEADER_YES || (header == BAGS_HEADER_DETECT && !numbers))
+        c->header = firsts;
+    else
+        cv_add_first(s, of_first);
+    return BAGS_OK;
 }
 
 /* The name of a column: that of the header, a number after one that is a duplicate. */
@@ -674,6 +703,7 @@ static bags_code cv_open_columns(
         return code;
     if (c->count == 0)
         return bags_source_fail(s, BAGS_ERROR_MISSING, "it is empty");
+    c->first_line = c->first;
     c->column_count = c->count;
     c->columns = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
     *of_first = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
@@ -706,7 +736,9 @@ static bags_code cv_learn_all(bags_source *s) {
         if (code || (s->ended && decided))
             return code;
         if (s->ended) {
-            cv_decide(s, firsts, of_first);
+            code = cv_decide(s, firsts, of_first);
+            if (code)
+                return code;
             decided = true;
             continue;
         }

@@ -89,6 +89,13 @@ typedef enum bags_source_layout {
     BAGS_LAYOUT_EPISODES, /* a datapoint is a group of arrays */
 } bags_source_layout;
 
+/* The first line of CSV after the comments. */
+typedef enum bags_source_header {
+    BAGS_HEADER_DETECT, /* an ambiguous line is an error that shows it */
+    BAGS_HEADER_YES,    /* it has the names of the columns */
+    BAGS_HEADER_NO,     /* it is data */
+} bags_source_header;
+
 /* What the caller makes of the text of a field. */
 typedef enum bags_source_want {
     BAGS_WANT_NOTHING, /* the importer decides on the type */
@@ -116,6 +123,7 @@ typedef struct bags_source_options {
      * BAGS_WANT_NOTHING, the field is utf8 with the text of its values. May be NULL. */
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* of HDF5; other formats have one layout */
+    bags_source_header header; /* of CSV */
     /* Of raw tokens. Without a separator each document has `document` tokens, the last one
      * what is left. */
     bags_dtype dtype;

@@ -6,8 +6,9 @@
  * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
  * case). A key that appears again later in the same tar is an error: its members would
  * become two samples. Members that are not files, whose names have no such ending, begin
- * with a dot, or are like __this__, belong to no sample, and are left out. A tar file may
- * be compressed (gzip, zstd, xz, bzip2, lz4).
+ * with a dot, or are like __this__, belong to no sample, and are left out. A link with the
+ * name of a sample's member is an error. A tar file may be compressed (gzip, zstd, xz,
+ * bzip2, lz4).
  *
  * A first pass over the members finds the fields. `__key__` is utf8; the others are
  * the members' bytes, of the type that all of a field begin with, or utf8 if all are
@@ -168,6 +169,13 @@ static bags_code wd_split(bags_source *s, const char *path) {
     return BAGS_OK;
 }
 
+/* Fail for a link in a sample: its content is elsewhere. */
+static bags_code wd_refuse_link(bags_source *s, const char *name, bool hard) {
+    return bags_source_fail(s, BAGS_ERROR_TYPE,
+        "member \"%.200s\": %s link, not a file; write the tar with --%sdereference",
+        name, hard ? "hard" : "symbolic", hard ? "hard-" : "");
+}
+
 /* Find the next member of a sample: `pending` becomes false at the end of all
  * files. */
 static bags_code wd_advance(bags_source *s) {
@@ -191,8 +199,12 @@ static bags_code wd_advance(bags_source *s) {
             name = archive_entry_pathname_utf8(entry);
         if (!name)
             return wd_fail(s);
-        if (archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry))
+        bool hard = archive_entry_hardlink(entry) != NULL;
+        bool link = hard || archive_entry_filetype(entry) == AE_IFLNK;
+        if (link || archive_entry_filetype(entry) == AE_IFREG)
             code = wd_split(s, name);
+        if (!code && link && w->pending)
+            code = wd_refuse_link(s, name, hard);
         if (!code && !w->pending && !w->learned &&
             archive_entry_filetype(entry) != AE_IFDIR)
             bags_source_leave_out(s, "member", 1, "%s", name);

@@ -4,9 +4,10 @@
  * libblosc-dev libzip-dev zlib1g-dev libzstd-dev liblz4-dev).
  *
  * A source is a directory or a .zip file. Its arrays must have the same length:
- * datapoint i is row i of each. A field has the name of its array, groups and
- * members of a structured dtype being joined by dots. Of a source that is itself
- * an array, the fields are its members, or "data".
+ * datapoint i is row i of each. An array of shape [] is repeated in every datapoint.
+ * A field has the name of its array, groups and members of a structured dtype being
+ * joined by dots. Of a source that is itself an array, the fields are its members,
+ * or "data".
  *
  *     scalar      integers: i64, u64; dates and times: i64, their number of units
  *                 since 1970, and the field's name ends in the unit: "time_ns"; NaT is
@@ -1215,16 +1216,17 @@ static bags_code zr_open(bags_source *s) {
     bags_code code = zr_open_arrays(s);
     if (!code)
         code = zr_l5kit(s);
+    const zr_array *first = z->frames;
+    for (size_t i = 0; !first && i < z->count; i++)
+        first = z->arrays[i].dims ? &z->arrays[i] : NULL;
+    s->length = first ? first->shape[0] : 1;
     for (size_t i = 0; !code && i < z->count; i++) {
         zr_array *a = &z->arrays[i];
-        const zr_array *first = z->frames ? z->frames : z->arrays;
-        uint64_t length = a->dims ? a->shape[0] : 1;
-        s->length = first->dims ? first->shape[0] : 1;
-        if (!z->scenes && length != s->length)
+        if (!z->scenes && a->dims && a->shape[0] != s->length)
             return bags_source_fail(s, BAGS_ERROR_TYPE,
                 "the arrays differ in length (%s %" PRIu64 ", %s %" PRIu64
                 "); import a group or an array of it",
-                first->name, s->length, a->name, length);
+                first->name, s->length, a->name, a->shape[0]);
         code = zr_add_fields(s, a);
     }
     if (z->scenes)
@@ -1239,8 +1241,10 @@ static bags_code zr_read_row(bags_source *s, uint64_t index) {
         return BAGS_OK;
     if (z->scenes)
         return zr_read_frame(s, index);
-    for (size_t i = 0; !code && i < z->count; i++)
-        code = zr_rows(s, &z->arrays[i], index, index + 1);
+    for (size_t i = 0; !code && i < z->count; i++) {
+        uint64_t row = z->arrays[i].dims ? index : 0;
+        code = zr_rows(s, &z->arrays[i], row, row + 1);
+    }
     return code;
 }
 

@@ -319,6 +319,24 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     assert [row['txt'] for row in values('five')] == ['a', 'b', 'c', 'd', 'e']
 
 
+def a_link_in_a_sample_of_a_tar_is_an_error():
+    if 'webdataset' not in _kinds():
+        return
+    for kind, words in ((tarfile.LNKTYPE, ['hard link', 'the tar with --hard-dereference']),
+                        (tarfile.SYMTYPE, ['symbolic link', 'the tar with --dereference'])):
+        for name in ('b.txt', 'README'):
+            with tarfile.open('links.tar', 'w') as tar:
+                about = tarfile.TarInfo('a.txt')
+                about.size = 3
+                tar.addfile(about, io.BytesIO(b'one'))
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = kind, 'a.txt'
+                tar.addfile(link)
+            if name == 'b.txt':
+                refuse('import', 'links.tar', 'bad', says=['links.tar: member "b.txt": ', *words])
+        assert 'left out: 1 member (README)' in run('import', 'links.tar', '--dry-run').err
+
+
 def a_key_that_appears_again_in_its_tar_is_an_error():
     if 'webdataset' not in _kinds():
         return
@@ -667,6 +685,21 @@ def files_of_a_folder_are_datapoints_as_they_are():
     refuse('import', 'mp4', 'bad', says='mp4/2.mp4: not an MP4, WebM, Matroska or AVI file')
     shutil.copy('in/1.npy', 'mp4')
     refuse('import', 'mp4', 'bad', says=['npy or video', '--from'], code=2)
+
+
+def an_ambiguous_header_of_csv_needs_an_option():
+    if 'csv' not in _kinds():
+        return
+    pathlib.Path('x.csv').write_text('Country,1960\nAruba,54211\n')
+    refuse('import', 'x.csv', 'bad', says=[
+        'x.csv: line 1: header or data? (Country,1960)', '--header yes', '--header no'])
+    run('import', 'x.csv', 'yes', '--header', 'yes')
+    assert run('get', 'yes', ':').lines == [{'1960': 54211, 'Country': 'Aruba'}]
+    run('import', 'x.csv', 'no', '--header', 'no')
+    assert run('get', 'no', ':').lines == [
+        {'column0': 'Country', 'column1': 1960}, {'column0': 'Aruba', 'column1': 54211}]
+    refuse('import', 'x.csv', 'bad', '--header', 'maybe', says='yes, no', code=2)
+    refuse('import', SOURCES / 'mcap/plain.mcap', 'bad', '--header', 'no', says='only CSV', code=2)
 
 
 def csv_needs_no_duckdb():

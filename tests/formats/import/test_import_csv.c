@@ -122,7 +122,6 @@ static void columns_have_the_types_of_all_their_values(void **state) {
         {"a,b\n1,\"\"\n2,x\n", "2\ni64 * a\nutf8 * b\n"},
         {"a,b\n\"1\",x\n\"\",y\n", "2\ni64[] * a\nutf8 * b\n"},
         {"1,2\n3,4\n", "2\ni64 * column0\ni64 * column1\n"},
-        {"1,x\n2,y\n", "2\ni64 * column0\nutf8 * column1\n"},
         {"1.5,2\n3,4\n", "2\narray(float64) * column0\ni64 * column1\n"},
         {"1,2\n", "1\ni64 * column0\ni64 * column1\n"},
         {"a,b\n", "0\nutf8 * a\nutf8 * b\n"},
@@ -143,7 +142,6 @@ static void columns_have_the_types_of_all_their_values(void **state) {
         {"# made by \"z\n# x, y\na,b\n1,2\n#3,4\n", "2\nutf8 * a\ni64 * b\n"},
         {"# x,y\n1,2\n", "1\ni64 * # x\ni64 * y\n"},
         {"#a,b\nx,y\n", "1\nutf8 * #a\nutf8 * b\n"},
-        {"#ff0,1\n#0ff,2\nred,3\n", "3\nutf8 * column0\ni64 * column1\n"},
         {"# c\na\n1\n", "1\ni64 * a\n"},
         {"##v=1\n#a\tb\n1\t2\n", "1\ni64 * #a\ni64 * b\n"},
         {"# one\n1,2\n3,4\n", "2\ni64 * column0\ni64 * column1\n"},
@@ -167,6 +165,53 @@ static void columns_have_the_types_of_all_their_values(void **state) {
         "x.csv: line 2: a quote is followed by other text");
     check_csv("a,b\n\"1\n2\",3\n4\n", BAGS_ERROR_CORRUPT,
         "lines differ*(line 4: 1, the first line: 2)");
+}
+
+/* A first line that may be the header or data is an error unless the caller decides. */
+static void an_ambiguous_first_line_is_an_error(void **state) {
+    static const struct {
+        const char *content, *shown, *yes, *no;
+    } cases[] = {
+        {"Country,1960,1961\nAruba,54211,55438\nPeru,9931,10218\n",
+            "x.csv: line 1: header or data? (Country,1960,1961); pass --header yes *"
+            "--header no",
+            "2\nutf8 * Country\ni64 * 1960\ni64 * 1961\n",
+            "3\nutf8 * column0\ni64 * column1\ni64 * column2\n"},
+        {"id,5\n1,6\n2,7\n", "line 1: header or data? (id,5)", "2\ni64 * id\ni64 * 5\n",
+            "3\nutf8 * column0\ni64 * column1\n"},
+        {"1,x\n2,y\n", "(1,x)", "1\ni64 * 1\nutf8 * x\n",
+            "2\ni64 * column0\nutf8 * column1\n"},
+        {",1\n3,4\n", "(,1)", "1\ni64 * column0\ni64 * 1\n",
+            "2\ni64[] * column0\ni64 * column1\n"},
+        {"1,2\n3,NA\n", "(1,2)", "1\ni64 * 1\nutf8 * 2\n",
+            "2\ni64 * column0\nutf8 * column1\n"},
+        {"a;true\nb;false\n", "(a;true)", "1\nutf8 * a\narray(bool) * true\n",
+            "2\nutf8 * column0\narray(bool) * column1\n"},
+        {"1\ntrue\n", "(1)", "1\narray(bool) * 1\n", "2\nutf8 * column0\n"},
+        {"a,1\n", "(a,1)", "0\nutf8 * a\nutf8 * 1\n",
+            "1\nutf8 * column0\ni64 * column1\n"},
+        {"# c\n# x,y\na,1\n1,2\n", "line 3: header or data? (a,1)",
+            "1\ni64 * a\ni64 * 1\n", "2\nutf8 * column0\ni64 * column1\n"},
+        {"#ff0,1\n#0ff,2\nred,3\n", "(#ff0,1)", "2\nutf8 * #ff0\ni64 * 1\n",
+            "3\nutf8 * column0\ni64 * column1\n"},
+        /* Certain: the option decides otherwise. */
+        {"1,2\n3,4\n", NULL, "1\ni64 * 1\ni64 * 2\n",
+            "2\ni64 * column0\ni64 * column1\n"},
+        {"a,b\nx,y\n", NULL, "1\nutf8 * a\nutf8 * b\n",
+            "2\nutf8 * column0\nutf8 * column1\n"},
+        {"#a,b\n1,2\n", NULL, "1\ni64 * #a\ni64 * b\n",
+            "1\ni64 * column0\ni64 * column1\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].shown)
+            check_csv(cases[i].content, BAGS_ERROR_TYPE, cases[i].shown);
+        import_header = BAGS_HEADER_YES;
+        check_csv(cases[i].content, BAGS_OK, cases[i].yes);
+        import_header = BAGS_HEADER_NO;
+        check_csv(cases[i].content, BAGS_OK, cases[i].no);
+        import_header = BAGS_HEADER_DETECT;
+    }
 }
 
 static void check_first(const char *content, const char *text, double number) {
@@ -258,6 +303,7 @@ int main(void) {
         TEST(names_of_files_are_no_patterns),
         TEST(a_message_names_the_file_of_a_directory),
         TEST(columns_have_the_types_of_all_their_values),
+        TEST(an_ambiguous_first_line_is_an_error),
         TEST(values_are_those_of_rfc_4180),
         TEST(a_value_may_be_anywhere_in_a_file),
         TEST(files_of_a_directory_have_the_same_columns),

@@ -313,6 +313,34 @@ static void what_is_left_out_is_counted_and_named(void **state) {
     check_import_fails(ZARR, BAGS_ERROR_CORRUPT, at("g"), "g: .zattrs: invalid JSON");
 }
 
+static void a_scalar_is_repeated_in_every_datapoint(void **state) {
+    const bags_entry *entries;
+    (void)state;
+    make_dir(at("scalar"));
+    save_text(at("scalar/.zgroup"), "{\"zarr_format\":2}");
+    save_array(at("scalar/a"), "[]", "[]", "\"|u1\"", "");
+    save(at("scalar/a/0"), "\x04", 1);
+    save_array(at("scalar/b"), "[3]", "[2]", "\"|u1\"", "");
+    save(at("scalar/b/0"), "\x01\x02", 2);
+    save(at("scalar/b/1"), "\x03\x00", 2);
+    bags_source *source = bags_source_open(ZARR, at("scalar"), NULL, &said);
+    assert_non_null(source);
+    assert_int_equal(source->length, 3);
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_ok(bags_source_read(source, i, &entries, &said));
+        assert_non_null(entries);
+        assert_int_equal(entries[0].count, 1);
+        assert_int_equal(entries[0].values->uint, 4);
+        assert_int_equal(entries[1].values->uint, i + 1);
+    }
+    assert_ok(bags_source_read(source, 3, &entries, &said));
+    assert_null(entries);
+    bags_source_close(source);
+    save_array(at("scalar/c"), "[1]", "[1]", "\"|u1\"", "");
+    check_import_fails(
+        ZARR, BAGS_ERROR_TYPE, at("scalar"), "differ in length (b 3, c 1)");
+}
+
 static void a_chunk_of_another_size_is_an_error_that_names_it(void **state) {
     (void)state;
     save_array(at("raw"), "[6]", "[4]", "\"<i8\"", "");
@@ -457,6 +485,7 @@ int main(void) {
         TEST(a_missing_chunk_without_a_fill_value_is_an_error),
         TEST(an_array_without_chunks_under_the_stated_names_is_an_error),
         TEST(what_is_left_out_is_counted_and_named),
+        TEST(a_scalar_is_repeated_in_every_datapoint),
         TEST(a_chunk_of_another_size_is_an_error_that_names_it),
         TEST(an_interval_out_of_range_is_an_error),
         TEST(a_datapoint_may_be_skipped),
