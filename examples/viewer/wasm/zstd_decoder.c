@@ -12,6 +12,9 @@
 #define ZSTD_NO_INLINE
 #define ZSTD_TRACE 0
 
+#define ZDICT_STATIC_LINKING_ONLY
+#include "zdict.h"
+
 #include "common/entropy_common.c"
 #include "common/error_private.c"
 #include "common/fse_decompress.c"
@@ -41,6 +44,11 @@ size_t ZSTD_compress_usingCDict(ZSTD_CCtx *context, void *to, size_t capacity,
 }
 size_t ZDICT_trainFromBuffer(void *to, size_t capacity, const void *samples,
     const size_t *sizes, unsigned count) {
+    return ERROR(GENERIC);
+}
+size_t ZDICT_finalizeDictionary(void *to, size_t capacity, const void *content,
+    size_t content_size, const void *samples, const size_t *sizes, unsigned count,
+    ZDICT_params_t how) {
     return ERROR(GENERIC);
 }
 unsigned ZDICT_isError(size_t code) { return ZSTD_isError(code); }
