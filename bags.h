@@ -117,25 +117,25 @@
  *                0. The last parameter is the caller's bags_error, or NULL; it is
  *                written on every failure. On failure, outputs are untouched unless the
  *                function states otherwise. Nothing is printed, and nothing aborts.
- *                Codes without a comment mean what >>errors says. A call that reads,
- *                and failed because of a hook, can be repeated: nothing of it is kept.
- *                Not listed are BAGS_ERROR_ARGUMENT for NULL where it is not accepted;
- *                BAGS_ERROR_MEMORY; and, of functions that use files, BAGS_ERROR_IO.
- *     Ownership  A bags_view is borrowed. What the caller owns has a named function
- *                that frees it, which accepts NULL. What the caller passes in is
- *                copied or used up before the call returns, unless stated otherwise.
+ *                >>errors defines codes without a comment. A read that failed because
+ *                of a hook may be retried. Any function may also return
+ *                BAGS_ERROR_ARGUMENT (NULL where it is not allowed), BAGS_ERROR_MEMORY
+ *                and, if it uses files, BAGS_ERROR_IO.
+ *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
+ *                or close function, which accepts NULL. Arguments are copied or
+ *                consumed before the call returns, unless stated otherwise.
  *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
  *                until the reader is closed. Any other blob is valid until the
- *                scratch is reused or freed. What describes a reader (its fields,
- *                shards, path) is valid until the reader is closed.
+ *                scratch is reused or freed. The fields, shards and path of a reader
+ *                are valid until the reader is closed.
  *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
  *                reuse, so that a loop does not allocate. Start it as {0}, use
  *                one per thread, and free it at the end. A row that a call does not
  *                fill is its scratch, and is empty afterwards.
  *     Threads    A reader does not change after it is opened: any number of
  *                threads may share it, each with its own scratch. A writer is
- *                used by one thread at a time. No thread may be using what is
- *                closed. Functions without a reader or writer: any thread.
+ *                used by one thread at a time. Do not close an object that another
+ *                thread is using. Functions without a reader or writer: any thread.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is
  *                clamped to the end; so is a start past it, which leaves nothing.
  *                start > stop is BAGS_ERROR_RANGE.
@@ -1050,10 +1050,10 @@ typedef struct bags_codec {
 } bags_codec;
 
 /*
- * What a codec has whose blobs may need a dictionary: bytes, 1 to 16 MiB of them, that
- * the blobs of a field share. A shard has them once, in the file NAME.dict. The codec
- * alone knows what they are. Only the last three members may be NULL, all of them;
- * `state` is that of the codec.
+ * Functions of a codec whose blobs may need a dictionary: 1 byte to 16 MiB, shared by
+ * all blobs of a field and stored once per shard, in the file NAME.dict. Only the codec
+ * interprets them. The last three members are NULL if the codec never holds blobs.
+ * `state` is the state of the codec.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
  *   start    a writer will encode with this state. It continues a shard with these
@@ -1400,9 +1400,9 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /*
- * The number of the blob that a field gets next; UINT64_MAX, to which no value can
- * refer, if the field does not exist, or for NULL. Datapoints that have the same value
- * can share one blob, which is stored once:
+ * Number of the next blob of a field. UINT64_MAX if the field does not exist or an
+ * argument is NULL; no value can refer to it. Datapoints with the same value can share
+ * one blob, which is stored once:
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
  *     value = bags_bytes(jpeg, size);   // appended with the first question
@@ -1489,7 +1489,7 @@ typedef struct bags_recover_options {
     const bags_registry *registry; /* encodes the values */
 } bags_recover_options;
 
-/* Numbers of shards, by what was done with them. */
+/* Shard counts by outcome. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
     uint64_t length;    /* datapoints kept in shards that were finished now */
@@ -6950,8 +6950,8 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Far away, what is read is only as old as the check of its shard that follows it: it
- * is announced before. What refs refer to is read, and checked, after them. */
+/* A remote read is valid only if the shard is checked after it: announce the check
+ * first, read, then check. Refs are checked with the blobs that they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -10056,8 +10056,8 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_parent(env, writer->path, failure);
 }
 
-/* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
- * which `bound` is of, its name, and its dictionary. A standalone Bag has no spec. */
+/* Set the fields of a trailer that bind a Bag to its shard (`bound`), its name and its
+ * dictionary. A standalone Bag has no spec. */
 static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     size_t field, const bagi_dictionary_sum *dictionary, uint32_t bound) {
     trailer->binds_shard = spec != NULL;
@@ -12746,7 +12746,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
     return BAGS_OK;
 }
 
-/* The plan for one datapoint states it: a fetch of the field's items, if it has any. */
+/* Plan a read of the field: its only span has as many blobs as there are items. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_BEGIN(reader && row && count, err);

@@ -12,9 +12,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Of `count` structs of some size, each with a number that is not below that of the one
- * before, the last whose number is at most `most`; the first if none is. `numbers` is
- * that of the first. */
+/* Binary search in an array of structs that are sorted by a uint64_t member: the index of
+ * the last element <= `most`, or 0. `numbers` is the member of the first struct. */
 static inline size_t format_last_at_most(
     const uint64_t *numbers, size_t size, size_t count, uint64_t most) {
     size_t low = 0, high = count;
@@ -94,8 +93,7 @@ static inline int format_write_all(
     return error;
 }
 
-/* Open a file and lock it, or that of a process that was killed. Messages say of `of`, to
- * which it belongs, that another running `by` has locked it. */
+/* Open or create a file and lock it. If it is locked: "OF: locked by another running BY". */
 static inline bags_code format_open_locked(const bags_io *io, const char *path,
     const char *of, const char *by, void **file, bags_error *err) {
     for (;;) {
