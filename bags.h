@@ -365,7 +365,7 @@ typedef enum bags_code {
 
 #define BAGS_ERROR_SIZE 1024
 
-/* What went wrong. The caller owns it. A function that fails writes it; a
+/* An error, with its message. The caller owns it. A function that fails writes it; a
  * function that succeeds leaves it alone. */
 typedef struct bags_error {
     bags_code code;
@@ -542,11 +542,11 @@ typedef enum bags_advice {
     BAGS_ADVICE_SOON    /* all of them, soon: start to read them now */
 } bags_advice;
 
-/* What identifies a file. Two that are equal, apart from `link`, are the same file
+/* The identity of a file. Two that are equal, apart from `link`, are the same file
  * with the same content. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    /* Of the last modification, in nanoseconds; on Windows, where an inode is never
+    /* Time of the last modification, in nanoseconds; on Windows, where an inode is never
      * used again, of the creation. */
     uint64_t time;
     uint64_t size; /* in bytes */
@@ -590,7 +590,7 @@ typedef struct bags_io {
      * unmap, also after close. After a failure the file is read instead. */
     int (*map)(void *user, void *file, size_t size, const void **data);
     int (*unmap)(void *user, const void *data, size_t size);
-    /* What a path is; 0 with BAGS_PATH_NONE if nothing exists there. */
+    /* The kind of a path; 0 with BAGS_PATH_NONE if nothing exists there. */
     int (*kind)(void *user, const char *path, bags_path_kind *kind);
     int (*make_dir)(void *user, const char *path); /* EEXIST if it exists */
     int (*sync_dir)(void *user, const char *path);
@@ -676,7 +676,7 @@ typedef struct bagi_mapped {
     uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
-/* What to do about data that is being written, or whose writer crashed. */
+/* How to treat data that is being written, or whose writer crashed. */
 typedef enum bags_unfinished {
     BAGS_UNFINISHED_REFUSE = 0, /* it is an error */
     BAGS_UNFINISHED_SKIP,       /* leave it out */
@@ -999,7 +999,7 @@ typedef struct bags_value {
     const void *object;
 } bags_value;
 
-/* Make values. What they point to must stay valid until the value has been used.
+/* Make values. Their bytes must stay valid until the value has been used.
  * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries
  * and `data` as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
@@ -1454,7 +1454,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
  * resumed shard what existed before. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
-/* What bags_recover did with a shard, or would do. */
+/* The outcome of bags_recover for a shard, or what it would be. */
 typedef enum bags_recovery {
     BAGS_RECOVERY_NOTHING,  /* it is finished */
     BAGS_RECOVERY_FINISHED, /* what was flushed was made a complete shard */
@@ -1500,7 +1500,7 @@ typedef struct bags_recover_report {
  * Finish what crashed writers left: a dataset, or all its unfinished shards. (Of a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
- * Of an unfinished shard, the datapoints up to the first one that is not complete
+ * In an unfinished shard, the datapoints up to the first one that is not complete
  * in every file are kept; the rest is truncated, and the shard is finished. A partial
  * datapoint after them is kept with what its last flush confirmed, and ended. If a plain
  * field of it has no value, the shard is left unchanged until `values` has one or
@@ -1556,7 +1556,7 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     uint64_t *renamed, bags_error *err);
 
 #ifndef BAGS_NO_CHECKSUM
-/* What bags_checksum did with a Bag. */
+/* The outcome of bags_checksum for a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag */
     bool kept;        /* it had checksums; its blobs were not compared */
@@ -1748,7 +1748,7 @@ BAGS_API bags_code bags_reader_check_shard(
     const bags_reader *reader, size_t shard, bags_error *err);
 
 /*
- * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
+ * A selection within a datapoint: a field by its number; of a sequence, if `slice` is
  * true, only the items start, start + step, ... below stop. If `slice` is false,
  * the other three must be 0. bags_whole and bags_slice make one.
  */
@@ -2010,7 +2010,7 @@ BAGS_API void bags_row_free(bags_row *row);
  * Everything that is wrong with a dataset, not only the first fault.
  * ====================================================================== */
 
-/* What the index of a bags_fault counts. */
+/* The unit that the index of a bags_fault counts. */
 typedef enum bags_fault_kind {
     BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a unit */
     BAGS_FAULT_BLOB,     /* blobs of the field */
@@ -2061,7 +2061,7 @@ typedef struct bags_verify_options {
     void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
-/* What was checked. The reports of all parts add up to that of the whole. */
+/* Counts of a verification. The reports of all parts add up to that of the whole. */
 typedef struct bags_verify_report {
     uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
     uint64_t unfinished; /* unfinished shards, whether a fault or not */
@@ -3906,7 +3906,7 @@ static bags_code bagi_push(bags_buffer *array, const bags_allocator *memory,
 
 /* ========================================================================
  * >>files
- * What the rest calls instead of the hooks: reads that are complete or fail with a
+ * Calls in place of the hooks: reads that are complete or fail with a
  * message, paths, the identity of files, and directories whose files have a name and a
  * suffix. A message begins with the path as the caller passed it, although the paths
  * that the hooks receive are absolute. The set of open files is in >>set, and
@@ -4024,7 +4024,7 @@ BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     return bagi_read(&env, file, path, offset, data, size, err);
 }
 
-/* What a path is, if anything exists there. Does nothing if *code is an error, and
+/* The kind of a path, if anything exists there. Does nothing if *code is an error, and
  * returns NONE. */
 static bags_path_kind bagi_kind(
     const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
@@ -4822,7 +4822,7 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
-/* What is not a dtype has the row of BAGS_DTYPE_NONE. */
+/* A name that is no dtype has the row of BAGS_DTYPE_NONE. */
 static const bagi_dtype *bagi_dtype_of(bags_dtype dtype) {
     size_t i = (size_t)dtype;
     return &bagi_dtypes[i < BAGI_DTYPES ? i : 0];
@@ -5926,7 +5926,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
 
 /* ---- dictionaries ---- */
 
-/* What is known of NAME.dict, if it exists. */
+/* Size and checksum of NAME.dict, if it exists. */
 typedef struct bagi_dictionary_sum {
     bool exists;
     size_t size;
@@ -5959,7 +5959,7 @@ BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char 
     return err->code = code == BAGS_ERROR_LIMIT ? BAGS_ERROR_CORRUPT : code;
 }
 
-/* What a trailer contains of the name of a Bag and its dictionary. */
+/* The CRC in a trailer of the name of a Bag and its dictionary. */
 static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, sum->crc);
@@ -6370,7 +6370,7 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *     NAME.idx otherwise                               split, or still being written
  * ====================================================================== */
 
-/* What the files of a shard are compared with. */
+/* The values that the files of a shard must match. */
 typedef struct bagi_record {
     uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
     uint32_t spec;     /* CRC of the same */
@@ -6854,7 +6854,7 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
  * one call.
  * ====================================================================== */
 
-/* What is wrong with a blob whose entries are invalid. */
+/* Describe an invalid blob entry. */
 BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t index,
     uint64_t start, uint64_t stop, bags_error *err) {
     const char *path = bag->file[BAGI_BLOBS].shown;
@@ -7280,8 +7280,8 @@ typedef struct bagi_cursor {
     bool overlap;         /* the blobs overlap, and not all are usable */
     bool outside;         /* the entry before is outside the data */
     uint64_t budget;      /* bytes that may still be usable */
-    uint64_t block;       /* the first of the entries at hand; `next` is */
-    uint64_t loaded;      /* before `loaded` if the next one is at hand */
+    uint64_t block;       /* the first entry of the window; `next` is */
+    uint64_t loaded;      /* before `loaded` if the window has the next one */
     const unsigned char *ends, *crcs;
     unsigned char *window; /* of both, if they are read */
     bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
@@ -7333,7 +7333,7 @@ static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t a
         cursor->window + at - before, (size_t)count * size + before, err);
 }
 
-/* Go to the next blob; there must be one. If its entry is not at hand, a window of
+/* Go to the next blob; there must be one. If the window lacks its entry, a window of
  * them is read first. */
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     const bag_reader *bag = cursor->bag;
@@ -7462,7 +7462,7 @@ static bags_code bagi_cursor_complete(
 
 /* ---- the complete prefix of a journal ---- */
 
-/* What a scan found. */
+/* The result of a scan. */
 typedef struct bagi_scan {
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
@@ -7709,7 +7709,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  *   - No memory grows with the Bag.
  * ====================================================================== */
 
-/* What the streams of a writer share. */
+/* State that the streams of a writer share. */
 typedef struct bagi_writing {
     bagi_env env;
     bool no_sync;       /* until a sync is requested: the rest is synced then */
@@ -9425,7 +9425,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  * then searches for the mark, so that one sees the other.
  * ====================================================================== */
 
-/* What a writer knows of a field besides its type. */
+/* A field of a writer, besides its type. */
 typedef struct bagi_slot_state {
     size_t order; /* slot i: the sorted index of the caller's field i */
     bool given;   /* the current datapoint has this field already */
@@ -9639,7 +9639,7 @@ BAGI_COLD static bags_code bagi_writer_check_last(
     return code;
 }
 
-/* What was finished must still exist when a call between two shards reports it. */
+/* A finished shard must still exist when a call between two shards reports it. */
 BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
     if (!writer->writing.failure.code && !writer->dir.path && writer->last &&
@@ -10413,7 +10413,7 @@ static bags_code bagi_datapoint_end(
         return bagi_refuse_call(&writer->refusal, why, err);
     }
     if (!failure->code) {
-        /* What the refs refer to must be in the fields' files before they are in
+        /* The blobs of the refs must be in the fields' files before they are in
          * theirs. */
         size_t size =
             bagi_refs_write(spec->types, spec->count, writer->refs, writer->row);
@@ -10469,7 +10469,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
     return code;
 }
 
-/* What set and push share. The first failure refuses the datapoint. */
+/* Common part of set and push. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     BAGI_BEGIN(writer, err);
@@ -10884,7 +10884,7 @@ BAGI_COLD static bags_code bagi_writer_scan(
         dir->shown, found->reason ? found->reason : "files are missing");
 }
 
-/* What exists of a shard. */
+/* The files of a shard that exist. */
 typedef enum bagi_left {
     BAGI_LEFT_FINISHED,  /* spec.json */
     BAGI_LEFT_CLAIMED,   /* a directory: its writer had no record yet */
@@ -11368,7 +11368,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
             break;
         }
     }
-    /* What was claimed for a codec that cannot start is removed. */
+    /* A shard claimed for a codec that cannot start is removed. */
     if (!code && bagi_writer_start(writer, before) &&
         !writer->outputs[writer->spec.count].resumed.length) {
         bags_error ignored;
@@ -11458,7 +11458,7 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
  * by users.
  * ====================================================================== */
 
-/* What a reader needs of a shard besides bags_shard. */
+/* A shard of a reader, besides bags_shard. */
 typedef struct bagi_shard {
     bagi_bag_options bag_options; /* apart from names; those of a finished shard */
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
@@ -12282,7 +12282,7 @@ static bool bagi_ref_fits(bags_ref ref, uint64_t length) {
     return (ref.count <= length && ref.first <= length - ref.count) || ref.count == 0;
 }
 
-/* What is wrong with a ref that does not fit. */
+/* Describe a ref that does not fit. */
 BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec,
     uint64_t index, size_t field, bags_ref ref, uint64_t length, bags_error *err) {
     char what[128];
@@ -12319,7 +12319,7 @@ static bags_code bagi_row_reserve_refs(
     return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bags_ref), err);
 }
 
-/* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
+/* Parse the refs of datapoint `index`, whose blob of refs.bag was read; a split
  * shard has none: blob n of every field belongs to datapoint n. */
 static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, bags_view blob, bags_ref *refs,
@@ -13752,7 +13752,7 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
 
-/* What is known of a Bag while the checksums of its shard are made. */
+/* State of a Bag while the checksums of its shard are made. */
 typedef struct bagi_bag_checksums {
     bagi_trailer trailer;
     uint64_t length, size; /* of the Bag */
