@@ -82,7 +82,7 @@
  *                                 for a sequence [first index, count], or []
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
  *
- *     Three variants are read. Writers write v1, which is drawn above. v2 (granular
+ *     Three variants are read. Writers write v1, drawn above. v2 (granular
  *     0.20 and 0.21; refs next to such Bags): the table has no leading 0, and an empty
  *     Bag has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
  *     and refs.bag is missing: blob i of every field belongs to datapoint i.
@@ -122,7 +122,7 @@
  *                BAGS_ERROR_ARGUMENT (NULL where it is not allowed), BAGS_ERROR_MEMORY
  *                and, if it uses files, BAGS_ERROR_IO.
  *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
- *                or close function, which accepts NULL. Arguments are copied or
+ *                or close function that accepts NULL. Arguments are copied or
  *                consumed before the call returns, unless stated otherwise.
  *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
  *                until the reader is closed. Any other blob is valid until the
@@ -137,7 +137,7 @@
  *                used by one thread at a time. Do not close an object that another
  *                thread is using. Functions without a reader or writer: any thread.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is
- *                clamped to the end; so is a start past it, which leaves nothing.
+ *                clamped to the end; a start past the end leaves nothing.
  *                start > stop is BAGS_ERROR_RANGE.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
  *                files, size_t in memory. A NULL reader or writer has length 0.
@@ -409,7 +409,7 @@ typedef struct bags_view {
 } bags_view;
 
 /* Consecutive blobs of a Bag: their contiguous bytes, and where each ends. Returned by
- * bag_reader_get_range, which has checked every entry; read it with bags_range_get. */
+ * bag_reader_get_range after a check of every entry; read it with bags_range_get. */
 typedef struct bags_range {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
@@ -494,7 +494,7 @@ BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
 /* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
- * above U+10FFFF). Otherwise *bad, which may be NULL, receives the offset of the
+ * above U+10FFFF). Otherwise *bad (may be NULL) receives the offset of the
  * first invalid byte. Cost: O(size). */
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
 
@@ -546,8 +546,8 @@ typedef enum bags_advice {
  * with the same content. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    /* Time of the last modification, in nanoseconds; on Windows, where an inode is never
-     * used again, of the creation. */
+    /* Time of the last modification, in nanoseconds; on Windows, where an inode is
+     * never used again, of the creation. */
     uint64_t time;
     uint64_t size; /* in bytes */
     bool link;     /* a symbolic link at the end of the path was followed */
@@ -836,9 +836,9 @@ typedef struct bag_writer_options {
 } bag_writer_options;
 
 /*
- * Create a Bag, which must not exist. Until it is closed it is locked, and flushed
+ * Create a Bag that does not exist. Until it is closed it is locked, and flushed
  * data can be read with `unfinished`, even if the process dies. (If the path does not
- * end in .bag, the journal is PATH.idx, which no reader finds automatically.)
+ * end in .bag, the journal is PATH.idx. No reader finds that automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
@@ -850,12 +850,12 @@ typedef struct bag_writer_options {
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
 
-/* Append a blob; data may be NULL if size is 0. *index, which may be NULL, receives its
+/* Append a blob; data may be NULL if size is 0. *index (may be NULL) receives its
  * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
  * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
  * later call returns it. A blob that is refused (BAGS_ERROR_ARGUMENT) does not stop the
- * writer: only close returns that failure, too. Cost: a copy; system calls when a buffer
- * is full. */
+ * writer: only close returns that failure, too. Cost: a copy; system calls when a
+ * buffer is full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
 
@@ -932,7 +932,7 @@ BAGS_API size_t bags_dtype_size(bags_dtype dtype);
 BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 
 /* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
- * *big_endian, which may be NULL, receives true for big-endian elements (">f4").
+ * *big_endian (may be NULL) receives true for big-endian elements (">f4").
  * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
 BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian);
 
@@ -945,7 +945,7 @@ BAGS_API bool bags_array_size(
 typedef struct bags_type {
     bags_view name;      /* "array" */
     bags_view arguments; /* "float32,64,128": without the parentheses */
-    size_t count;        /* number of arguments; "q()" has one, which is empty */
+    size_t count;        /* number of arguments; "q()" has an empty one */
     bool sequence;       /* it has a trailing [] */
 } bags_type;
 
@@ -1024,10 +1024,10 @@ BAGS_API bags_value bags_again(uint64_t blob);
  *   open    checks the type's arguments and makes *state, which the other three
  *           receive. The type and its text are invalid after the call. allocator
  *           is never NULL. NULL: no arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob, which is empty before, may view the value's own
- *           bytes, or `scratch`, which the codec may grow. NULL: only encoded
+ *   encode  makes a blob. *blob, empty before, may view the value's own
+ *           bytes, or `scratch`; the codec may grow that. NULL: only encoded
  *           blobs are accepted
- *   decode  makes a value, of BAGS_KIND_NONE before, which may view the blob's bytes or
+ *   decode  makes a value, of BAGS_KIND_NONE before. It may view the blob's bytes or
  *           `scratch`, but not the state. Several threads may call it with one state
  *           at the same time. NULL: values cannot be decoded, only blobs read
  *   close   frees the state. May be NULL
@@ -1065,7 +1065,7 @@ typedef struct bags_codec {
  *            the caller encoded (bags_blob), which fails if it needs others. They are
  *            the same for all blobs of a state, and valid until close. The writer
  *            stores them in the shard before the blob
- *   prepare  makes *prepared of the content of NAME.dict, which is valid until discard.
+ *   prepare  makes *prepared of the content of NAME.dict, valid until discard.
  *            A reader calls it once for all shards with the same content
  *   discard  frees that
  *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
@@ -1097,7 +1097,7 @@ typedef struct bags_codec_dictionary {
 
 /*
  * The codecs that a program uses. It must outlive the readers and writers that use
- * it. NULL means the built-in codecs only, which every registry has:
+ * it. NULL means the built-in codecs only. Every registry has them:
  *
  *   bytes   BAGS_KIND_BYTES, stored as given
  *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
@@ -1120,7 +1120,7 @@ typedef struct bags_codec_dictionary {
  *   float32, float32(64,128) and the names of the other dtypes
  *           short for array(float32) and array(float32,64,128), as which writers store
  *           them: see bags_type_complete
- *   array   BAGS_KIND_ARRAY of any dtype and shape, which the blob contains
+ *   array   BAGS_KIND_ARRAY of any dtype and shape; the blob contains both
  */
 typedef struct bags_registry bags_registry;
 
@@ -1129,7 +1129,7 @@ typedef struct bags_registry bags_registry;
 BAGS_API bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
-/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec added
+/* Add a copy of a codec; its `names` and `user` must stay valid. A codec added
  * later precedes earlier ones of the same name. Returns BAGS_OK, BAGS_ERROR_ARGUMENT
  * (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no reader or writer
  * uses the registry. */
@@ -1144,7 +1144,7 @@ BAGS_API const bags_codec *bags_registry_find(
 /*
  * Complete a type whose name is a dtype: "float32" is short for "array(float32)",
  * "float32(2,3)[]" for "array(float32,2,3)[]", and "zstd(float32,2)" for
- * "zstd(array,float32,2)", unless a codec of the registry, which may be NULL, has that
+ * "zstd(array,float32,2)", unless a codec of the registry (may be NULL) has that
  * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
  * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
  */
@@ -1158,9 +1158,9 @@ BAGS_API bags_code bags_type_complete(
 BAGS_API bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err);
 
-/* The number of letters to insert, delete, replace or exchange with the next one, in any
- * case, that make a name of a word; 0 also if `also` has the word: others for the name,
- * separated by spaces. SIZE_MAX if the name is probably not what was meant. */
+/* The number of letters to insert, delete, replace or exchange with the next one, in
+ * any case, that make a name of a word; 0 also if `also` has the word: others for the
+ * name, separated by spaces. SIZE_MAX if the name is probably not what was meant. */
 BAGS_API size_t bags_word_distance(bags_view word, bags_view name, const char *also);
 #endif
 
@@ -1198,7 +1198,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  * Datasets, in one directory or in shards; finishing what crashed writers left.
  * ====================================================================== */
 
-/* A field: its name, which becomes the file NAME.bag, and its type. */
+/* A field: its name (the file is NAME.bag) and its type. */
 typedef struct bags_field {
     const char *name;
     const char *type;
@@ -1214,8 +1214,9 @@ BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
 #ifndef BAGS_NO_WRITER
 
 /* Write spec.json as a writer with any_type does, for fields in any order, to `out`,
- * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
- * returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
+ * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what
+ * bags_writer_open returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE,
+ * BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
 
@@ -1264,9 +1265,9 @@ typedef struct bags_writer_options {
  * shard is recovered, as by bags_recover, and continued; if there is none, the next
  * number follows its last shard. A partial datapoint is completed and counts as one; it
  * is refused if a plain field of it has no value: run bags_recover with `values` or
- * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the message
- * then has the smallest shard_stop that fits. A finished unsharded dataset cannot be
- * resumed.
+ * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the
+ * message then has the smallest shard_stop that fits. A finished unsharded dataset
+ * cannot be resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
@@ -1346,10 +1347,10 @@ typedef struct bags_entry {
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
- * shard that needs a dictionary is written, the dictionary is written and synced. A codec
- * that makes one (zstd: see formats/codecs.h) holds the first blobs of its field in the
- * buffer until it has enough of them. A flush, a full buffer and the end of the shard make
- * the dictionary of what is held, in that call.
+ * shard that needs a dictionary is written, the dictionary is written and synced. A
+ * codec that makes one (zstd: see formats/codecs.h) holds the first blobs of its field
+ * in the buffer until it has enough of them. A flush, a full buffer and the end of the
+ * shard make the dictionary of what is held, in that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1366,10 +1367,10 @@ BAGS_API bags_code bags_writer_append(
  * A sequence without a push is empty. end appends the datapoint, cancel drops it, also
  * what was flushed of it. After a failed call the others fail too, and end drops the
  * datapoint and returns the failure; but if something of it was flushed, it stops the
- * writer instead, and bags_recover keeps that. Flush a long recording now and then: what
- * it has then survives a crash, see bags_writer_flush. Errors and cost as for
- * bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also for set
- * of a sequence or push to a plain field.
+ * writer instead, and bags_recover keeps that. Flush a long recording now and then:
+ * what it has then survives a crash, see bags_writer_flush. Errors and cost as for
+ * bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also for
+ * set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(
@@ -1386,11 +1387,11 @@ BAGS_API void bags_writer_clear(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
  * process. So do the values of a datapoint that was begun: bags_recover keeps them. The
- * dictionaries of fields whose blobs are held are made of these values, and used for the
- * rest of this writer's datapoints.
- * Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for bags_writer_append), or an
- * earlier failure. Cost: a write per file, and two stats; within a datapoint 12 bytes
- * and 16 per field more, until its shard is finished, and a sync if it is cancelled. */
+ * dictionaries of fields whose blobs are held are made of these values, and used for
+ * the rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
+ * BAGS_ERROR_STATE (as for bags_writer_append), or an earlier failure. Cost: a write
+ * per file, and two stats; within a datapoint 12 bytes and 16 per field more, until its
+ * shard is finished, and a sync if it is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until everything that was flushed of the unfinished shard is on
@@ -1500,16 +1501,17 @@ typedef struct bags_recover_report {
  * Finish what crashed writers left: a dataset, or all its unfinished shards. (Of a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
- * In an unfinished shard, the datapoints up to the first one that is not complete
- * in every file are kept; the rest is truncated, and the shard is finished. A partial
- * datapoint after them is kept with what its last flush confirmed, and ended. If a plain
- * field of it has no value, the shard is left unchanged until `values` has one or
+ * In an unfinished shard, the datapoints up to the first one that is not complete in
+ * every file are kept; the rest is truncated, and the shard is finished. A partial
+ * datapoint after them is kept with what its last flush confirmed, and ended. If a
+ * plain field of it has no value, the shard is left unchanged until `values` has one or
  * drop_partial is set. Of a shard without a datapoint, the files that a writer creates
  * are removed, and its directory if nothing else is in it. Finished shards, shards
- * locked by a running writer, directories without a writer's record (spec.json.partial),
- * and shards whose damage a crash cannot explain are left unchanged. It may be
- * interrupted and repeated. After a failed sync, check the disk and restart the machine
- * first: until then the system may return bytes that the disk lost.
+ * locked by a running writer, directories without a writer's record
+ * (spec.json.partial), and shards whose damage a crash cannot explain are left
+ * unchanged. It may be interrupted and repeated. After a failed sync, check the disk
+ * and restart the machine first: until then the system may return bytes that the disk
+ * lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
@@ -1533,7 +1535,7 @@ typedef struct bags_finalize_options {
 
 /*
  * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
- * ...; Python readers need that. On success *renamed, which may be NULL, receives how
+ * ...; Python readers need that. On success *renamed (may be NULL) receives how
  * many were renamed. Call it when all workers are done and no reader has the dataset
  * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
  *
@@ -1629,7 +1631,8 @@ typedef struct bags_reader_options {
  * Open a dataset, sharded or not.
  *
  * With unfinished READ, unfinished shards are included with the datapoints that were
- * ended and flushed so far. bags_recover keeps the same datapoints, with two exceptions:
+ * ended and flushed so far. bags_recover keeps the same datapoints, with two
+ * exceptions:
  *   - A datapoint that was flushed before its end (see bags_writer_begin) is not shown.
  *     bags_recover and `resume` keep and count it. A program that counts datapoints to
  *     find where its input continues must use bags_writer_resumed.
@@ -1893,8 +1896,8 @@ typedef struct bags_complete_report {
 /*
  * Write what a shard has besides the Bags of its fields and spec.json: refs.bag, in the
  * layout of these Bags (v1 or v2), and NAME.crc. No blob is read. bags_derive makes
- * shards of hard links in this way; a program may also rename fields or move Bags. Store
- * spec.json last: with that file readers accept the shard.
+ * shards of hard links in this way; a program may also rename fields or move Bags.
+ * Store spec.json last: with that file readers accept the shard.
  *
  *   directory  with FIELD.bag of every field, complete, and FIELD.dict where its blobs
  *              need one; without refs.bag and NAME.crc
@@ -2056,8 +2059,8 @@ typedef struct bags_verify_options {
     void *user;
     const bags_registry *registry; /* with the codecs */
     bags_env env;
-    /* With decode: the blobs of a field in one shard were not decoded, since there is no
-     * codec for its type. This is not a fault. */
+    /* With decode: the blobs of a field in one shard were not decoded, since there is
+     * no codec for its type. This is not a fault. */
     void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
@@ -2116,7 +2119,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
  * A hook for local files is one system call, or what a system without that call does
  * instead. It returns 0 or an errno value, writes its output only if it returns 0, and
  * keeps no state: all hooks may be called by any thread. Other sections reach them
- * through the caller's bags_io, which bags_io_local fills in.
+ * through the caller's bags_io, filled in by bags_io_local.
  * ====================================================================== */
 
 #include <errno.h>
@@ -2219,8 +2222,9 @@ typedef pthread_mutex_t bagi_mutex;
  * bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
-    /* fork() waits for the locks: what holds them waits for nothing but the system. Without
-     * it, at most 100 ms: a thread that holds them may wait for the one that forks. */
+    /* fork() waits for the locks: what holds them waits for nothing but the system.
+     * Without it, at most 100 ms: a thread that holds them may wait for the one that
+     * forks. */
     bool waits;
     bool held; /* by fork() */
     bool lost; /* in a child: held by a thread that only its parent has */
@@ -3806,8 +3810,8 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* Remove const: a reader is const to its users, and changes only where a mutex guards it
- * or where it is set atomically; text that is freed is const to its owner. */
+/* Remove const: a reader is const to its users, and changes only where a mutex guards
+ * it or where it is set atomically; text that is freed is const to its owner. */
 static void *bagi_mutable(const void *object) { return (void *)(uintptr_t)object; }
 
 /* The text must contain no NUL: its length is the size that is freed. */
@@ -5260,9 +5264,9 @@ static void bagi_array_copy(
 enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
-/* The bits of a number as float16, rounded to the nearest, of two to the even one. Below
- * 65520, or infinite. A double has 52 bits after the leading one, which every normal
- * number has; float16 has 10, and fewer below 2^-14. */
+/* The bits of a number as float16, rounded to the nearest, of two to the even one.
+ * Below 65520, or infinite. A double has 52 bits after the leading one, which every
+ * normal number has; float16 has 10, and fewer below 2^-14. */
 static uint64_t bagi_half_bits(uint64_t bits) {
     const uint64_t one = 1;
     uint64_t sign = bits >> 48 & 0x8000, fraction = bits & ((one << 52) - 1);
@@ -5591,8 +5595,8 @@ static unsigned char bagi_lower(unsigned char c) {
 
 enum { BAGI_WORD_MAX = 32 };
 
-/* The distance of two words of at most BAGI_WORD_MAX letters, by rows of the table of the
- * distances of their beginnings. */
+/* The distance of two words of at most BAGI_WORD_MAX letters, by rows of the table of
+ * the distances of their beginnings. */
 BAGI_COLD static size_t bagi_word_edits(bags_view one, bags_view two) {
     size_t rows[3][BAGI_WORD_MAX + 1];
     size_t *before = rows[0], *above = rows[1], *row = rows[2];
@@ -9074,9 +9078,9 @@ BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     return *(int *)left ? 0 : ECANCELED;
 }
 
-/* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no writer
- * has it; another value if that cannot be found out, since there are no locks, or they
- * have no effect. The lock is released at once. */
+/* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no
+ * writer has it; another value if that cannot be found out, since there are no locks,
+ * or they have no effect. The lock is released at once. */
 BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     const bagi_env *env = dir->env;
     const bags_io *io = &env->io;
@@ -9932,8 +9936,8 @@ BAGI_COLD static bags_code bagi_writer_recode(
                                          : BAGS_OK;
 }
 
-/* Encode the held blobs of a field again. A blob never grows, so that each is written over
- * bytes that were read before. */
+/* Encode the held blobs of a field again. A blob never grows, so that each is written
+ * over bytes that were read before. */
 BAGI_COLD static bags_code bagi_writer_replace(
     bags_writer *writer, size_t field, bags_error *err) {
     bagi_output *output = &writer->outputs[field];
@@ -10009,8 +10013,8 @@ static void bagi_writer_flush_all(bags_writer *writer) {
  * field more. */
 static size_t bagi_draft_size(size_t count) { return 8 + 16 * count + 4; }
 
-/* Append a draft of datapoint `row` of the shard: with its refs so far, or with NULL one
- * after which there is none of this datapoint, and of those after it. */
+/* Append a draft of datapoint `row` of the shard: with its refs so far, or with NULL
+ * one after which there is none of this datapoint, and of those after it. */
 BAGI_COLD static void bagi_writer_draft(
     bags_writer *writer, uint64_t row, const bags_ref *refs) {
     bagi_stream *drafts = &writer->drafts;
@@ -11118,8 +11122,8 @@ BAGI_COLD static bags_code bagi_writer_take(
 
 #define BAGI_WORKERS_TRIED 4096
 
-/* The smallest number of workers none of whom lacks a shard before its last; 0: there is
- * no evidence for any. */
+/* The smallest number of workers none of whom lacks a shard before its last; 0: there
+ * is no evidence for any. */
 BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     uint64_t last = list->count ? list->ids[list->count - 1].number : 0;
     for (uint64_t workers = 1; workers <= last && workers <= BAGI_WORKERS_TRIED;
@@ -13778,8 +13782,8 @@ typedef struct bagi_checksumming {
     bagi_output output; /* of one Bag after another, with CRCs only */
 } bagi_checksumming;
 
-/* Open the checksums next to the Bag at `path`, which has the same blobs as this one, and
- * check what costs O(1). */
+/* Open the checksums next to the Bag at `path`, which has the same blobs as this one,
+ * and check what costs O(1). */
 static bags_code bagi_crcs_open_other(
     bag_reader *bag, const bagi_env *env, const char *path, bags_error *err) {
     bagi_bag_options opening = bagi_bag_options_new();
