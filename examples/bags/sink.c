@@ -1,6 +1,6 @@
 /*
  * What pack and images write to: a Bag or a dataset. It is flushed at least every
- * second and every MiB.
+ * --flush-seconds and every MiB.
  *
  * --resume: the input starts with the datapoints that exist already. Of these the
  * first, the last and a hundred in between are encoded again and compared, so
@@ -21,13 +21,13 @@
 #include <errno.h>
 
 #define FLUSH_BYTES ((uint64_t)1 << 20)
-#define FLUSH_SECONDS 1.0
 #define SAMPLES 101
 
 static bags_writer_options writing;
 static bool with_checksums, without_checksums;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
+static option_number flush_seconds = {1, 1, 86400, false};
 static const char *dedup_given;
 const char *dictionary_given;
 
@@ -61,6 +61,8 @@ const option writing_options[] = {
     {"sync-size", OPTION_SIZE, &sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
+    {"flush-seconds", OPTION_NUMBER, &flush_seconds, "N",
+        "flush after N seconds, 1 to 86400, or a MiB; default 1"},
     {"no-sync", OPTION_FLAG, &writing.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
@@ -520,13 +522,15 @@ void sink_end(void) {
     unsynced += bytes + 16;
     if (sync_size.value && unsynced >= sync_size.value)
         must(sync_or_flush(true, &failure));
-    else if (unflushed >= FLUSH_BYTES || seconds_now() - flushed_at >= FLUSH_SECONDS)
+    else if (unflushed >= FLUSH_BYTES ||
+             seconds_now() - flushed_at >= (double)flush_seconds.value)
         sink_flush();
 }
 
 int sink_patience(void) {
-    double left =
-        unflushed ? flushed_at + FLUSH_SECONDS - seconds_now() : FLUSH_SECONDS;
+    double left = (double)flush_seconds.value;
+    if (unflushed)
+        left += flushed_at - seconds_now();
     return left > 0 ? (int)(left * 1000) + 1 : 0;
 }
 

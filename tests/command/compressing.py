@@ -217,7 +217,8 @@ def info_estimates_what_a_dictionary_saves():
              't': json.dumps({'user': f'name {random.randrange(500)}', 'seen': True,
                               'score': random.randrange(1000) / 1000})} for i in range(9000)]
     _pack(rows, 'a=array(float32,16),r=u64,s=utf8[],t=utf8')
-    _pack(rows, 'a=zstd(array,float32,16),r=zstd(u64),s=zstd(utf8)[],t=zstd(utf8)', 'stored')
+    _pack(rows, 'a=zstd(array,float32,16),r=zstd(u64),s=zstd(utf8)[],t=zstd(utf8)', 'stored',
+          '--flush-seconds', 86400)
     for name in 'arst':
         found = run('info', 'ds', '--ratio', name, '--json').json
         again = run('info', 'stored', '--ratio', name, '--json').json

@@ -446,7 +446,7 @@ def small_shards_of_documents_have_dictionaries(case):
         'tags': [f'tag{i * 31 % 40}', f'tag{i * 17 % 40}'], 'seen': i % 5 > 0,
         'country': ('DE', 'FR')[i % 2], 'ms': i * 15485863 % 10 ** 8})} for i in range(length)]
     write_lines('rows', rows)
-    run('pack', 'rows', 'ds', '--spec', 't=zstd(utf8)',
+    run('pack', 'rows', 'ds', '--spec', 't=zstd(utf8)', '--flush-seconds', 86400,
         *(['--shard-length', shard] if shard else []))
     size, stored, needing = sum(len(row['t']) for row in rows), 0, 0
     for path in pathlib.Path('ds').rglob('t.dict'):
@@ -469,7 +469,7 @@ def pack_makes_a_dictionary_or_takes_one():
     import zstdref
     rows, spec = _records(), 'i=int(4),t=zstd(utf8)'
     write_lines('rows', rows)
-    words = ['pack', 'rows', '--spec', spec, '--no-sync']
+    words = ['pack', 'rows', '--spec', spec, '--no-sync', '--flush-seconds', 86400]
     run(*words, 'own')
     frames = next(_frames('own'))[1]
     assert [zstdref.content(*frame).decode() for frame in frames] == [row['t'] for row in rows]

@@ -259,6 +259,8 @@ def packs_that_sync_now_and_then_are_the_same():
         assert files(name) == files(name + 's')
     refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', '1', '--no-sync',
            code=2, says='mutually exclusive')
+    refuse('pack', '-', 'x', '--spec', SPEC, '--flush-seconds', '0', code=2,
+           says='--flush-seconds must be at least 1')
     refuse('pack', '-', 'x', '--spec', SPEC, '--sync-size', 'much', code=2,
            says='size')
     assert not pathlib.Path('x').exists()

@@ -154,7 +154,7 @@ def values_before_a_flush_have_a_dictionary_too():
                   f'"words of {i % 40}"], "place": {{"country": "DE", "city": "Berlin"}}, '
                   f'"price": {i * 104729 % 10000 / 100}, "comment": "the {i % 90}th of all comments", "events": []}}'}
             for i in range(2500)]
-    with bags.DatasetWriter('docs', {'t': 'zstd(utf8)'}, shard_length=1000) as writer:
+    with bags.DatasetWriter('docs', {'t': 'zstd(utf8)'}, shard_length=1000, flush_seconds=1e6) as writer:
         for i, row in enumerate(rows):
             writer.append(row)
             if i == 300:
