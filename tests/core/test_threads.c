@@ -741,6 +741,9 @@ static int read_in_child(const bags_reader *reader) {
 
 static void children_read_while_a_thread_reads(void **state) {
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* its allocator may be locked in a child, since a thread allocates meanwhile */
+#endif
     save_shards(at("x"));
     for (int i = 0; i < 60; i++) {
         const struct timespec moment = {0, i * 7919L % 300000};

@@ -9,7 +9,7 @@ import numpy as np
 
 import bags
 from columns import _arrow_values
-from run import Skip, raises
+from run import Skip, forks_while_threads_allocate, raises
 
 SPEC = {'a': 'zstd(array,float32,4)', 'b': 'zstd(bytes)', 'm': 'zstd(msgpack)', 'n': 'zstd(int)',
         's': 'zstd(utf8)[]', 't': 'zstd(utf8)', 'x': 'zstd(npy)'}
@@ -173,6 +173,7 @@ def values_before_a_flush_have_a_dictionary_too():
 
 
 def a_child_reads_while_threads_of_its_parent_do():
+    forks_while_threads_allocate()
     _write('x')
     reader = bags.DatasetReader('x')
     reader[0], reader[19]  # what opens its files holds a lock, also in the child

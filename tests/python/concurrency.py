@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 import bags
-from run import HERE, Skip
+from run import HERE, Skip, forks_while_threads_allocate
 
 SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)', 'm': 'msgpack'}
 
@@ -153,6 +153,7 @@ def _child(work):
 
 
 def readers_work_in_children():
+    forks_while_threads_allocate()
     _write('x', shard_length=3)
     bags.write_zip('x', 'x.zip')
     for path, options in (('x', {}), ('x', {'no_mmap': True, 'max_files': 4}), ('x.zip', {})):

@@ -26,6 +26,12 @@ class Skip(Exception):
     pass
 
 
+def forks_while_threads_allocate():
+    """Skip it under AddressSanitizer, whose allocator may be locked in the child."""
+    if 'asan' in os.environ.get('LD_PRELOAD', ''):
+        raise Skip('the child could not allocate under AddressSanitizer')
+
+
 def raises(kinds, call, *args, says='', **kwargs):
     """Call it; it must raise one of these, never SystemError, with these words."""
     try:
