@@ -242,8 +242,8 @@ static bool finished_has(const char *finished, const char *ending) {
                path_has(finished, temp_format("%s.%s", fields[0].name, ending)));
 }
 
-/* Write checksums and .idx files if what is finished has them, so that all shards are
- * alike, and refuse options that state otherwise. */
+/* Write checksums if the finished shard has them, and refuse options that differ from it.
+ * bags_writer_open follows its .idx files itself: another worker may be removing them. */
 static void follow_finished(void) {
     char *finished = find_finished(path);
     if (!finished)
@@ -262,7 +262,6 @@ static void follow_finished(void) {
         fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit %s", path,
             version.given ? "--for, whose version needs them" : "--idx");
     writing.checksum = has_checksums;
-    writing.keep_idx = has_idx && !dedup_given;
 }
 
 /* An unsharded dataset that is finished has no writer: everything is compared,
