@@ -30,7 +30,7 @@ void *module_find(const char *format, const char *symbol, bags_error *err) {
     pthread_mutex_unlock(&opening);
     if (!found)
         bags_suffix(err,
-            "; formats/%s.c is in %s, which must be in ../lib of the "
+            "; the format %s is in %s, which must be in ../lib of the "
             "command's directory or where the loader finds it",
             format, name);
     free(name);

@@ -5,7 +5,7 @@
 
 A test is a function of a module in this directory whose name has no leading _; it runs
 in a directory of its own, and passes if it returns. One whose name begins with `long_`
-runs only without BAGS_QUICK, and the others only without BAGS_LONG. `_skip(reason)` of
+runs only without BAGS_QUICK, and the others only without BAGS_LONG. `Skip(reason)` of
 this module, raised, skips a test.
 """
 import contextlib
