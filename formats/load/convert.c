@@ -153,9 +153,27 @@ static bags_dtype loader_elements(const bags_value *value, const unsigned char *
 
 /* ---- appending ---- */
 
+/* Make an item of (x - mean) / std of each element. */
+static bags_code loader_store_centered(loader_worker *w, const loader_column *c,
+    bags_dtype dtype, const unsigned char *from, unsigned char *to, bags_error *err) {
+    size_t count = c->given.elements, size = bags_dtype_size(c->dtype);
+    FORMAT_TRY(bags_buffer_reserve(&w->converted, count * sizeof(double), err));
+    double *values = (double *)(void *)w->converted.data;
+    FORMAT_TRY(
+        loader_convert(BAGS_DTYPE_FLOAT64, w->converted.data, dtype, from, count, err));
+    for (size_t i = 0; i < count; i++) {
+        double value = (values[i] - c->center[2 * i]) / c->center[2 * i + 1];
+        if (!loader_store_real(c->dtype, to + i * size, value))
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "element %" PRIu64 ": (x - mean) / std out of range for %s (%.17g)",
+                (uint64_t)i, bags_dtype_name(c->dtype), value);
+    }
+    return BAGS_OK;
+}
+
 /* Make an item of a stacked field of a value. */
-static bags_code loader_store_stacked(const loader_column *c, const bags_value *value,
-    unsigned char *to, bags_error *err) {
+static bags_code loader_store_stacked(loader_worker *w, const loader_column *c,
+    const bags_value *value, unsigned char *to, bags_error *err) {
     const unsigned char *from;
     bags_dtype dtype = loader_elements(value, &from);
     size_t dims = value->kind == BAGS_KIND_ARRAY ? value->dims : 0;
@@ -169,6 +187,8 @@ static bags_code loader_store_stacked(const loader_column *c, const bags_value *
         return bags_fail(err, BAGS_ERROR_VALUE, "shape mismatch (%s, expected %s)",
             loader_shape_text(dims, value->shape, has),
             loader_shape_text(c->dims, c->shape, needs));
+    if (c->center)
+        return loader_store_centered(w, c, dtype, from, to, err);
     return loader_convert(
         c->dtype, to, dtype, from, c->item_size / bags_dtype_size(c->dtype), err);
 }
@@ -307,7 +327,7 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     if (c->image)
         FORMAT_TRY(bagi_loader_store_image(w, c, item, value, to, err));
     else
-        FORMAT_TRY(loader_store_stacked(c, value, to, err));
+        FORMAT_TRY(loader_store_stacked(w, c, value, to, err));
     p->used.size += c->item_size;
     return BAGS_OK;
 }

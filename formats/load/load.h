@@ -441,6 +441,13 @@ typedef struct bags_load_field {
     float mean[3]; /* of float32, per channel; finite, as std is */
     float std[3];  /* at least 0; 0: 1 */
 
+    /* For numbers and arrays of one shape, with dtype float32 or float64: each element
+     * becomes (x - mean) / std, computed in float64. `elements` numbers each, for the
+     * elements of an item in C order; they are copied. NULL: 0; 1 */
+    const double *element_mean; /* finite */
+    const double *element_std;  /* finite, at least 0; 0: 1 */
+    size_t elements;            /* 0: values stay as they are */
+
     /* For sequences: take a window of this many items, each `stride` after the one
      * before. It starts at the same item in all fields that have one, see
      * options.window_start. 0: all items, ragged. */

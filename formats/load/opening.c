@@ -7,6 +7,7 @@
 #include "order.h"
 #include "values.h"
 
+#include <float.h>
 #include <string.h>
 
 #define LOADER_MAX_THREADS 1024
@@ -198,6 +199,11 @@ static bags_code loader_check_field(
         {has_scale && !is_float, "mean and std need float32"},
         {!bagi_loader_is_scale(g->mean, g->std),
             "mean and std must be finite, and std at least 0"},
+        {!g->elements != !(g->element_mean || g->element_std),
+            "elements and element_mean or element_std must be set together"},
+        {image && g->elements, "element_mean and element_std are not of images"},
+        {g->elements && !is_float && g->dtype != BAGS_DTYPE_FLOAT64,
+            "mean and std need dtype float32 or float64"},
         {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
         {g->stride && !g->window, "stride without window"},
         {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
@@ -261,6 +267,34 @@ static void loader_plan_column(loader_column *c) {
     c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
 }
 
+/* Copy the mean and the deviation of each element. */
+static bags_code loader_plan_center(bags_loader *l, loader_column *c, bags_error *err) {
+    const bags_load_field *g = &c->given;
+    size_t count =
+        c->form == LOADER_FORM_STACKED ? c->item_size / bags_dtype_size(c->dtype) : 0;
+    char message[120];
+    if (count != g->elements) {
+        (void)snprintf(message, sizeof message,
+            count ? "mean and std have %" PRIu64 " elements (a value has %" PRIu64 ")"
+                  : "mean and std need numbers, or arrays of one shape",
+            (uint64_t)g->elements, (uint64_t)count);
+        return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
+    }
+    c->center = (double *)loader_allocate(l, count, 2 * sizeof *c->center, err);
+    if (!c->center)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        double mean = g->element_mean ? g->element_mean[i] : 0;
+        double std = g->element_std ? g->element_std[i] : 1;
+        if (!(mean >= -DBL_MAX && mean <= DBL_MAX && std >= 0 && std <= DBL_MAX))
+            return loader_fail_field(c, BAGS_ERROR_ARGUMENT,
+                "mean and std must be finite, and std at least 0", err);
+        c->center[2 * i] = mean;
+        c->center[2 * i + 1] = std > 0 ? std : 1;
+    }
+    return BAGS_OK;
+}
+
 /* Fail if a tensor of a full batch, with this number of items per datapoint, is above the
  * address space. */
 static bags_code loader_check_size(
@@ -299,11 +333,14 @@ static bags_code loader_column_open(
     }
     l->windowed = l->windowed || g->window;
     l->calls = l->calls || g->decode || g->draw;
-    if (c->form != LOADER_FORM_STACKED)
-        return BAGS_OK;
-    if (!bags_array_size(c->dtype, c->dims, c->shape, &c->item_size))
+    if (c->form == LOADER_FORM_STACKED &&
+        !bags_array_size(c->dtype, c->dims, c->shape, &c->item_size))
         return loader_fail_field(
             c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
+    if (g->elements)
+        FORMAT_TRY(loader_plan_center(l, c, err));
+    if (c->form != LOADER_FORM_STACKED)
+        return BAGS_OK;
     return loader_check_size(l, c, g->window ? g->window : 1, err);
 }
 

@@ -53,6 +53,7 @@ typedef struct loader_column {
     size_t item_size;       /* bytes, if stacked */
     uint64_t span;          /* of a window: items from its first to its last */
     float *scale;           /* of float images: 256 values for each channel */
+    double *center;         /* of arrays: mean, deviation of each element */
     bool by_matrix;         /* images are transformed, not resized */
     bool draws;             /* other things than the default are drawn for them */
     bags_warp_options warp; /* copies */

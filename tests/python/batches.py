@@ -189,6 +189,31 @@ def fields_have_options():
     raises(TypeError, pickle.dumps, bags.Loader('x'))
 
 
+def arrays_have_a_mean_and_a_deviation():
+    rng = np.random.default_rng(1)
+    rows = [{'a': rng.normal(5, 3, (2, 3)).astype('f4'), 'n': i,
+             's': [rng.normal(-2, 9, 4) for _ in range(i % 3)]} for i in range(30)]
+    with bags.DatasetWriter('m', {'a': 'float32(2,3)', 'n': 'int', 's': 'float64(4)[]'}) as writer:
+        for row in rows:
+            writer.append(row)
+    mean, std = np.arange(6).reshape(2, 3), np.full((2, 3), 0.5)
+    fields = {'a': {'dtype': 'float32', 'mean': mean, 'std': std},
+              'n': {'dtype': 'float64', 'mean': 3}, 's': {'dtype': 'float32', 'std': [1, 2, 4, 0]}}
+    batch = next(bags.Loader('m', 30, fields=fields, shuffle=False))
+    assert (batch['a'] == ((np.array([row['a'] for row in rows], 'f8') - mean) / std).astype('f4')).all()
+    assert list(batch['n']) == [i - 3 for i in range(30)]
+    for row, items in zip(rows, batch['s']):
+        assert len(items) == len(row['s'])
+        for item, one in zip(items, row['s']):
+            assert (item == (one / [1, 2, 4, 1]).astype('f4')).all()
+    for options, says in (({'mean': [1, 2]}, 'mean and std have 2 elements (a value has 6)'),
+                          ({'mean': mean, 'std': [1]}, 'mean and std differ in length'),
+                          ({'std': -std}, 'std at least 0'), ({'mean': 'x'}, 'a number for each element')):
+        raises((ValueError, TypeError), bags.Loader, 'm', says=says,
+               fields={'a': {'dtype': 'float32', **options}})
+    raises(ValueError, bags.Loader, 'm', fields={'a': {'mean': mean}}, says='need dtype float32 or float64')
+
+
 def a_function_decodes_in_the_threads_of_the_loader():
     _write('x')
     threads = set()

@@ -126,6 +126,15 @@ class _Draw:
         return pack('draw', changes, out=draw)
 
 
+def _elements(where, part, value):
+    """A number for each element of an array, as bytes of float64."""
+    import numpy as np
+    try:
+        return np.asarray(value, 'float64').tobytes()
+    except (TypeError, ValueError):
+        raise TypeError(f'{where}{part}: {value!r} (expected a number for each element)') from None
+
+
 def _field(name, options, where):
     """What C takes of a field: its name, a struct, and what that refers to."""
     if options is not None and not isinstance(options, Mapping):
@@ -148,6 +157,9 @@ def _field(name, options, where):
                 raise TypeError(f'{value!r} is not a function')
         except (TypeError, ValueError) as error:
             raise placed(error, f'{where}{part}') from None
+    for part in ('mean', 'std'):  # of images, three numbers of the struct
+        image = 'width' in options or 'height' in options
+        apart[part] = None if image or part not in options else _elements(where, part, options.pop(part))
     packed = pack('field', options, where)
     if apart['draw']:
         has = {part: value for part, value in apart.items() if value is not None}
@@ -195,7 +207,8 @@ class Loader(Closable, _core.Loader):
                           start at the item window_start or, with 'random', anywhere
         width, height     decode images, to this size
         channels          1: gray, 3: RGB (the default)
-        mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel
+        mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel; of
+                          numbers and arrays of one shape (x - mean) / std, for each element
         nchw              (N, channels, height, width)
         crop              'none'; 'center', of the image whose shorter side is `resize`;
                           'random', with area (0.08, 1) and aspect (3/4, 4/3)

@@ -183,20 +183,26 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
-/* Each is (name, options, shape, warp, jitter, decode, draw), as bags/loader.py prepares
- * it; None: without. What they refer to lives as long as the loader. */
+/* Each is (name, options, shape, warp, jitter, decode, draw, mean, std), as bags/loader.py
+ * prepares it; None: without. What they refer to lives as long as the loader. */
 static bool set_fields(Loader *loader, bags_load_field *fields) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(loader->fields); i++) {
         bags_load_field *to = &fields[i];
         Callback *callback = &loader->callbacks[i];
-        const char *name, *shape, *warp, *jitter;
-        Py_ssize_t shape_size, warp_size, jitter_size;
+        const char *name, *shape, *warp, *jitter, *mean, *std;
+        Py_ssize_t shape_size, warp_size, jitter_size, mean_size, std_size;
         PyObject *packed;
-        if (!PyArg_Parse(PyTuple_GetItem(loader->fields, i), "(sOz#z#z#OO)", &name,
+        if (!PyArg_Parse(PyTuple_GetItem(loader->fields, i), "(sOz#z#z#OOz#z#)", &name,
                 &packed, &shape, &shape_size, &warp, &warp_size, &jitter, &jitter_size,
-                &callback->decode, &callback->draw) ||
+                &callback->decode, &callback->draw, &mean, &mean_size, &std,
+                &std_size) ||
             !take_struct(to, sizeof *to, packed))
             return false;
+        if (mean && std && mean_size != std_size) {
+            PyErr_Format(
+                PyExc_ValueError, "field \"%s\": mean and std differ in length", name);
+            return false;
+        }
         callback->loader = loader;
         to->user = callback;
         to->name = name;
@@ -204,6 +210,9 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
         to->dims = shape ? (size_t)shape_size / 8 : 0;
         to->warp = (const bags_warp_options *)(const void *)warp;
         to->jitter = (const bags_jitter_options *)(const void *)jitter;
+        to->element_mean = (const double *)(const void *)mean;
+        to->element_std = (const double *)(const void *)std;
+        to->elements = (size_t)(mean ? mean_size : std ? std_size : 0) / sizeof(double);
         to->decode = callback->decode != Py_None ? call_decode : NULL;
         to->draw = callback->draw != Py_None ? call_draw : NULL;
     }

@@ -1876,6 +1876,84 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
     bags_reader_close(z);
 }
 
+static void elements_have_a_mean_and_a_deviation(void **state) {
+    (void)state;
+    static const double mean[] = {1.5, -2, 1e9}, std[] = {0.25, 0, 3};
+    static const bags_field fields[] = {
+        {"a", "array(float64,3)"}, {"n", "int"}, {"s", "array(int16,3)[]"}};
+    uint64_t shape[] = {3};
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open(at("m"), fields, 3, NULL, &said));
+    for (int64_t i = 0; i < 20; i++) {
+        double a[] = {(double)i / 7, (double)-i, 1e9 + (double)i};
+        int16_t s[2][3] = {{(int16_t)i, 2, 3}, {4, 5, (int16_t)-i}};
+        bags_value one = bags_array(BAGS_DTYPE_FLOAT64, 1, shape, a);
+        bags_value n = bags_int(i), items[2];
+        items[0] = bags_array(BAGS_DTYPE_INT16, 1, shape, s[0]);
+        items[1] = bags_array(BAGS_DTYPE_INT16, 1, shape, s[1]);
+        bags_entry entries[] = {{"a", &one, 1}, {"n", &n, 1}, {"s", items, 2}};
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    bags_reader *reader = open_dataset(at("m"));
+    bags_load_field of[3];
+    bags_loader_options options = {0};
+    memset(of, 0, sizeof of);
+    options.batch = 20;
+    options.order.in_order = true;
+    options.fields = of;
+    options.field_count = 3;
+    of[0].name = "a";
+    of[1].name = "n";
+    of[2].name = "s";
+    for (size_t i = 0; i < 3; i++) {
+        of[i].dtype = BAGS_DTYPE_FLOAT32;
+        of[i].element_mean = mean;
+        of[i].element_std = std;
+        of[i].elements = i == 1 ? 1 : 3;
+    }
+    bags_loader *loader = open_loader(reader, &options);
+    const bags_batch *b = next(loader);
+    for (size_t i = 0; i < 20; i++) {
+        double x[] = {(double)i / 7, -(double)i, 1e9 + (double)i};
+        for (size_t k = 0; k < 3; k++) {
+            double by = std[k] > 0 ? std[k] : 1;
+            volatile float want = (float)((x[k] - mean[k]) / by);
+            assert_true(((const float *)b->tensors[0].data)[3 * i + k] == want);
+        }
+        assert_true(((const float *)b->tensors[1].data)[i] ==
+                    (float)(((double)i - 1.5) / 0.25));
+        assert_true(((const float *)b->tensors[2].data)[6 * i] ==
+                    (float)(((double)i - 1.5) / 0.25));
+        assert_true(((const float *)b->tensors[2].data)[6 * i + 4] == 7.0f);
+    }
+    bags_loader_close(loader);
+    const double bad[] = {0, NAN, 0}, tiny[] = {1e-300, 1, 1};
+    for (int i = 0; i < 6; i++) {
+        bags_load_field saved = of[0];
+        of[0].elements = i == 0 ? 2 : i == 1 ? 0 : 3;
+        of[0].element_mean = i == 2 ? bad : mean;
+        of[0].element_std = i == 3 ? bad : std;
+        if (i == 4)
+            of[0].dtype = BAGS_DTYPE_NONE;
+        if (i == 5)
+            of[0].element_mean = of[0].element_std = NULL;
+        assert_refused(BAGS_ERROR_ARGUMENT,
+            bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
+        assert_says(i == 0             ? "mean and std have 2 elements (a value has 3)"
+                    : i == 1 || i == 5 ? "must be set together"
+                    : i == 4           ? "need dtype float32 or float64"
+                                       : "mean and std must be finite");
+        of[0] = saved;
+    }
+    of[0].element_std = tiny; /* what float32 cannot hold is no infinity */
+    loader = open_loader(reader, &options);
+    assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+    assert_says("element 0: (x - mean) / std out of range for float32");
+    bags_loader_close(loader);
+    bags_reader_close(reader);
+}
+
 static void two_loaders_share_a_reader(void **state) {
     (void)state;
     write_dataset(at("x"), LENGTH, 0);
@@ -2548,6 +2626,7 @@ int main(void) {
         TEST(a_batch_is_held_across_seeks),
         TEST(a_state_continues_with_other_ranks_and_threads),
         TEST(a_state_of_something_else_is_refused_by_name),
+        TEST(elements_have_a_mean_and_a_deviation),
         TEST(two_loaders_share_a_reader),
         TEST(seeking_is_like_getting_there),
         TEST(a_packed_row_that_does_not_exist_is_refused_and_nothing_moves),
