@@ -2945,8 +2945,12 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     if (fd < 0)
         return errno;
     struct stat info;
-    /* Checked after opening: a file that was checked before could be replaced. */
-    int error = bagi_result(fstat(fd, &info));
+    /* Checked after opening: a file that was checked before could be replaced. A new
+     * file is a regular one. */
+    int error = 0;
+    info.st_mode = S_IFREG;
+    if (mode != BAGS_IO_CREATE)
+        error = bagi_result(fstat(fd, &info));
     if (!error && S_ISDIR(info.st_mode))
         error = EISDIR;
     else if (!error && !S_ISREG(info.st_mode))
@@ -7732,12 +7736,13 @@ static void bagi_writing_init(
 /* True in the process that opened the writer. In a child made by fork() it has
  * failed: the files, and the lock, are the parent's. */
 static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
-    if (BAGI_UNLIKELY(writing->process != bagi_process()) && !writing->failure.code)
+    bool ours = writing->process == bagi_process();
+    if (BAGI_UNLIKELY(!ours) && !writing->failure.code)
         bags_fail(&writing->failure, BAGS_ERROR_STATE,
             "%s: its writer belongs to the process that opened it, not to a "
             "child made by fork()",
             path ? bagi_shown(&writing->env, path) : "");
-    return writing->process == bagi_process();
+    return ours;
 }
 
 /* Return the first failure, and copy it to err. */
@@ -9237,14 +9242,17 @@ static bool bagi_refs_allow_empty(const bag_reader *refs) {
 }
 
 /* Find what the trailers of a shard's checksums, which must all exist, contain if none
- * of its files was replaced. */
+ * of its files was replaced. `refs`: the trailer of refs.crc, if it was read already. */
 BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
-    bool split, bagi_record *record, bags_error *err) {
+    bool split, const bagi_trailer *refs, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
     for (size_t i = 0; i < spec->count + !split; i++) {
         const char *name = bagi_spec_name(spec, i);
         bagi_trailer trailer;
-        BAGI_TRY(bagi_crcs_read_trailer(dir, name, &trailer, err));
+        if (refs && i == spec->count)
+            trailer = *refs;
+        else
+            BAGI_TRY(bagi_crcs_read_trailer(dir, name, &trailer, err));
         record->bound = bagi_bind(record->bound, name, trailer.crcs);
     }
     record->is_bound = true;
@@ -9274,7 +9282,8 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
         code = opening.split ? BAGS_OK : code; /* refs.bag exists */
     }
     if (!code && verify)
-        code = bagi_shard_bind(dir, spec, opening.split, record, err);
+        code = bagi_shard_bind(
+            dir, spec, opening.split, refs ? &refs->trailer : NULL, record, err);
     if (!code && verify && refs)
         code = bagi_crcs_check_shard(
             refs->file[BAGI_CRCS].shown, &refs->trailer, record, err);
@@ -13601,8 +13610,8 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = bagi_verify_open(run, !split && !wrong, &all);
     /* Trailers that cannot be read are reported with their Bag. */
     if (BAGI_CHECKSUMS && !code && run->any_checksums && run->known && readable &&
-        bagi_shard_bind(dir, run->spec, split, &run->bag_options.record, &run->why) ==
-            BAGS_ERROR_MEMORY)
+        bagi_shard_bind(dir, run->spec, split, NULL, &run->bag_options.record,
+            &run->why) == BAGS_ERROR_MEMORY)
         code = bagi_verify_file(run, BAGS_ERROR_MEMORY);
     run->name = split ? NULL : "refs";
     if (!code && run->bags[count])
@@ -13940,7 +13949,7 @@ BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
         if (work->options->each)
             work->options->each(work->options->user, &done);
     }
-    if (work->options->no_sync)
+    if (work->options->no_sync || work->sources) /* >>complete syncs */
         return BAGS_OK;
     return dir->standalone ? bagi_sync_parent(env, dir->path, err)
                            : bagi_sync_dir(env, dir->path, err);
@@ -14224,6 +14233,8 @@ BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_vie
         code = bagi_complete_bag(work, "refs", length, err);
     if (!code && options->checksums)
         code = bagi_complete_checksums(work, err);
+    if (!code && !options->no_sync)
+        code = bagi_sync_dir(&env, work->dir.path, err);
     size_t count = work->spec.count;
     bagi_output_free(&work->output);
     bagi_free(memory, work->bytes, bagi_refs_most(count));

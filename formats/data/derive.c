@@ -234,7 +234,6 @@ static bags_code derive_shard(derive_part *part, size_t shard, bags_error *err) 
     FORMAT_TRY(derive_write_record(d, err));
     FORMAT_TRY(derive_link(part, shard, err));
     FORMAT_TRY(derive_complete(part, err));
-    FORMAT_TRY(bagi_derived_sync_dir(d, d->directory, err));
     d->report->length += part->count;
     d->report->shards++;
     return BAGS_OK;
