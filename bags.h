@@ -9876,15 +9876,22 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
  * of the field releases them: the codec makes the dictionary, the writer stores it, and the
  * codec encodes the blobs again. */
 
-/* Store a field's dictionary in the shard, on the disk before a blob that needs it is
- * appended: without it, that blob and all after it would be lost. A failure is that of
- * the writing, unless the shard that was resumed has another one. */
-BAGI_COLD static bags_code bagi_writer_store(
-    bags_writer *writer, size_t field, bags_view bytes, bags_error *err) {
+/* Find the dictionary that a blob needs and, if the shard does not have it, store it: on
+ * the disk before the blob is appended, since without it that blob and all after it
+ * would be lost. A failure to write is that of the writing. */
+static bags_code bagi_writer_use(
+    bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
+    const bagi_coder *coder = &writer->spec.coders[field];
     bagi_output *output = &writer->outputs[field];
     const bagi_dir *dir = &writer->dir;
     const char *name = bagi_spec_name(&writer->spec, field);
-    bags_error *failure = &writer->writing.failure;
+    bags_error *failure = &writer->writing.failure, why;
+    bags_view bytes = {NULL, 0};
+    why.code = BAGS_OK;
+    BAGI_TRY(bagi_codec_result(
+        coder->codec->dictionary->find(coder->state, blob, &bytes, &why), &why, err));
+    if (output->stored)
+        return BAGS_OK;
     if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
@@ -9913,21 +9920,8 @@ BAGI_COLD static bags_code bagi_writer_store(
     return BAGS_OK;
 }
 
-/* Find the dictionary that a blob needs, and store it if the shard does not have it. */
-static bags_code bagi_writer_use(
-    bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
-    const bagi_coder *coder = &writer->spec.coders[field];
-    bags_view bytes = {NULL, 0};
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code = bagi_codec_result(
-        coder->codec->dictionary->find(coder->state, blob, &bytes, &why), &why, err);
-    if (code || writer->outputs[field].stored)
-        return code;
-    return bagi_writer_store(writer, field, bytes, err);
-}
-
-/* Encode a held blob again. It is not replaced unless it becomes smaller. */
+/* Encode a blob again, with the dictionary that it may need then. It is not replaced
+ * unless it becomes smaller. */
 BAGI_COLD static bags_code bagi_writer_recode(
     bags_writer *writer, size_t field, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -9938,17 +9932,16 @@ BAGI_COLD static bags_code bagi_writer_recode(
         coder->state, *blob, &writer->recoded, &made, &why);
     if (code)
         return bagi_codec_result(code, &why, err);
-    if (made.size >= blob->size)
-        return BAGS_OK;
-    *blob = made;
-    return bagi_coder_needs(coder, made) ? bagi_writer_use(writer, field, made, err)
-                                         : BAGS_OK;
+    if (made.size < blob->size)
+        *blob = made;
+    return BAGS_OK;
 }
 
 /* Encode the held blobs of a field again. A blob never grows, so that each is written
  * over bytes that were read before. */
 BAGI_COLD static bags_code bagi_writer_replace(
     bags_writer *writer, size_t field, bags_error *err) {
+    const bagi_coder *coder = &writer->spec.coders[field];
     bagi_output *output = &writer->outputs[field];
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     const bagi_stream *crcs = &output->stream[BAGI_CRCS];
@@ -9960,6 +9953,8 @@ BAGI_COLD static bags_code bagi_writer_replace(
         bags_view blob = {blobs->buffer + (from - blobs->base), (size_t)(end - from)};
         from = end;
         BAGI_TRY(bagi_writer_recode(writer, field, &blob, err));
+        if (bagi_coder_needs(coder, blob))
+            BAGI_TRY(bagi_writer_use(writer, field, blob, err));
         BAGI_TRY(writer->writing.failure.code);
         if (blob.size)
             memmove(blobs->buffer + (to - blobs->base), blob.data, blob.size);
@@ -9976,44 +9971,46 @@ BAGI_COLD static bags_code bagi_writer_replace(
     return BAGS_OK;
 }
 
-/* End the hold of a field, whose blobs may then pass to the system. A failure stops the
+/* End the holds of fields, whose blobs may then pass to the system. A failure stops the
  * writer. */
-BAGI_COLD static void bagi_writer_release(bags_writer *writer, size_t field) {
-    const bagi_coder *coder = &writer->spec.coders[field];
-    bagi_output *output = &writer->outputs[field];
-    bags_error *failure = &writer->writing.failure, why, err;
-    bool made = false;
-    if (!output->holds || failure->code)
-        return;
-    output->holds = false;
-    why.code = err.code = BAGS_OK;
-    bags_code code = coder->codec->dictionary->make(coder->state, &made, &why);
-    if (code)
-        code = bagi_codec_result(code, &why, &err);
-    else if (made)
-        code = bagi_writer_replace(writer, field, &err);
-    if (!code || failure->code)
-        return;
-    *failure = err;
-    bags_prefix(failure, code, "%s: field \"%.200s\": ", writer->shown,
-        writer->spec.fields[field].name);
-}
-
-static void bagi_writer_release_all(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++)
-        bagi_writer_release(writer, i);
+BAGI_COLD static void bagi_writer_release(
+    bags_writer *writer, size_t field, size_t stop) {
+    bags_error *failure = &writer->writing.failure;
+    for (; field < stop && !failure->code; field++) {
+        const bagi_coder *coder = &writer->spec.coders[field];
+        bagi_output *output = &writer->outputs[field];
+        bags_error why, err;
+        bool made = false;
+        if (!output->holds)
+            continue;
+        output->holds = false;
+        why.code = err.code = BAGS_OK;
+        bags_code code = coder->codec->dictionary->make(coder->state, &made, &why);
+        if (code)
+            code = bagi_codec_result(code, &why, &err);
+        else if (made)
+            code = bagi_writer_replace(writer, field, &err);
+        if (!code || failure->code)
+            continue;
+        *failure = err;
+        bags_prefix(failure, code, "%s: field \"%.200s\": ", writer->shown,
+            writer->spec.fields[field].name);
+    }
 }
 
 /* ---- flushing and finishing ---- */
 
 static void bagi_writer_flush_fields(bags_writer *writer) {
     size_t count = writer->spec.count;
-    bagi_writer_release_all(writer);
+    bagi_writer_release(writer, 0, count);
     bagi_outputs_each(writer->outputs, count, BAGI_CONTENT, bagi_stream_flush);
     bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
 
-static void bagi_writer_flush_all(bags_writer *writer) {
+/* Flush what was appended to the shard, if it is still this writer's. */
+static void bagi_writer_flush_ours(bags_writer *writer) {
+    if (!writer->dir.path || bagi_writer_check(writer))
+        return;
     bagi_writer_flush_fields(writer);
     bagi_output_flush(&writer->outputs[writer->spec.count]);
 }
@@ -10165,8 +10162,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     bool keep_idx = writer->options.keep_idx && !bagi_writer_shares(writer);
     bool no_sync = writer->writing.no_sync;
     uint32_t bound = bags_crc32c(0, writer->spec.text.data, writer->spec.text_size);
-    bagi_writer_check(writer);
-    bagi_writer_flush_all(writer);
+    bagi_writer_flush_ours(writer);
     uint64_t size = bagi_writer_shard_size(writer);
     bagi_writer_compare_first(writer);
 
@@ -10219,12 +10215,6 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Flush what was appended to the shard, if it is still this writer's. */
-static void bagi_writer_flush_ours(bags_writer *writer) {
-    if (writer->dir.path && !bagi_writer_check(writer))
-        bagi_writer_flush_all(writer);
-}
-
 /* Flush if the last time is flush_seconds ago. */
 static void bagi_writer_flush_in_time(bags_writer *writer) {
     double now = bagi_seconds(), since = now - writer->flushed;
@@ -10245,7 +10235,7 @@ static bool bagi_writer_full(bags_writer *writer) {
         return true;
     if (!options->shard_size || bagi_writer_shard_size(writer) < options->shard_size)
         return false;
-    bagi_writer_release_all(writer);
+    bagi_writer_release(writer, 0, writer->spec.count);
     return bagi_writer_shard_size(writer) >= options->shard_size;
 }
 
@@ -10337,9 +10327,11 @@ BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     bool encoded = value->kind != BAGS_KIND_BLOB && !needs && with->holds;
     bool holds = encoded && with->holds(coder->state);
     if (output->holds && !(holds && bagi_output_fits(output, blob->size))) {
-        bagi_writer_release(writer, field);
+        bagi_writer_release(writer, field, field + 1);
         if (encoded)
             BAGI_TRY(bagi_writer_recode(writer, field, blob, err));
+        if (encoded && bagi_coder_needs(coder, *blob))
+            BAGI_TRY(bagi_writer_use(writer, field, *blob, err));
         holds = encoded && with->holds(coder->state);
     }
     if (holds && !output->holds && blob->size < output->stream[BAGI_BLOBS].capacity)
