@@ -49,7 +49,7 @@
  * CONTENTS (search for the tag; the numbers are lengths in lines)
  *     >>config     65  version, how functions are declared
  *     >>errors     60  bags_code, bags_error
- *     >>views     120  bags_view, bags_range, bags_buffer
+ *     >>views     120  bags_view, bag_blobs, bags_buffer
  *     >>hooks     150  bags_allocator, bags_io, bags_env
  *     >>bag       240  one file: options, reader, writer
  *     >>types     290  type strings, dtypes, bags_value, codecs, bags_registry
@@ -107,7 +107,7 @@
  *     row        what a reader returns for one datapoint.
  *     partial    A partial datapoint was begun and flushed, and never ended, since its
  *                writer crashed: some items of its sequences exist. Readers do not
- *                show it; bags_recover and the option `resume` keep it.
+ *                show it; bags_recover and BAGS_EXISTING_RESUME keep it.
  *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
  *                it lists the blobs that were flushed.
  *
@@ -177,7 +177,7 @@
  *     memory and time. Symbolic links inside a dataset are followed for reading:
  *     a blob may be the content of any file that the process may read. Where that
  *     matters, accept no dataset with links in it. A link in place of a file is
- *     never written through; bags_recover and `resume` do follow one in place of a
+ *     never written through; bags_recover and RESUME do follow one in place of a
  *     shard's directory; bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
@@ -215,7 +215,7 @@
  *     - Locks that only one machine sees, as on some network file systems, do not
  *       keep two machines apart. Writing new shards needs no lock. A writer that
  *       lost its shard to another one notices that and fails, but not at the same
- *       instant. Where locks have no effect at all, `resume` and bags_recover fail.
+ *       instant. Where locks have no effect at all, RESUME and bags_recover fail.
  *     - A reader notices that a shard was replaced by the identity of its spec.json.
  *       A Bag that is replaced alone, as by rsync next to a spec.json that stays the
  *       same, or rewritten in place with its size unchanged, is noticed when the
@@ -283,9 +283,12 @@ compile with -D_FILE_OFFSET_BITS=64"
 #include <string.h>
 
 #define BAGS_VERSION_MAJOR 0
-#define BAGS_VERSION_MINOR 2
+#define BAGS_VERSION_MINOR 9
 #define BAGS_VERSION_PATCH 0
-#define BAGS_VERSION "0.2.0"
+#define BAGS_VERSION "0.9.0"
+/* For #if: 10000 * major + 100 * minor + patch. */
+#define BAGS_VERSION_NUMBER                                                            \
+    (10000 * BAGS_VERSION_MAJOR + 100 * BAGS_VERSION_MINOR + BAGS_VERSION_PATCH)
 
 /* BAGI_UNUSED avoids warnings in a program that includes everything as static
  * functions and calls a few. */
@@ -344,23 +347,27 @@ BAGS_API const char *bags_version(void);
 
 typedef enum bags_code {
     BAGS_OK = 0,
-    BAGS_ERROR_ARGUMENT,   /* a bug in the caller: NULL that is not allowed, an
-                              invalid option, shard_start >= shard_stop */
-    BAGS_ERROR_STATE,      /* a call out of order, such as end without begin; or
-                              another process replaced or removed files in use */
-    BAGS_ERROR_RANGE,      /* index out of range; start > stop */
-    BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
-    BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
-    BAGS_ERROR_VALUE,      /* a value that its type cannot hold */
-    BAGS_ERROR_MISSING,    /* no such file or directory, or not a dataset */
-    BAGS_ERROR_EXISTS,     /* what should be created already exists */
-    BAGS_ERROR_LOCKED,     /* a running writer holds it */
-    BAGS_ERROR_UNFINISHED, /* its writer has not finished it: recover */
-    BAGS_ERROR_GAP,        /* shards are missing */
-    BAGS_ERROR_CORRUPT,    /* the bytes contradict each other */
-    BAGS_ERROR_LIMIT,      /* valid, but too large for this platform or type */
-    BAGS_ERROR_IO,         /* a system call failed; see bags_error.system */
-    BAGS_ERROR_MEMORY      /* out of memory */
+    BAGS_ERROR_ARGUMENT = 1,    /* a bug in the caller: NULL that is not allowed, an
+                                   invalid option, shard_start >= shard_stop */
+    BAGS_ERROR_STATE = 2,       /* a call out of order, such as end without begin */
+    BAGS_ERROR_RANGE = 3,       /* index out of range; start > stop */
+    BAGS_ERROR_FIELD = 4,       /* a field is unknown, missing or duplicate */
+    BAGS_ERROR_TYPE = 5,        /* invalid type string; no codec for this type; a
+                                   sequence where a plain field is needed, or the
+                                   other way round */
+    BAGS_ERROR_VALUE = 6,       /* a value that its type cannot hold; a request that
+                                   contradicts the fields or files that exist */
+    BAGS_ERROR_MISSING = 7,     /* no such file or directory, or not a dataset */
+    BAGS_ERROR_EXISTS = 8,      /* the file or dataset to create already exists */
+    BAGS_ERROR_LOCKED = 9,      /* a running writer holds it */
+    BAGS_ERROR_UNFINISHED = 10, /* its writer has not finished it: recover */
+    BAGS_ERROR_GAP = 11,        /* shards are missing */
+    BAGS_ERROR_CORRUPT = 12,    /* the bytes contradict each other */
+    BAGS_ERROR_LIMIT = 13,      /* valid, but too large for this platform or type */
+    BAGS_ERROR_IO = 14,         /* a system call failed; see bags_error.system */
+    BAGS_ERROR_MEMORY = 15,     /* out of memory */
+    BAGS_ERROR_CHANGED = 16     /* another process replaced or removed files that are
+                                   in use: open again */
 } bags_code;
 
 #define BAGS_ERROR_SIZE 1024
@@ -409,15 +416,15 @@ typedef struct bags_view {
 } bags_view;
 
 /* Consecutive blobs of a Bag: their contiguous bytes, and where each ends. Returned by
- * bag_reader_get_range after a check of every entry; read it with bags_range_get. */
-typedef struct bags_range {
+ * bag_reader_get_range after a check of every entry; read it with bag_blobs_get. */
+typedef struct bag_blobs {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
     size_t length;             /* number of blobs */
     const unsigned char *ends; /* `length` end offsets, 8 little-endian bytes
                                   each, unaligned, relative to the file */
     uint64_t start;            /* offset of the first blob in the file */
-} bags_range;
+} bag_blobs;
 
 /* On little-endian CPUs a load is one instruction; not every compiler finds that
  * from the other form. */
@@ -434,7 +441,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 }
 
 /* The number that `size` bytes, 0 to 8, are. */
-BAGI_INLINE uint64_t bags_load(const void *data, size_t size, bool big_endian) {
+BAGI_INLINE uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian) {
     const unsigned char *bytes = (const unsigned char *)data;
     uint64_t number = 0;
     for (size_t i = 0; i < size; i++)
@@ -443,7 +450,8 @@ BAGI_INLINE uint64_t bags_load(const void *data, size_t size, bool big_endian) {
 }
 
 /* Write the low `size` bytes, 0 to 8, of a number. */
-BAGI_INLINE void bags_store(void *data, size_t size, bool big_endian, uint64_t number) {
+BAGI_INLINE void bags_store_bytes(
+    void *data, size_t size, bool big_endian, uint64_t number) {
     unsigned char *bytes = (unsigned char *)data;
     for (size_t i = 0; i < size; i++, number >>= 8)
         bytes[big_endian ? size - 1 - i : i] = (unsigned char)number;
@@ -454,7 +462,7 @@ BAGS_API bool bags_view_is(bags_view view, const char *text);
 
 /* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
  * as the range. Cost: O(1). */
-BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
+BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
     bags_view blob = {NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
         return blob;
@@ -645,7 +653,7 @@ typedef struct bags_env {
 /* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
  * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
- * _EXISTS, _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; BAGS_OK for 0. */
+ * _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO; BAGS_OK for 0. */
 BAGS_API bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
@@ -814,7 +822,7 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
  * blob. Cost: O(stop - start) to check the entries; no copy if mapped, otherwise the
  * reads of one bag_reader_get. */
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
+    uint64_t stop, bags_buffer *scratch, bag_blobs *out, bags_error *err);
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and
  * errors as for bag_reader_get. Cost: O(count), and a sort if the indices are not
@@ -843,7 +851,7 @@ typedef struct bag_writer_options {
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
- *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE
+ *   BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED
  *
  * Memory: 1.5 times the buffer size, or 1.75 with checksums, however long the Bag is.
  */
@@ -865,7 +873,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
 BAGS_API void bag_writer_clear(bag_writer *writer);
 
 /* Pass all buffered data to the system: it then survives the end of this process.
- * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
+ * Returns what bag_writer_append does, or BAGS_ERROR_CHANGED if another process
  * replaced or removed a file of it. Cost: a write per file, and two stats. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
@@ -971,7 +979,7 @@ typedef enum bags_kind {
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
     BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
-    BAGS_KIND_AGAIN,    /* uint: a blob that is stored already; see bags_again */
+    BAGS_KIND_STORED,   /* uint: a blob that is stored already; see bags_stored */
     BAGS_KIND_REAL,     /* real: a number, for types such as float32 */
     BAGS_KIND_BOOL      /* uint: 0 or 1, for the type bool */
 } bags_kind;
@@ -1015,7 +1023,7 @@ BAGS_API bags_value bags_array(
 
 /* For a writer of datasets: not new bytes, but an earlier blob of the same field and
  * shard. `blob` is what bags_writer_next returned before that blob was appended. */
-BAGS_API bags_value bags_again(uint64_t blob);
+BAGS_API bags_value bags_stored(uint64_t blob);
 
 /*
  * How values of a type become blobs and back.
@@ -1222,21 +1230,27 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 
 typedef struct bags_writer bags_writer;
 
+/* How to treat a dataset that exists, or the shards of this worker. */
+typedef enum bags_existing {
+    BAGS_EXISTING_REFUSE = 0, /* it is an error */
+    BAGS_EXISTING_RESUME,     /* continue it after its last datapoint, or start it */
+    BAGS_EXISTING_APPEND      /* add shards of new inputs */
+} bags_existing;
+
 typedef struct bags_writer_options {
-    uint64_t shard_size;   /* bytes per shard; 0: no limit */
-    uint64_t shard_length; /* datapoints per shard; 0: no limit */
-    uint64_t shard_start;  /* this worker's index, below shard_stop */
-    uint64_t shard_stop;   /* the number of workers; 0: one */
-    bool sharded;          /* write shards even if all four are 0 */
-    bool resume;           /* continue what this worker wrote before, if anything */
-    bool append;           /* add shards of new inputs; not with resume */
-    /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, the
+    uint64_t shard_size;    /* bytes per shard; 0: no limit */
+    uint64_t shard_length;  /* datapoints per shard; 0: no limit */
+    uint64_t shard_start;   /* this worker's index, below shard_stop */
+    uint64_t shard_stop;    /* the number of workers. 0: one, and no shards unless
+                              another of these is nonzero */
+    bags_existing existing; /* what to do with shards that this worker wrote before */
+    /* Write NAME.crc next to each Bag: 4 bytes per blob. With RESUME and APPEND, the
      * shards that exist decide this, and keep_idx: see bags_writer_open. */
     bool checksum;
     bool keep_idx;      /* granular 0.22 then reads a dataset without sequences. A shard
-                           with shared blobs (bags_again) keeps none: granular takes
+                           with shared blobs (bags_stored) keeps none: granular takes
                            blob i for the value of datapoint i. If that is the first
-                           one, resume and append are refused with keep_idx */
+                           one, RESUME and APPEND are refused with keep_idx */
     bool no_sync;       /* finish shards without waiting for stable storage; a
                            dictionary is waited for, once per shard */
     size_t buffer_size; /* per field; as in bag_writer_options. A smaller one makes a
@@ -1255,12 +1269,12 @@ typedef struct bags_writer_options {
  * they are sorted by name, with complete types: see bags_type_complete. Parent
  * directories are created as needed.
  *
- * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of the
- * four shard numbers nonzero): path/000000, ... are created when their first datapoint
- * arrives. A shard ends after the datapoint with which its Bags reach shard_size bytes,
- * or its length reaches shard_length.
+ * Unsharded: `path` is created and must not exist. Sharded (any of the four shard
+ * numbers is nonzero): path/000000, ... are created when their first datapoint arrives.
+ * A shard ends after the datapoint with which its Bags reach shard_size bytes, or its
+ * length reaches shard_length. shard_stop = 1 : one shard without limits.
  *
- * resume: pass the fields, shard_start and shard_stop that were used before, and
+ * RESUME: pass the fields, shard_start and shard_stop that were used before, and
  * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
  * shard is recovered, as by bags_recover, and continued; if there is none, the next
  * number follows its last shard. A partial datapoint is completed and counts as one; it
@@ -1269,8 +1283,8 @@ typedef struct bags_writer_options {
  * message then has the smallest shard_stop that fits. A finished unsharded dataset
  * cannot be resumed.
  *
- * append: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, where only `append` is accepted, after all that exist. An
+ * APPEND: pass only new inputs. The next shards are numbered after this worker's own;
+ * after bags_finalize, where only APPEND is accepted, after all that exist. An
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
@@ -1282,15 +1296,16 @@ typedef struct bags_writer_options {
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
- *                       resume: it is finished; with resume or append: it has other
- *                       fields, or lacks requested checksums or .idx files; without
- *                       append: bags_finalize has renumbered its shards; or a shard
- *                       of another worker has other fields
+ *                       RESUME: it is finished; without APPEND: bags_finalize has
+ *                       renumbered its shards
+ *   BAGS_ERROR_VALUE    with RESUME or APPEND: it has other fields, or lacks requested
+ *                       checksums or .idx files; a shard of another worker has other
+ *                       fields; a codec requests another dictionary
  *   BAGS_ERROR_GAP      a shard of this worker was lost: a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
- *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished; resume, and
+ *   BAGS_ERROR_LOCKED   RESUME or APPEND, and another process holds the shard
+ *   BAGS_ERROR_UNFINISHED  APPEND, and this worker's shard is unfinished; RESUME, and
  *                       a partial datapoint has no value for a plain field
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
  *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
@@ -1299,11 +1314,11 @@ typedef struct bags_writer_options {
  *                       bags_type_check); or arguments that its codec refuses, such as
  *                       int(0) (with the code that the codec returns). Types of
  *                       formats/ are accepted without their codec, for bags_blob
- *   BAGS_ERROR_ARGUMENT resume and append; flush_seconds below 0
+ *   BAGS_ERROR_ARGUMENT an invalid option, such as flush_seconds below 0
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
- *   BAGS_ERROR_STATE
+ *   BAGS_ERROR_CHANGED
  *
- * Memory: as for a bag_writer, for each field and refs. Cost: with resume and append, a
+ * Memory: as for a bag_writer, for each field and refs. Cost: with RESUME and APPEND, a
  * few system calls per shard of this worker, and the journals and refs (with checksums:
  * the blobs) of an unfinished one are read.
  */
@@ -1325,15 +1340,16 @@ typedef struct bags_entry {
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value; a
- *                        bags_blob that needs another dictionary than the field has
- *   BAGS_ERROR_RANGE     a bags_again of no blob of this shard: see bags_writer_next
+ *                        bags_blob that needs another dictionary than the field has; a
+ *                        shard of another worker has other fields (compared before a
+ *                        shard is finished)
+ *   BAGS_ERROR_RANGE     a bags_stored of no blob of this shard: see bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
- *                        replaced or removed files of the shard; a child, after fork()
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child, after fork()
+ *   BAGS_ERROR_CHANGED   another process replaced or removed files of the shard
  *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
  *                        the path became an unsharded dataset, or bags_finalize
- *                        renumbers the shards; or a shard of another worker has other
- *                        fields (compared before a shard is finished)
+ *                        renumbers the shards
  *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
  *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
  *   what the codecs return
@@ -1389,7 +1405,7 @@ BAGS_API void bags_writer_clear(bags_writer *writer);
  * process. So do the values of a datapoint that was begun: bags_recover keeps them. The
  * dictionaries of fields whose blobs are held are made of these values, and used for
  * the rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
- * BAGS_ERROR_STATE (as for bags_writer_append), or an earlier failure. Cost: a write
+ * BAGS_ERROR_STATE, BAGS_ERROR_CHANGED, or an earlier failure. Cost: a write
  * per file, and two stats; within a datapoint 12 bytes and 16 per field more, until its
  * shard is finished, and a sync if it is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
@@ -1407,14 +1423,14 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
  *     value = bags_bytes(jpeg, size);   // appended with the first question
- *     value = bags_again(photo);        // with the others
+ *     value = bags_stored(photo);        // with the others
  *
  * Numbers count the blobs of the field since the writer was opened, in all its shards
  * (a resumed one: from the first blob of the shard that it continues); those of a
  * refused datapoint are used again. A number of another shard than the one being
  * written is BAGS_ERROR_RANGE: then append the value itself, and call
  * bags_writer_clear. The items of a sequence must have successive numbers:
- * bags_again(first), bags_again(first + 1), ..., and new items can only follow the last
+ * bags_stored(first), bags_stored(first + 1), ..., and new items can only follow the last
  * blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
@@ -1422,10 +1438,10 @@ BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field)
 /* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
-/* With `resume`: the number of datapoints of this worker that existed when the writer
- * was opened. A partial datapoint, which `resume` completed, is counted, although a
+/* With RESUME: the number of datapoints of this worker that existed when the writer
+ * was opened. A partial datapoint, which RESUME completed, is counted, although a
  * reader with BAGS_UNFINISHED_READ did not show it. Refused ones are not counted: a
- * worker that skips inputs must store their numbers in a field. With `append` 0. */
+ * worker that skips inputs must store their numbers in a field. With APPEND 0. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Size in bytes that the Bags, refs included, would have if the writer were closed now:
@@ -1521,7 +1537,7 @@ typedef struct bags_recover_report {
  *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
  *   BAGS_ERROR_FIELD     an entry of `values` is not one value of a plain field
  *   BAGS_ERROR_ARGUMENT  a file
- *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT; what the codecs return for `values`
+ *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; what the codecs return for `values`
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
  * refs (with checksums: blobs) of unfinished ones are read.
  */
@@ -1541,7 +1557,7 @@ typedef struct bags_finalize_options {
  *
  * If there were gaps, a mark is left: the file `finalized` in the first shard, which
  * readers ignore. From then on a worker that opens the dataset, or starts another
- * shard, is refused unless it uses `append`: the numbers no longer show which worker
+ * shard, is refused unless it uses APPEND: the numbers no longer show which worker
  * wrote a shard. A failure before the first shard is renamed removes the mark.
  *
  * Returns BAGS_OK or
@@ -1551,7 +1567,7 @@ typedef struct bags_finalize_options {
  *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
  *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
- *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
+ *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
  * Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
@@ -1594,7 +1610,7 @@ typedef struct bags_checksum_report {
  *                          checksums are damaged, or of another version of their
  *                          shard: see `replace`
  *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
- *   BAGS_ERROR_STATE       another process replaced the shard meanwhile
+ *   BAGS_ERROR_CHANGED     another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
  *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
  *   what bags_reader_open returns
@@ -1634,7 +1650,7 @@ typedef struct bags_reader_options {
  * ended and flushed so far. bags_recover keeps the same datapoints, with two
  * exceptions:
  *   - A datapoint that was flushed before its end (see bags_writer_begin) is not shown.
- *     bags_recover and `resume` keep and count it. A program that counts datapoints to
+ *     bags_recover and RESUME keep and count it. A program that counts datapoints to
  *     find where its input continues must use bags_writer_resumed.
  *   - Without verify_checksums, datapoints whose checksums differ are shown.
  * Open again to see more. The reader stays valid when the writers finish. If one
@@ -1658,7 +1674,7 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
- *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_STATE
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_CHANGED
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
  * table is read, and no file stays open. An unfinished shard is never mapped:
@@ -1737,7 +1753,7 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * read of a datapoint calls it, too, so that the lengths of all shards, and with them
  * each index, are of one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_STATE: a shard
+ * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_CHANGED: a shard
  * was replaced; the message names it. Cost: none for local files; otherwise one round
  * trip if Bags were opened since the last call.
  */
@@ -1753,7 +1769,7 @@ BAGS_API bags_code bags_reader_check_shard(
 /*
  * A selection within a datapoint: a field by its number; of a sequence, if `slice` is
  * true, only the items start, start + step, ... below stop. If `slice` is false,
- * the other three must be 0. bags_whole and bags_slice make one.
+ * the other three must be 0. bags_select_all and bags_select_slice make one.
  */
 typedef struct bags_select {
     size_t field;
@@ -1763,8 +1779,8 @@ typedef struct bags_select {
 } bags_select;
 
 /* Select all of a field; or a slice of a sequence, empty if start equals stop. */
-BAGS_API bags_select bags_whole(size_t field);
-BAGS_API bags_select bags_slice(
+BAGS_API bags_select bags_select_all(size_t field);
+BAGS_API bags_select bags_select_slice(
     size_t field, uint64_t start, uint64_t stop, uint64_t step);
 
 /* Private: what a row holds of one selected field. */
@@ -1804,12 +1820,13 @@ typedef struct bags_row {
  *            fields, whole, in order
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field
+ *   BAGS_ERROR_RANGE     index out of range; start > stop
+ *   BAGS_ERROR_TYPE      a slice of a plain field
  *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
- *   BAGS_ERROR_STATE     the shard was replaced since the reader was opened
+ *   BAGS_ERROR_CHANGED   the shard was replaced since the reader was opened
  *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
  *
@@ -1829,7 +1846,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
  * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
- * and errors as for bags_reader_get, with BAGS_ERROR_RANGE also for a sequence. Cost:
+ * and errors as for bags_reader_get, or BAGS_ERROR_TYPE for a sequence. Cost:
  * O(stop - start); without mmap, neighbouring blobs are one read. */
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
@@ -1945,13 +1962,13 @@ BAGS_API bags_code bags_shard_complete(const char *directory, bags_view spec,
  *
  * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
  * returns, or
- *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not in
- *                     the order of the datapoints
+ *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in the order of the datapoints
+ *   BAGS_ERROR_TYPE   the field is a sequence
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
  */
 BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
-    size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err);
+    size_t field, bool in_order, bags_row *row, bag_blobs *out, bags_error *err);
 
 /* Private. */
 BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
@@ -1993,7 +2010,8 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
  *                     not a blob of this type, or too large to decode; NAME.dict, which
  *                     it needs, is damaged or larger than 16 MiB
- *   BAGS_ERROR_MISSING, BAGS_ERROR_STATE  NAME.dict is missing; the shard was replaced
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
+ *                     NAME.dict is missing; the shard was replaced
  *   what a codec that you added returns
  *
  * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
@@ -3182,9 +3200,10 @@ BAGS_API const bags_io *bags_io_local(void) {
  * that callers without inlining, or with a function pointer, link to. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
-BAGS_API uint64_t bags_load(const void *data, size_t size, bool big_endian);
-BAGS_API void bags_store(void *data, size_t size, bool big_endian, uint64_t number);
-BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
+BAGS_API uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian);
+BAGS_API void bags_store_bytes(
+    void *data, size_t size, bool big_endian, uint64_t number);
+BAGS_API bags_view bag_blobs_get(const bag_blobs *range, size_t i);
 BAGS_API bool bagi_mapped_blob(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bool bagi_mapped_get(
@@ -3597,7 +3616,7 @@ BAGS_API const char *bags_code_name(bags_code code) {
         "index or range out of bounds", "invalid field", "invalid type",
         "invalid value", "missing", "already exists", "locked by a writer",
         "unfinished", "missing shards", "corrupt data", "too large",
-        "input or output failed", "out of memory"};
+        "input or output failed", "out of memory", "changed by another process"};
     size_t i = (size_t)code;
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
@@ -3959,7 +3978,7 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
                      : error == EEXIST                   ? BAGS_ERROR_EXISTS
                      : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
                      : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                     : error == BAGI_STALE               ? BAGS_ERROR_STATE
+                     : error == BAGI_STALE               ? BAGS_ERROR_CHANGED
                                                          : BAGS_ERROR_IO;
     bags_fail(err, code, "%s: cannot %s: %s", bags_path_tail(path), doing, text);
     err->system = error;
@@ -4156,7 +4175,7 @@ BAGI_COLD static bags_code bagi_check_same(
         return bagi_fail_io(env, error, path, "identify", err);
     if (!error && opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_STATE,
+    return bags_fail(err, BAGS_ERROR_CHANGED,
         "%s: another process replaced, renamed or removed it while it was "
         "open; nothing was changed",
         bagi_shown(env, path));
@@ -4226,7 +4245,7 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
         bagi_free(memory, record, most);
     if (code || found == identity)
         return code;
-    return bags_fail(err, BAGS_ERROR_STATE,
+    return bags_fail(err, BAGS_ERROR_CHANGED,
         "%s: its shard was replaced, renamed or removed since it was opened; "
         "open the dataset again",
         bagi_shown(env, path));
@@ -4967,8 +4986,8 @@ BAGS_API bags_value bags_blob(const void *data, size_t size) {
     return bagi_value(BAGS_KIND_BLOB, data, size);
 }
 
-BAGS_API bags_value bags_again(uint64_t blob) {
-    bags_value value = bagi_value(BAGS_KIND_AGAIN, NULL, 0);
+BAGS_API bags_value bags_stored(uint64_t blob) {
+    bags_value value = bagi_value(BAGS_KIND_STORED, NULL, 0);
     value.uint = blob;
     return value;
 }
@@ -5339,7 +5358,7 @@ static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
                 bits, most);
     }
     BAGI_TRY(bags_buffer_reserve(scratch, 8, err));
-    bags_store(scratch->data, size, false, bits);
+    bags_store_bytes(scratch->data, size, false, bits);
     blob->data = scratch->data;
     blob->size = size;
     return BAGS_OK;
@@ -5836,7 +5855,7 @@ static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *va
         blob->size = value->size;
         return BAGS_OK;
     }
-    if (value->kind == BAGS_KIND_AGAIN)
+    if (value->kind == BAGS_KIND_STORED)
         return bagi_fail_kind(err, value, "a value");
     if (coder->fault)
         return bagi_coder_fail(coder, err);
@@ -6238,7 +6257,7 @@ BAGI_COLD static bags_code bagi_file_pin(
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")", file->shown,
             size, file->size);
     else if (!code && identity != file->identity)
-        code = bags_fail(err, BAGS_ERROR_STATE,
+        code = bags_fail(err, BAGS_ERROR_CHANGED,
             "%s: changed while open: another process replaced or wrote it",
             file->shown);
     if (code) {
@@ -7185,7 +7204,7 @@ static bags_code bagi_fetch_run_all(
 
 /* Fetch consecutive blobs, at least one. */
 static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t count,
-    bags_buffer *scratch, bags_range *out, bags_error *err) {
+    bags_buffer *scratch, bag_blobs *out, bags_error *err) {
     uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
     bags_buffer one = {(unsigned char *)list, sizeof list, NULL, NULL};
     bagi_fetch fetch = {&one, 0, scratch, 0, false};
@@ -7206,7 +7225,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
-    bags_range range = BAGI_ZERO;
+    bag_blobs range = BAGI_ZERO;
     bags_view blob = {NULL, 0};
     bags_code code = BAGS_OK;
     bagi_mapped mapped = BAGI_ZERO;
@@ -7234,7 +7253,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
 }
 
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
+    uint64_t stop, bags_buffer *scratch, bag_blobs *out, bags_error *err) {
     BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
         return bags_prefix(err, bagi_fail_range(start, stop, err),
@@ -9456,7 +9475,7 @@ struct bags_writer {
     uint64_t number;        /* of the next shard */
     uint64_t length, shards;
     uint64_t size;    /* of the Bags of finished shards */
-    uint64_t resumed; /* datapoints that existed, with `resume` */
+    uint64_t resumed; /* datapoints that existed, with RESUME */
     double flushed;   /* when flush_seconds was last reached */
 
     /* The shard being written. */
@@ -9549,7 +9568,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     bagi_stream_check(&writer->record);
     bagi_stream_check(&writer->drafts);
     if (bagi_is_finished(&writer->dir, &failure->code, failure))
-        bags_fail(failure, BAGS_ERROR_STATE,
+        bags_fail(failure, BAGS_ERROR_CHANGED,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
             writer->dir.shown);
@@ -9571,7 +9590,7 @@ BAGI_COLD static bags_code bagi_writer_lock(
         code = bagi_lock_file(&writer->writing.env, record->handle, record->path,
             writer->dir.path, BAGI_LOCKED_BY_WRITER, err);
     }
-    if (code == BAGS_ERROR_STATE)
+    if (code == BAGS_ERROR_CHANGED)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished; another process is finishing or removing it",
             writer->dir.shown);
@@ -9634,7 +9653,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
         "%s: finalized: its shards were renumbered, so that no worker can resume; "
-        "set append to add shards",
+        "set BAGS_EXISTING_APPEND to add shards",
         writer->shown);
 }
 
@@ -9644,7 +9663,7 @@ BAGI_COLD static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
     bags_code code = BAGS_OK;
-    if (writer->sharded && !writer->options.append &&
+    if (writer->sharded && writer->options.existing != BAGS_EXISTING_APPEND &&
         bagi_has_mark(env, writer->path, bagi_shard_name(0), &code, err))
         code = bagi_fail_finalized(writer, err);
     if (!code && writer->last)
@@ -9730,24 +9749,24 @@ BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer_options *options = &writer->options;
     bags_error ignored = {BAGS_OK, 0, "", 0};
     const char *path = writer->dir.shown;
-    if (!options->append &&
+    if (options->existing != BAGS_EXISTING_APPEND &&
         bagi_dir_has(&writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
-        return options->resume
+        return options->existing == BAGS_EXISTING_RESUME
                    ? bags_fail(err, BAGS_ERROR_EXISTS,
                          "%s: already exists, unfinished; another writer has "
                          "just started it",
                          path)
                    : bags_fail(err, BAGS_ERROR_EXISTS,
-                         "%s: already exists, unfinished; set resume to "
-                         "continue it",
+                         "%s: already exists, unfinished; set "
+                         "BAGS_EXISTING_RESUME to continue it",
                          path);
     if (writer->sharded)
         return bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already exists; another writer has the same shard_start, or the "
-            "dataset was written before: set resume to continue it, set append to add "
-            "to it",
+            "dataset was written before: set BAGS_EXISTING_RESUME to continue it, "
+            "set BAGS_EXISTING_APPEND to add to it",
             path);
-    if (options->resume)
+    if (options->existing)
         return bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already exists; it is finished, so that it cannot be resumed", path);
     return bags_fail(err, BAGS_ERROR_EXISTS,
@@ -10124,7 +10143,7 @@ BAGI_COLD static bags_code bagi_writer_compare(
         if (!code && !writer->compared && found.text_size) {
             writer->compared = true;
             if (bagi_spec_compare(&writer->spec, &found, dir.shown, err)) {
-                bags_prefix(err, BAGS_ERROR_EXISTS, "%s: ", where);
+                bags_prefix(err, BAGS_ERROR_VALUE, "%s: ", where);
                 bags_suffix(err, "; all workers must have the same fields");
             }
         }
@@ -10353,7 +10372,7 @@ static bags_code bagi_datapoint_add(
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     uint64_t index = output->length;
-    bool again = value->kind == BAGS_KIND_AGAIN;
+    bool again = value->kind == BAGS_KIND_STORED;
     bags_code code =
         again ? bagi_datapoint_again(writer, field, value, &index, why)
               : bagi_coder_encode(coder, value, &writer->scratch, &blob, why);
@@ -10626,9 +10645,9 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err) ||
         bagi_check_checksums(path, with.checksum, err))
         return NULL;
-    if (with.resume && with.append) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: resume and append are mutually exclusive", bags_path_tail(path));
+    if ((unsigned)with.existing > BAGS_EXISTING_APPEND) {
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: invalid option (existing %d)",
+            bags_path_tail(path), (int)with.existing);
         return NULL;
     }
     if (!(with.flush_seconds >= 0)) {
@@ -10637,7 +10656,6 @@ BAGI_COLD static bags_writer *bagi_writer_new(
             with.flush_seconds);
         return NULL;
     }
-    with.resume = with.resume || with.append;
     bags_writer *writer = (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
@@ -10645,8 +10663,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     writer->record.writing = writer->drafts.writing = &writer->writing;
     writer->dir.env = &writer->writing.env;
     writer->options = with;
-    writer->sharded = with.sharded || with.shard_size || with.shard_length ||
-                      with.shard_start || options->shard_stop;
+    writer->sharded = with.shard_size || with.shard_length || options->shard_stop;
     writer->number = with.shard_start;
     writer->flushed = bagi_seconds();
     writer->scratch = writer->recoded = bags_buffer_of(&env.memory);
@@ -10974,11 +10991,11 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
                         : ENOSYS;
         if (other)
             why = fault;
-        code =
-            other ? bags_prefix(&why,
-                        writer->spec.text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
-                        "%s: ", dir->shown)
-                  : bagi_fail_io(dir->env, error, dir->path, "list", &why);
+        code = other
+                   ? bags_prefix(&why,
+                         writer->spec.text_size ? BAGS_ERROR_VALUE : BAGS_ERROR_CORRUPT,
+                         "%s: ", dir->shown)
+                   : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
@@ -11066,7 +11083,7 @@ BAGI_COLD static bags_code bagi_writer_complete(
     return failure->code;
 }
 
-/* Take over the shard that was found: continue after its datapoints (`append` refuses
+/* Take over the shard that was found: continue after its datapoints (APPEND refuses
  * that), or remove it if it has none. */
 BAGI_COLD static bags_code bagi_writer_take(
     bags_writer *writer, bagi_left left, bagi_scan *found) {
@@ -11075,14 +11092,14 @@ BAGI_COLD static bags_code bagi_writer_take(
     bags_error *failure = &writer->writing.failure;
     bool other = false;
     /* Without datapoints too: those of its input may be in the shards before. */
-    if (options->append &&
+    if (options->existing == BAGS_EXISTING_APPEND &&
         (left == BAGI_LEFT_DATAPOINTS ||
             (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
             "interrupted; run bags_recover, then append the rest of that input, "
             "after the datapoints that are stored (bags_reader_length); if append "
-            "did not start this shard, set resume to continue it instead",
+            "did not start this shard, set BAGS_EXISTING_RESUME to continue it instead",
             dir->shown, found->length);
     if (left == BAGI_LEFT_CLAIMED || left == BAGI_LEFT_STARTED) {
         bags_code code = bagi_writer_discard(writer, &other, failure);
@@ -11093,7 +11110,7 @@ BAGI_COLD static bags_code bagi_writer_take(
     if (left == BAGI_LEFT_FINISHED)
         return BAGS_OK;
     if (options->checksum && !writer->outputs[0].checksums)
-        return bags_fail(failure, BAGS_ERROR_EXISTS,
+        return bags_fail(failure, BAGS_ERROR_VALUE,
             "%s: was started without checksums, which are requested or which other "
             "shards have; resume it without, or use bags_recover and bags_checksum",
             dir->shown);
@@ -11143,7 +11160,7 @@ BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
 }
 
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
- * its first shard does not exist, or `resume` is set; none of its own is missing. */
+ * its first shard does not exist, or `existing` is set; none of its own is missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
     bags_error *err = &writer->writing.failure;
@@ -11151,9 +11168,9 @@ BAGI_COLD static bags_code bagi_writer_check_names(
     if (list->count)
         *finalized =
             bagi_has_mark(list->env, list->path, list->ids[0], &err->code, err);
-    if (*finalized && !writer->options.append)
+    if (*finalized && writer->options.existing != BAGS_EXISTING_APPEND)
         bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < list->count && !writer->options.resume; i++)
+    for (size_t i = 0; i < list->count && !writer->options.existing; i++)
         if (!err->code && list->ids[i].number == start &&
             !bagi_writer_enter(writer, list->ids[i]))
             bagi_fail_claimed(writer, err);
@@ -11194,7 +11211,7 @@ BAGI_COLD static bags_code bagi_writer_follow(
                                   : options->keep_idx && !idx ? ".idx files"
                                                               : NULL;
             if (missing && !err->code)
-                bags_fail(err, BAGS_ERROR_EXISTS,
+                bags_fail(err, BAGS_ERROR_VALUE,
                     "%s: has no %s, which are requested for the shards after "
                     "it; request what exists, or none",
                     dir.shown, missing);
@@ -11208,7 +11225,7 @@ BAGI_COLD static bags_code bagi_writer_follow(
     return err->code;
 }
 
-/* Check the existing shards. With `resume`, count the finished shards of this worker,
+/* Check the existing shards. With RESUME, count the finished shards of this worker,
  * and take over the others. The last one is continued, unless it is full; the others
  * are finished. *before is the last finished one. */
 BAGI_COLD static bags_code bagi_writer_resume(
@@ -11222,7 +11239,7 @@ BAGI_COLD static bags_code bagi_writer_resume(
     bagi_shard_id last = {0, 0}; /* that has datapoints */
     BAGI_TRY(bagi_writer_check_names(writer, list, &finalized));
     BAGI_TRY(bagi_writer_compare(writer, list, writer->shown));
-    if (!writer->options.resume)
+    if (!writer->options.existing)
         return BAGS_OK;
     BAGI_TRY(bagi_writer_follow(writer, list));
     for (size_t i = 0; i < list->count && !err->code; i++) {
@@ -11248,14 +11265,14 @@ BAGI_COLD static bags_code bagi_writer_resume(
                 &common, &writer->dir, false, &bag_options, &length, err);
             if (!code &&
                 bagi_spec_compare(&writer->spec, &common.spec, writer->dir.shown, err))
-                bags_prefix(err, BAGS_ERROR_EXISTS, "%s: ", writer->shown);
+                bags_prefix(err, BAGS_ERROR_VALUE, "%s: ", writer->shown);
             bagi_writer_leave(writer);
         }
         if (finished || found.length) {
             next = number + 1;
             last = list->ids[i];
         }
-        if (!writer->options.append)
+        if (writer->options.existing == BAGS_EXISTING_RESUME)
             writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
@@ -11301,7 +11318,8 @@ BAGI_COLD static bags_code bagi_writer_look(
     bags_writer *writer, bagi_existing *existing, bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
     bags_error *err = &writer->writing.failure;
-    bool resume = writer->options.resume, sharded = writer->sharded;
+    bool resume = writer->options.existing != BAGS_EXISTING_REFUSE;
+    bool sharded = writer->sharded;
     bagi_dir dir;
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
@@ -11711,7 +11729,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
          * is finished, its writer is running. */
         code = bagi_opening_unfinished(opening, dir, shard, part, &found);
         again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                code == BAGS_ERROR_STATE;
+                code == BAGS_ERROR_CHANGED;
         if (!code && !shard->length)
             again = bagi_is_finished(dir, &code, err);
     }
@@ -12091,12 +12109,12 @@ BAGS_API BAGI_COLD bags_code bags_reader_check_shard(
 
 /* ---- rows ---- */
 
-BAGS_API bags_select bags_whole(size_t field) {
+BAGS_API bags_select bags_select_all(size_t field) {
     bags_select select = {field, false, 0, 0, 0};
     return select;
 }
 
-BAGS_API bags_select bags_slice(
+BAGS_API bags_select bags_select_slice(
     size_t field, uint64_t start, uint64_t stop, uint64_t step) {
     bags_select select = {field, true, start, stop, step};
     return select;
@@ -12434,7 +12452,7 @@ BAGI_COLD static bags_code bagi_fail_select(
         code = bagi_fail_range(select.start, select.stop, err);
     else
         code = bags_fail(
-            err, BAGS_ERROR_RANGE, "a slice of a field that is not a sequence");
+            err, BAGS_ERROR_TYPE, "a slice of a field that is not a sequence");
     return bags_prefix(err, code, "%s: field \"%.200s\": ", reader->shown,
         reader->spec.fields[select.field].name);
 }
@@ -12629,9 +12647,9 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
     BAGI_ERR(err);
     out->data = NULL;
     out->size = 0;
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
-        select = bags_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
+        select = bags_select_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
     bags_code code = bagi_row_load(reader, index, &select, 1, row, err);
     row->length = 0;
     BAGI_TRY(code);
@@ -12697,7 +12715,7 @@ static bags_code bagi_check_plain(
     if (field >= reader->spec.count)
         return bagi_fail_field_index(reader, field, err);
     if (reader->spec.types[field].sequence)
-        return bags_fail(err, BAGS_ERROR_RANGE,
+        return bags_fail(err, BAGS_ERROR_TYPE,
             "%s: field \"%.200s\": a sequence; only plain fields have ranges of "
             "datapoints",
             reader->shown, reader->spec.fields[field].name);
@@ -12756,7 +12774,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_BEGIN(reader && row && count, err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
-    bags_select whole = bags_whole(field);
+    bags_select whole = bags_select_all(field);
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_plan_many(reader, NULL, index, 1, &whole, 1, row, &fetch, err));
     *count = fetch.count ? bagi_fetch_spans(&fetch)->count : 0;
@@ -12769,7 +12787,7 @@ BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count, size_t field, bags_row *row,
     bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
-    bags_select whole = bags_whole(field);
+    bags_select whole = bags_select_all(field);
     BAGI_TRY(bagi_check_plain(reader, field, err));
     BAGI_TRY(bagi_row_reserve(row, count, err));
     BAGI_TRY(
@@ -12859,13 +12877,13 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
     const bags_shard *of = &reader->shards[shard];
     bool split = part->bag_options.split;
     bags_ref next = {bag->length, 1};
-    bags_range range;
+    bag_blobs range;
     if (BAGI_LOAD(order_checked))
         return BAGS_OK;
     if (split && of->length > bag->length)
         return bagi_fail_ref(reader->shown, &reader->spec, of->start + bag->length,
             field, next, bag->length, err);
-    bags_select whole = bags_whole(field);
+    bags_select whole = bags_select_all(field);
     if (reader->env.io.expect)
         bagi_reader_expect(reader, shard, &whole, 1);
     const bag_reader *from = NULL;
@@ -12905,7 +12923,7 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
 }
 
 BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
-    uint64_t shard, size_t field, bool in_order, bags_row *row, bags_range *out,
+    uint64_t shard, size_t field, bool in_order, bags_row *row, bag_blobs *out,
     bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
@@ -12990,7 +13008,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>recover
- * What bags_writer_open does with `resume`, for shards of any worker: the fields
+ * What bags_writer_open does with RESUME, for shards of any worker: the fields
  * come from spec.json.partial, and the shard is finished. bags_recover goes over the
  * shards; the failure of one does not stop the others. A dry run takes the same steps
  * up to the first that changes a file, and holds no lock meanwhile.

@@ -22,7 +22,7 @@ static bags_code write_words(const char *path, bags_error *err) {
 static bags_code read_words(const char *path, bags_error *err) {
     bags_buffer scratch = {0}; /* not used while the file is mapped */
     bags_view word;
-    bags_range range;
+    bag_blobs range;
     bag_reader *reader = bag_reader_open(path, NULL, err);
     if (!reader)
         return err->code;
@@ -37,7 +37,7 @@ static bags_code read_words(const char *path, bags_error *err) {
     if (!code)
         code = bag_reader_get_range(reader, 0, 3, &scratch, &range, err);
     for (size_t i = 0; !code && i < range.length; i++) {
-        word = bags_range_get(&range, i);
+        word = bag_blobs_get(&range, i);
         printf("blob %d: %.*s\n", (int)i, (int)word.size, (const char *)word.data);
     }
     bags_buffer_free(&scratch);

@@ -34,7 +34,7 @@ static bags_code write_digits(const char *path, bags_error *err) {
 /* Read the image and the label of a datapoint; its name is not read. */
 static bags_code print_digit(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
-    bags_select selects[2] = {bags_whole(0), bags_whole(0)};
+    bags_select selects[2] = {bags_select_all(0), bags_select_all(0)};
     bags_value image, label;
     bags_code code = bags_reader_field(reader, "image", &selects[0].field, err);
     if (!code)

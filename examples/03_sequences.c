@@ -38,7 +38,7 @@ static bags_code write_throws(const char *path, bags_error *err) {
 
 static bags_code print_throw(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
-    bags_select select = bags_slice(0, 3, 6, 1); /* the items 3, 4 and 5 */
+    bags_select select = bags_select_slice(0, 3, 6, 1); /* the items 3, 4 and 5 */
     bags_value item;
     uint64_t count;
     bags_code code = bags_reader_field(reader, "states", &select.field, err);

@@ -397,7 +397,7 @@ typedef struct bags_zstd_options {
     /* What writers use in place of their own, from their first value on, and bags_decode;
      * borrowed, as long as the registry. It must have a number, as those that are trained
      * have. A writer that resumes or appends where there is another one refuses it
-     * (BAGS_ERROR_EXISTS). size 0: none. */
+     * (BAGS_ERROR_VALUE). size 0: none. */
     bags_view dictionary;
     bool no_dictionary; /* writers make and use none; not with `dictionary` */
     bool blobs; /* values are the blobs of TYPE, as bytes, for what passes them on: no
@@ -675,7 +675,7 @@ static inline void format_crc_tables(uint32_t (*table)[256]) {
 static inline uint32_t format_crc_add(
     uint32_t (*table)[256], uint32_t crc, const unsigned char *data, size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
-        crc ^= (uint32_t)bags_load(data, 4, false);
+        crc ^= (uint32_t)bags_load_bytes(data, 4, false);
         crc = table[7][crc & 255] ^ table[6][crc >> 8 & 255] ^
               table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^ table[3][data[4]] ^
               table[2][data[5]] ^ table[1][data[6]] ^ table[0][data[7]];

@@ -133,7 +133,7 @@ static bags_code image_check_png(bags_view file, bags_error *err) {
         uint32_t crc = name[0] & 0x20 /* not needed */
                            ? 0
                            : ~format_crc_add(table, UINT32_MAX, name, data.size + 4);
-        uint32_t stored = (uint32_t)bags_load(data.data + data.size, 4, true);
+        uint32_t stored = (uint32_t)bags_load_bytes(data.data + data.size, 4, true);
         if (!(name[0] & 0x20) && crc != stored)
             fault = "has a chunk with a checksum mismatch";
         else if (header != (memcmp(name, "IHDR", 4) != 0))

@@ -62,7 +62,7 @@ static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view 
     *at = i;
     if (marker <= 1 || (marker >= 0xD0 && marker <= 0xD9))
         return marker;
-    size_t size = file.size - i < 2 ? 0 : (size_t)bags_load(bytes + i, 2, true);
+    size_t size = file.size - i < 2 ? 0 : (size_t)bags_load_bytes(bytes + i, 2, true);
     if (size < 2 || size > file.size - i)
         return 0;
     data->data = bytes + i + 2;
@@ -103,7 +103,7 @@ static inline const unsigned char *format_png_chunk(
     if (left < 12)
         return NULL;
     data->data = bytes + 8;
-    data->size = (size_t)bags_load(bytes, 4, true);
+    data->size = (size_t)bags_load_bytes(bytes, 4, true);
     if (data->size > left - 12)
         return NULL;
     *at += data->size + 12;
@@ -163,25 +163,25 @@ static inline uint32_t format_orientation(bags_view file) {
     if (exif.size < 10)
         return 1;
     bool little = from[0] == 'I', swapped = from[2] == 42;
-    uint64_t at = bags_load(from + 4, 4, !little);
+    uint64_t at = bags_load_bytes(from + 4, 4, !little);
     if ((from[0] != 'I' && from[0] != 'M') || from[1] != from[0] ||
-        bags_load(from + 2, 2, !swapped) != 42 || at > exif.size - 2)
+        bags_load_bytes(from + 2, 2, !swapped) != 42 || at > exif.size - 2)
         return 1;
-    uint64_t count = bags_load(from + at, 2, !little);
+    uint64_t count = bags_load_bytes(from + at, 2, !little);
     for (at += 2; count && exif.size - at >= 12; count--, at += 12) {
         const unsigned char *entry = from + at, *value = entry + 8;
-        uint64_t type = bags_load(entry + 2, 2, !little);
-        uint64_t numbers = bags_load(entry + 4, 4, !little);
+        uint64_t type = bags_load_bytes(entry + 2, 2, !little);
+        uint64_t numbers = bags_load_bytes(entry + 4, 4, !little);
         size_t each = type < sizeof sizes ? sizes[type] : 0;
         uint64_t size = numbers * each;
         if (size > 4) {
-            uint64_t place = bags_load(value, 4, !little);
+            uint64_t place = bags_load_bytes(value, 4, !little);
             if (place > exif.size || size > exif.size - place)
                 break;
             value = from + place;
         }
-        if (bags_load(entry, 2, !little) == 0x0112 && size > 0) {
-            uint64_t stated = bags_load(value, each, !little);
+        if (bags_load_bytes(entry, 2, !little) == 0x0112 && size > 0) {
+            uint64_t stated = bags_load_bytes(value, each, !little);
             bool valid = (whole >> type & 1) && stated >= 1 && stated <= 8;
             orientation = valid ? (uint32_t)stated : 1;
         }

@@ -323,7 +323,7 @@ static bool mp4_check_claim(
     if (i == MP4_BOXES || size < mp4_boxes[i].at + 4U)
         return memcmp(data, "cmov", 4) != 0; /* a compressed header */
     const unsigned char *entries = data + mp4_boxes[i].at + 4;
-    uint64_t count = claims->count = bags_load(entries - 4, 4, true);
+    uint64_t count = claims->count = bags_load_bytes(entries - 4, 4, true);
     claims->name = mp4_boxes[i].name;
     if (mp4_boxes[i].least == 1)
         claims->samples += count;
@@ -336,7 +336,7 @@ static bool mp4_check_claim(
     if (memcmp(data, "stsc", 4) == 0) /* first chunk, samples, description */
         for (; count > 0; count--, entries += 12)
             claims->chunk_samples =
-                mp4_most(claims->chunk_samples, bags_load(entries + 4, 4, true));
+                mp4_most(claims->chunk_samples, bags_load_bytes(entries + 4, 4, true));
     /* One edit shows all samples; so can each of the others. */
     return mp4_most(claims->edits, 1) <= total / mp4_most(claims->samples, 1) &&
            claims->chunk_samples / 1024 <= total / mp4_most(claims->chunks, 1);
@@ -351,10 +351,10 @@ static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     for (size_t at = 0; blob.size - at >= 8;) {
         const unsigned char *box = blob.data + at;
         size_t left = blob.size - at, header = 8;
-        uint64_t size = bags_load(box, 4, true);
+        uint64_t size = bags_load_bytes(box, 4, true);
         if (size == 1 && left >= 16) {
             header = 16;
-            size = bags_load(box + 8, 8, true);
+            size = bags_load_bytes(box + 8, 8, true);
         }
         if (size == 0)
             size = left;
@@ -396,7 +396,7 @@ static void mp4_file_close(mp4_file *file) {
 
 /* Packets as they are stored: parsers would print, and guess what is missing. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
-    bool matroska = blob.size >= 4 && bags_load(blob.data, 4, true) == 0x1A45DFA3;
+    bool matroska = blob.size >= 4 && bags_load_bytes(blob.data, 4, true) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
         return code;
@@ -517,7 +517,8 @@ static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
         return 0;
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t part = bags_load(data + size - index + 1 + i * bytes, bytes, false);
+        uint64_t part =
+            bags_load_bytes(data + size - index + 1 + i * bytes, bytes, false);
         total += part;
         if (part == 0 || total > size - index)
             return -1;

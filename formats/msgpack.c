@@ -42,7 +42,7 @@ static bool mp_has(const mp_input *in, uint64_t size) {
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
-    return bags_load(at, size, true);
+    return bags_load_bytes(at, size, true);
 }
 
 static void mp_set_signed(msgpack_object *item, int64_t number) {

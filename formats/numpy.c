@@ -397,8 +397,9 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "unknown .npy version (%d.%d, maximum 3.0)", parts->version, file.data[7]);
     size_t front = parts->version == 1 ? 10 : NPY_FRONT;
-    uint32_t size =
-        file.size < front ? 0 : (uint32_t)bags_load(file.data + 8, front - 8, false);
+    uint32_t size = file.size < front
+                        ? 0
+                        : (uint32_t)bags_load_bytes(file.data + 8, front - 8, false);
     if (file.size < front || size > file.size - front)
         return bags_fail(err, BAGS_ERROR_CORRUPT, ".npy file truncated in its header");
     if (size > NPY_MAX_HEADER)

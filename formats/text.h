@@ -23,8 +23,8 @@ static inline bool format_ends(const char *name, size_t size, const char *ending
 /* Encode the first three of `size` bytes, or all if they are fewer. */
 static inline void format_base64_encode(
     const unsigned char *data, size_t size, char four[4]) {
-    uint64_t bits = size < 3 ? bags_load(data, size, true) << 8 * (3 - size)
-                             : bags_load(data, 3, true);
+    uint64_t bits = size < 3 ? bags_load_bytes(data, size, true) << 8 * (3 - size)
+                             : bags_load_bytes(data, 3, true);
     for (size_t i = 0; i < 4; i++)
         four[i] = i > size ? '=' : FORMAT_BASE64[bits >> (18 - 6 * i) & 63];
 }

@@ -39,11 +39,11 @@ static inline bool format_type_inside(const bags_type *type, bags_type *inside) 
  * are frames. */
 static inline bool format_needs_dictionary(const bags_type *type, bags_view blob) {
     if (!bags_view_is(type->name, "zstd") || blob.size < 10 ||
-        bags_load(blob.data, 4, false) != 0xFD2FB528)
+        bags_load_bytes(blob.data, 4, false) != 0xFD2FB528)
         return false;
     size_t start = blob.data[4] & 0x20 ? 5 : 6;
     size_t size = blob.data[4] & 3; /* of the dictionary's number; 3: 4 bytes */
-    return bags_load(blob.data + start, size == 3 ? 4 : size, false) != 0;
+    return bags_load_bytes(blob.data + start, size == 3 ? 4 : size, false) != 0;
 }
 
 /* The number that a float of 2, 4 or 8 bytes is. */

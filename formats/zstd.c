@@ -266,7 +266,7 @@ static size_t zstd_mark(bags_view bytes, unsigned char mark[8]) {
     uint32_t crc = bags_crc32c(0, bytes.data + 8, at - 8);
     crc = bags_crc32c(crc, bytes.data + at + 8, bytes.size - at - 8);
     memcpy(mark, magic, 4);
-    bags_store(mark + 4, 4, false, crc);
+    bags_store_bytes(mark + 4, 4, false, crc);
     return at;
 #endif
 }
@@ -338,7 +338,7 @@ static bags_code zstd_start(void *state, bags_view bytes, bags_error *err) {
     if (s->given.size && bytes.size &&
         (s->given.size != bytes.size ||
             memcmp(s->given.data, bytes.data, bytes.size) != 0))
-        return bags_fail(err, BAGS_ERROR_EXISTS,
+        return bags_fail(err, BAGS_ERROR_VALUE,
             "what exists has another dictionary than the one that is requested "
             "(number %u, requested %u)",
             ZSTD_getDictID_fromDict(bytes.data, bytes.size),
@@ -584,7 +584,7 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
 /* The size of the content, which is bounded by that of the blob. */
 static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
     bags_view blob, size_t *size, bags_error *err) {
-    if (blob.size < 4 || bags_load(blob.data, 4, false) != ZSTD_MAGICNUMBER)
+    if (blob.size < 4 || bags_load_bytes(blob.data, 4, false) != ZSTD_MAGICNUMBER)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not a zstd frame");
     unsigned long long content = ZSTD_getFrameContentSize(blob.data, blob.size);
     size_t frame = ZSTD_findFrameCompressedSize(blob.data, blob.size);

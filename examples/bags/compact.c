@@ -37,7 +37,7 @@ void dataset_compact(
     bags_writer_options writing = {0};
     bags_reader *reader = dataset_open(from, registry_blobs());
     shards_follow(reader, &writing);
-    if (!writing.sharded)
+    if (!writing.shard_stop)
         writing.shard_length = 0;
     writing.checksum = dataset_has_checksums(reader);
     how.copy = &writing;

@@ -53,9 +53,10 @@ static void hash_blob(uint64_t shard, uint64_t field, bags_view blob, uint64_t o
     sip_word(v, shard);
     sip_word(v, field);
     for (; blob.size - at >= 8; at += 8)
-        sip_word(v, bags_load(blob.data + at, 8, false));
-    sip_word(v, (uint64_t)blob.size << 56 | bags_load(blob.size ? blob.data + at : NULL,
-                                                blob.size - at, false));
+        sip_word(v, bags_load_bytes(blob.data + at, 8, false));
+    sip_word(v,
+        (uint64_t)blob.size << 56 |
+            bags_load_bytes(blob.size ? blob.data + at : NULL, blob.size - at, false));
     v[2] ^= 0xEE;
     for (int i = 0; i < 2; i++) {
         sip_rounds(v, 4);

@@ -232,8 +232,7 @@ static void choose_copy(void) {
     writing.shard_length = shard_length.value;
     for (size_t k = 0; k < froms_count && !unsharded && !limited; k++)
         shards_follow(readers[k], &writing);
-    writing.sharded = writing.sharded || limited;
-    if (!writing.sharded)
+    if (!writing.shard_stop && !limited)
         writing.shard_length = 0;
     if (shard_stop.value > 1 && (!writing.shard_length || writing.shard_size))
         usage("workers copy shards of a given --shard-length, without a --shard-size");
@@ -337,7 +336,7 @@ static void hash_values(member *members) {
     static bags_row row;
     bags_buffer plain = {0};
     size_t field = field_require(from, by, fields, fields_count);
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     bool compressed = type_is_compressed(fields[field].type);
     const bags_reader **blobs =
         (const bags_reader **)allocate(froms_count, sizeof *blobs);
@@ -360,7 +359,7 @@ static void hash_values(member *members) {
                 must(bags_row_value(&row, 0, item, &plain, &value, &failure));
                 blob = value_bytes(&value);
             }
-            bags_store(size, 8, false, blob.size);
+            bags_store_bytes(size, 8, false, blob.size);
             hash = format_hash(hash, size, sizeof size);
             hash = format_hash(hash, blob.data, blob.size);
         }

@@ -83,7 +83,7 @@ static void parse_selections(char **words, size_t words_count) {
         selections[i].sequence = source_is_sequence(i);
         if (words_count)
             selections[i] = parse_selection(words[i]);
-        selects[i] = bags_whole(selections[i].field);
+        selects[i] = bags_select_all(selections[i].field);
         for (size_t j = 0; words_count && j < i; j++)
             if (selections[j].field == selections[i].field)
                 usage("duplicate field \"%s\"", fields[selections[i].field].name);
@@ -104,7 +104,7 @@ static void resolve(uint64_t index, size_t i) {
     if (is_negative(items))
         length = source_count(index, selections[i].field);
     indices_range(items, length, &start, &stop);
-    selects[i] = bags_slice(selections[i].field, start, stop, items->step);
+    selects[i] = bags_select_slice(selections[i].field, start, stop, items->step);
 }
 
 ENDS static void fail_items(uint64_t index, size_t i, uint64_t length) {

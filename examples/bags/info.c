@@ -314,7 +314,7 @@ static bool sample_is_enough(bool training) {
 /* Encode one of every `step` datapoints below `length`, at random, since what repeats may
  * do so in steps. */
 static void sample_read(uint64_t length, uint64_t step, bool training) {
-    bags_select whole = bags_whole(sample.field);
+    bags_select whole = bags_select_all(sample.field);
     uint64_t start = 0, numbers[1024];
     sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
     /* More at once each time, which are one wait for a server. */

@@ -17,7 +17,7 @@ static void stop_opening(void) { pthread_mutex_lock(&opening); }
 
 void modules_prepare(void) { (void)atexit(stop_opening); }
 
-/* libbags-import-zarr.so.0.2 for import/zarr. */
+/* libbags-import-zarr.so.0.9 for import/zarr. */
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
     char *name = string_format(

@@ -41,7 +41,7 @@ static void file_put(const void *data, size_t size) {
 
 static void file_put_number(uint64_t number, size_t size) {
     unsigned char bytes[8];
-    bags_store(bytes, size, false, number);
+    bags_store_bytes(bytes, size, false, number);
     file_put(bytes, size);
 }
 
@@ -90,7 +90,7 @@ static uint64_t put_sequence(
                 "%s: field \"%s\": datapoint %ju: [%zu]: %ju is out of range (int32; "
                 "Megatron has no uint32)",
                 source_path(), name, (uintmax_t)datapoint, i,
-                (uintmax_t)bags_load(blob.data + 4 * i, 4, false));
+                (uintmax_t)bags_load_bytes(blob.data + 4 * i, 4, false));
     file_put(blob.data, blob.size);
     return length;
 }
@@ -102,7 +102,7 @@ void export_pair(const char *index, const char *name) {
         fail(BAGS_ERROR_MISSING, "%s: not a dataset", source_path());
     size_t field = field_require(source_path(), name, fields, count);
     const struct pair_dtype *dtype = find_dtype(&fields[field]);
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     uint64_t length = source_length(), sequences = 0, offset = 0;
     text lengths = {0}, ends = {0}; /* of sequences, 4 bytes; of documents, 8 */
     char *bin = string_format("%.*sbin", (int)strlen(index) - 3, index);
@@ -118,11 +118,11 @@ void export_pair(const char *index, const char *name) {
         size_t items = source_items(0);
         for (size_t k = 0; k < items; k++) {
             uint64_t elements = put_sequence(source_bytes(0, k), dtype->dtype, name, i);
-            bags_store(bytes, 4, false, elements);
+            bags_store_bytes(bytes, 4, false, elements);
             text_put(&lengths, bytes, 4);
         }
         sequences += items;
-        bags_store(bytes, 8, false, sequences);
+        bags_store_bytes(bytes, 8, false, sequences);
         text_put(&ends, bytes, 8);
         progress_show("export", "documents", i + 1, length, i + 1);
     }
@@ -137,7 +137,7 @@ void export_pair(const char *index, const char *name) {
     file_put(lengths.buffer.data, lengths.size);
     for (uint64_t i = 0; i < sequences; i++) {
         file_put_number(offset, 8);
-        offset += bags_load(lengths.buffer.data + 4 * i, 4, false) *
+        offset += bags_load_bytes(lengths.buffer.data + 4 * i, 4, false) *
                   bags_dtype_size(dtype->dtype);
     }
     file_put_number(0, 8);

@@ -141,7 +141,7 @@ static bags_value parse_base64(
 /* The low bytes of a number, in native byte order. */
 static void put_bits(text *out, uint64_t bits, size_t size) {
     unsigned char bytes[8];
-    bags_store(bytes, size, !bags_little_endian(), bits);
+    bags_store_bytes(bytes, size, !bags_little_endian(), bits);
     text_put(out, bytes, size);
 }
 
@@ -201,7 +201,7 @@ bool integer_store(bags_dtype dtype, const bags_value *number, void *out) {
     bool negative = number->kind == BAGS_KIND_INT && number->sint < 0;
     uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
     uint64_t bits = negative ? (uint64_t)number->sint : number->uint;
-    bags_store(out, size, !bags_little_endian(), bits);
+    bags_store_bytes(out, size, !bags_little_endian(), bits);
     return negative ? is_signed && ~bits <= most : bits <= most;
 }
 

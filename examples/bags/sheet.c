@@ -147,7 +147,8 @@ static void draw_sequence(uint64_t index, size_t row) {
     for (uint64_t i = 0; i < at_most_a_row(count); i++) {
         uint64_t item = spaced(i, count);
         bags_value value;
-        if (read_value(index, bags_slice(field_index, item, item + 1, 1), &value))
+        if (read_value(
+                index, bags_select_slice(field_index, item, item + 1, 1), &value))
             draw(&value, 0, row, (size_t)i);
         else
             use_tile(row, (size_t)i);
@@ -163,7 +164,7 @@ static void draw_all(void) {
         bags_value value;
         if (sequence) {
             draw_sequence(i, (size_t)i);
-        } else if (read_value(i, bags_whole(field_index), &value)) {
+        } else if (read_value(i, bags_select_all(field_index), &value)) {
             uint64_t frames = count_frames(&value);
             for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
                 uint64_t now = place + j;
@@ -195,8 +196,8 @@ static void report_faults(void) {
 /* True if the first array of a field is an image. */
 static bool has_images(const char *type, size_t index) {
     uint64_t length = source_length();
-    bags_select select =
-        source_is_sequence(index) ? bags_slice(index, 0, 1, 1) : bags_whole(index);
+    bags_select select = source_is_sequence(index) ? bags_select_slice(index, 0, 1, 1)
+                                                   : bags_select_all(index);
     for (uint64_t i = 0; i < length && i < MAX_PROBES; i++) {
         bags_value value;
         source_get(i, &select, 1);

@@ -49,7 +49,7 @@ static void put_complex(text *out, double real, double imaginary, bool is_single
 }
 
 static double load_float(const unsigned char *at, size_t size, bool big) {
-    return format_real(bags_load(at, size, big), size);
+    return format_real(bags_load_bytes(at, size, big), size);
 }
 
 static void put_number(text *out, bags_dtype dtype, const unsigned char *at, bool big) {
@@ -57,10 +57,10 @@ static void put_number(text *out, bags_dtype dtype, const unsigned char *at, boo
     if (dtype == BAGS_DTYPE_BOOL) {
         text_puts(out, *at ? "true" : "false");
     } else if (dtype <= BAGS_DTYPE_UINT64) {
-        text_format(out, "%ju", (uintmax_t)bags_load(at, size, big));
+        text_format(out, "%ju", (uintmax_t)bags_load_bytes(at, size, big));
     } else if (dtype <= BAGS_DTYPE_INT64) {
         uint64_t sign = (uint64_t)1 << (8 * size - 1);
-        uint64_t bits = bags_load(at, size, big);
+        uint64_t bits = bags_load_bytes(at, size, big);
         text_format(out, "%jd", (intmax_t)((bits ^ sign) - sign));
     } else if (dtype <= BAGS_DTYPE_FLOAT64) {
         put_double(out, load_float(at, size, big), size < 8);
@@ -74,11 +74,11 @@ static void put_number(text *out, bags_dtype dtype, const unsigned char *at, boo
 static bool put_text(text *out, const bags_npy_type *type, const unsigned char *at) {
     static bags_buffer utf8;
     size_t width = type->kind == 'U' ? 4 : 1, size = type->item_size, used = 0;
-    while (size > 0 && bags_load(at + size - width, width, false) == 0)
+    while (size > 0 && bags_load_bytes(at + size - width, width, false) == 0)
         size -= width;
     must(bags_buffer_reserve(&utf8, size + 1, &failure));
     for (size_t i = 0; width == 4 && i < size; i += 4) {
-        uint64_t point = bags_load(at + i, 4, type->big_endian);
+        uint64_t point = bags_load_bytes(at + i, 4, type->big_endian);
         if (point > 0x10FFFF)
             return false;
         used = (size_t)(format_utf8(utf8.data + used, (uint32_t)point) - utf8.data);
@@ -109,7 +109,7 @@ static void put_element(text *out, const bags_npy_type *type, const unsigned cha
     } else if (type->dtype) {
         put_number(out, type->dtype, at, type->big_endian);
     } else if (type->kind == 'M' || type->kind == 'm') {
-        uint64_t number = bags_load(at, 8, type->big_endian);
+        uint64_t number = bags_load_bytes(at, 8, type->big_endian);
         if (number == (uint64_t)1 << 63)
             text_puts(out, "\"NaT\"");
         else

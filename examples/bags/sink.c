@@ -24,7 +24,7 @@
 #define SAMPLES 101
 
 static bags_writer_options writing;
-static bool with_checksums, without_checksums;
+static bool resuming, appending, with_checksums, without_checksums;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 static option_number flush_seconds = {1, 1, 86400, false};
@@ -38,9 +38,9 @@ static const char *version_name(size_t i) {
 static option_choice version = {version_name, 0, false};
 
 const option writing_options[] = {
-    {"resume", OPTION_FLAG, &writing.resume, NULL,
+    {"resume", OPTION_FLAG, &resuming, NULL,
         "continue the same command with the same input"},
-    {"append", OPTION_FLAG, &writing.append, NULL,
+    {"append", OPTION_FLAG, &appending, NULL,
         "add all of the input to a sharded dataset"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
@@ -178,7 +178,7 @@ static void open_bag(void) {
     options.checksum = !without_checksums;
     if (dedup_given)
         usage("%s: a Bag has no fields to --dedup", path);
-    if (writing.append || writing.resume || sharded)
+    if (appending || resuming || sharded)
         usage("%s: a Bag has no shards and cannot be resumed or appended to", path);
     bag = bag_writer_open(path, &options, &failure);
     if (!bag && failure.code == BAGS_ERROR_EXISTS)
@@ -206,7 +206,7 @@ static void open_before(bool finished) {
         sorted[i] = fields[i];
     qsort(sorted, count, sizeof *sorted, field_order);
     if (bags_fields_compare(sorted, count, old, length, path, &failure)) {
-        failure.code = BAGS_ERROR_EXISTS;
+        failure.code = BAGS_ERROR_VALUE;
         failure_prefix("%s: exists: ", path);
         die();
     }
@@ -229,7 +229,7 @@ static char *find_finished(const char *of) {
 }
 
 char *sink_appended_spec(const char *out) {
-    char *finished = writing.append ? find_finished(out) : NULL;
+    char *finished = appending ? find_finished(out) : NULL;
     char *spec = finished ? path_join(finished, "spec.json") : NULL;
     free(finished);
     return spec;
@@ -252,14 +252,14 @@ static void follow_finished(void) {
     bool has_idx = finished_has(finished, "idx");
     free(finished);
     if (with_checksums && !has_checksums)
-        fail(BAGS_ERROR_EXISTS,
+        fail(BAGS_ERROR_VALUE,
             "%s: has no checksums; omit --checksum, or add them first with "
             "`bags checksum`",
             path);
     if (without_checksums && has_checksums)
-        fail(BAGS_ERROR_EXISTS, "%s: has checksums; omit --no-checksum", path);
+        fail(BAGS_ERROR_VALUE, "%s: has checksums; omit --no-checksum", path);
     if (writing.keep_idx && !has_idx)
-        fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit %s", path,
+        fail(BAGS_ERROR_VALUE, "%s: has no .idx files; omit %s", path,
             version.given ? "--for, whose version needs them" : "--idx");
     writing.checksum = has_checksums;
 }
@@ -277,15 +277,19 @@ static void open_dataset(void) {
     writing.shard_length = shard_length.value;
     writing.shard_start = shard_start.value;
     writing.shard_stop = shard_stop.value;
-    writing.sharded = sharded;
+    if (sharded && !shard_stop.value)
+        writing.shard_stop = 1;
+    writing.existing = resuming    ? BAGS_EXISTING_RESUME
+                       : appending ? BAGS_EXISTING_APPEND
+                                   : BAGS_EXISTING_REFUSE;
     writing.registry = registry_get();
     writing.any_type = true; /* the caller has checked them */
     writing.checksum = !without_checksums;
-    if (writing.append && !path_exists(path))
+    if (appending && !path_exists(path))
         fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);
-    if (writing.resume || writing.append)
+    if (resuming || appending)
         follow_finished();
-    if (writing.resume && !sharded && path_has(path, "spec.json")) {
+    if (resuming && !sharded && path_has(path, "spec.json")) {
         open_complete();
         return;
     }
@@ -298,9 +302,9 @@ static void open_dataset(void) {
 }
 
 static const char *next_step(bool is_bag) {
-    return is_bag           ? temp_format("`bags export %s OUT --live` reads it", path)
-           : writing.append ? "append only the others"
-                            : "--resume continues";
+    return is_bag      ? temp_format("`bags export %s OUT --live` reads it", path)
+           : appending ? "append only the others"
+                       : "--resume continues";
 }
 
 void sink_open(const char *out, const char *from, const bags_field *given,
@@ -312,9 +316,9 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     path_must_be_writable(path);
     interrupt_leaves(temp_format("%s: the data that was flushed is kept, %s", path,
                          next_step(is_bag)),
-        is_bag || writing.append ? NULL : "continue with", "--resume");
+        is_bag || appending ? NULL : "continue with", "--resume");
     interrupt_defer();
-    sharded = writing.append || shard_size.given || shard_length.given ||
+    sharded = appending || shard_size.given || shard_length.given ||
               shard_start.given || shard_stop.given;
     states = (field_state *)allocate(count, sizeof *states);
     for (size_t i = 0; i < count; i++) {
@@ -479,7 +483,7 @@ void sink_put(size_t field, size_t item, const bags_value *given) {
             uint64_t next = bags_writer_next(dataset, name);
             uint64_t known = dedup_find(shards, field, blob, next);
             if (known != next)
-                stored = bags_again(known);
+                stored = bags_stored(known);
             else if (!states[field].inside)
                 stored = bags_blob(blob.data, blob.size);
         }
@@ -615,7 +619,7 @@ void sink_failed(void) {
         bags_writer_clear(dataset);
         kept += bags_writer_resumed(dataset);
     }
-    if (appended > 0 && writing.append) {
+    if (appended > 0 && appending) {
         flushed = !bags_writer_close(dataset, &ignored);
     } else if (appended > 0) {
         flushed = !sync_or_flush(!writing.no_sync, &ignored);

@@ -80,7 +80,7 @@ bags_reader *dataset_again(
     const bags_reader *as, const char *given, const bags_registry *registry) {
     bags_reader *reader = dataset_open(given, registry);
     if (bags_reader_version(reader) != bags_reader_version(as))
-        fail(BAGS_ERROR_STATE,
+        fail(BAGS_ERROR_CHANGED,
             "%s: another process replaced it, or added shards, while it was read",
             given);
     return reader;
@@ -215,8 +215,9 @@ bags_view source_alone(
     codec_check("zstd");
     if (!blobs)
         blobs = dataset_again(dataset, path, registry_blobs());
-    bags_select one = source_is_sequence(field) ? bags_slice(field, at, at + 1, 1)
-                                                : bags_whole(field);
+    bags_select one = source_is_sequence(field)
+                          ? bags_select_slice(field, at, at + 1, 1)
+                          : bags_select_all(field);
     must(bags_reader_get(blobs, index, &one, 1, &own, &failure));
     must(bags_row_value(&own, 0, 0, &plain, &value, &failure));
     must(bags_encode(registry_blobs(), bags_reader_fields(dataset, NULL)[field].type,
@@ -244,7 +245,8 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
 void shards_follow(const bags_reader *reader, bags_writer_options *writing) {
     size_t count;
     const bags_shard *shards = bags_reader_shards(reader, &count);
-    writing->sharded = writing->sharded || count != 1 || shards[0].digits > 0;
+    if (count != 1 || shards[0].digits > 0)
+        writing->shard_stop = 1;
     for (size_t i = 0; i < count; i++)
         if (shards[i].length > writing->shard_length)
             writing->shard_length = shards[i].length;

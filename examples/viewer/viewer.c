@@ -337,9 +337,9 @@ EXPORT double view_size(view *opened, double index, size_t field, double item) {
     if (opened->bag) /* of a Bag every blob is read */
         return 0;
     const bags_type *type = bags_reader_type(opened->reader, field);
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     if (type->sequence)
-        select = bags_slice(field, (uint64_t)item, (uint64_t)item + 1, 1);
+        select = bags_select_slice(field, (uint64_t)item, (uint64_t)item + 1, 1);
     measuring = true;
     measured = 0;
     bags_code code = bags_reader_prefetch(
@@ -351,8 +351,8 @@ EXPORT double view_size(view *opened, double index, size_t field, double item) {
 /* What is compressed is decompressed. */
 static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t item) {
     const bags_type *type = bags_reader_type(opened->reader, field);
-    bags_select one =
-        type->sequence ? bags_slice(field, item, item + 1, 1) : bags_whole(field);
+    bags_select one = type->sequence ? bags_select_slice(field, item, item + 1, 1)
+                                     : bags_select_all(field);
     if (!bags_view_is(type->name, "zstd"))
         return bags_reader_get_blob(
             opened->reader, index, field, item, &opened->row, &blob, &failure);

@@ -63,7 +63,7 @@ typedef struct bags_derive_options {
     const uint64_t *rows;
     size_t rows_count;
     /* bags_reader_version of the source as `rows` were selected: another version is
-     * BAGS_ERROR_STATE. 0: any, also if it is replaced between the selection and this
+     * BAGS_ERROR_CHANGED. 0: any, also if it is replaced between the selection and this
      * call. */
     uint64_t version;
     /* Make only the shards of this worker. Workers do not compare the versions of their
@@ -72,7 +72,7 @@ typedef struct bags_derive_options {
     bool no_sync; /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
      * `checksum`, `keep_idx` and `buffer_size`; the other members are those of this
-     * struct, without resume and append. */
+     * struct, and `existing` must be 0. */
     const bags_writer_options *copy;
     const bags_derive_more *more; /* a copy only: with the spec of the source */
     size_t more_count;
@@ -133,7 +133,7 @@ typedef struct bags_derive_report {
  *   BAGS_ERROR_RANGE     a number of `rows` that is not below the source's length
  *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths, or for a copy
  *                        another length; one of `more` has other fields or types
- *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile, or is not
+ *   BAGS_ERROR_CHANGED   a dataset was replaced, removed or finalized meanwhile, or is not
  *                        of its `version`. Every source is checked before the result is
  *                        given its name
  *   BAGS_ERROR_LIMIT     without `copy`: an order across shards, `more`, or files that
@@ -216,7 +216,7 @@ typedef struct bags_index_options {
  *   BAGS_ERROR_TYPE    a sequence, or a type whose values cannot be keys
  *   BAGS_ERROR_VALUE   a NaN
  *   BAGS_ERROR_LOCKED  another process is building it
- *   BAGS_ERROR_STATE   the dataset was changed meanwhile
+ *   BAGS_ERROR_CHANGED the dataset was changed meanwhile
  *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`; a path of 4,096
  *                      bytes or more
  *   or what bags_reader_open, bags_reader_get_range and bag_writer_open return.

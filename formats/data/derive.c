@@ -223,7 +223,7 @@ static bags_code derive_complete(derive_part *part, bags_error *err) {
     d->report->linked += report.existing;
     d->report->made += report.written;
     if (code == BAGS_ERROR_RANGE)
-        return bags_fail(err, BAGS_ERROR_STATE, "%s: replaced while it was linked",
+        return bags_fail(err, BAGS_ERROR_CHANGED, "%s: replaced while it was linked",
             bags_path_tail(d->sources->path));
     return code;
 }
@@ -310,7 +310,7 @@ static bags_code derive_all(derive *d, const char *from, bags_error *err) {
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
             bags_path_tail(d->to), options->shard_start, d->stop);
-    if (copy && (copy->resume || copy->append))
+    if (copy && copy->existing)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: a copy can neither resume nor append", bags_path_tail(d->to));
     if (copy && d->stop > 1 && (!copy->shard_length || copy->shard_size))

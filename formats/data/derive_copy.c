@@ -2,7 +2,7 @@
  * derive_copy.c - copies of datasets: what bags_derive does with `copy`; see datasets.h.
  *
  * Datapoints are read from the sources and appended to a bags_writer. Blobs that the
- * shard being written already has are stored as bags_again.
+ * shard being written already has are stored as bags_stored.
  *
  * The writer writes to TO.derived, which becomes TO when it is complete: it finishes
  * one shard after the other, and a reader would accept the first ones as a dataset.
@@ -163,7 +163,7 @@ static bags_code copy_field(copier *c, size_t part, size_t i, bags_error *err) {
     uint64_t blob = 0;
     bool stored = count && copy_is_stored(c, i, source, &blob);
     for (size_t k = 0; k < count; k++) {
-        bags_value value = bags_again(blob + k);
+        bags_value value = bags_stored(blob + k);
         if (!stored)
             FORMAT_TRY(copy_item(c, i, row, k, &value, err));
         FORMAT_TRY(field->type.sequence
@@ -267,7 +267,7 @@ static bags_code copy_plan(
             if (d->fields[i].source != (s < d->parts_count ? 0 : s))
                 continue;
             c->slots[i] = c->sources[s].count++;
-            c->sources[s].selects[c->slots[i]] = bags_whole(d->fields[i].number);
+            c->sources[s].selects[c->slots[i]] = bags_select_all(d->fields[i].number);
         }
     }
     return copy_make_table(c, copy, err);
@@ -279,16 +279,14 @@ static bags_code copy_open(
     derive *d = c->d;
     bags_writer_options writing = *copy;
     writing.shard_start = d->options->shard_start;
-    writing.shard_stop = d->options->shard_stop;
+    writing.shard_stop = d->sharded ? d->stop : 0;
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
     writing.any_type = true; /* as the sources have them */
     writing.env = d->options->env;
     c->single = !d->sharded || !d->length;
-    if (!d->length) {
+    if (!d->length)
         writing.shard_size = writing.shard_length = writing.shard_stop = 0;
-        writing.sharded = false;
-    }
     FORMAT_TRY(bagi_derived_directory(d, 0, err));
     c->writer = bags_writer_open(
         d->length ? d->to : d->directory, d->list, d->fields_count, &writing, err);
@@ -354,12 +352,12 @@ bags_code bagi_derive_copy(derive *d, bags_error *err) {
         return err->code;
     memset(&links, 0, sizeof links);
     links.checksum = d->checksums;
-    links.sharded = d->sources[0].count != 1 || d->sources[0].shards[0].digits > 0;
+    links.shard_stop = d->sources[0].count != 1 || d->sources[0].shards[0].digits > 0;
     c->d = d;
     c->plain = bags_buffer_of(d->options->env.allocator);
-    d->sharded = copy ? copy->sharded || copy->shard_size || copy->shard_length ||
+    d->sharded = copy ? copy->shard_size || copy->shard_length || copy->shard_stop ||
                             d->options->shard_stop
-                      : links.sharded;
+                      : links.shard_stop > 0;
     bags_code code = copy_all(c, copy ? copy : &links, err);
     if (code)
         bagi_derived_remove(d);

@@ -42,12 +42,12 @@ bags_code bagi_derived_check(const derive *d, bags_error *err) {
 
 bags_code bagi_derived_explain(const derive *d, bags_code code, bags_error *err) {
     bags_error replaced;
-    if (code == BAGS_ERROR_STATE ||
-        derived_check_near(d, &replaced) != BAGS_ERROR_STATE)
+    if (code == BAGS_ERROR_CHANGED ||
+        derived_check_near(d, &replaced) != BAGS_ERROR_CHANGED)
         return code;
     *err = replaced;
     d->report->copy = 0;
-    return BAGS_ERROR_STATE;
+    return BAGS_ERROR_CHANGED;
 }
 
 /* Check that a source is of the version that the caller has read. */
@@ -55,7 +55,7 @@ static bags_code derived_check_version(
     const derive_source *s, uint64_t version, bags_error *err) {
     if (!version || bags_reader_version(s->reader) == version)
         return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_STATE,
+    return bags_fail(err, BAGS_ERROR_CHANGED,
         "%s: another process replaced it, or added shards, since its datapoints "
         "were selected",
         bags_path_tail(s->path));

@@ -93,7 +93,7 @@ static inline bags_value index_key_element(const bags_value *array, double *real
     memset(&out, 0, sizeof out);
     if (array->size != size || size > 8)
         return out;
-    uint64_t number = bags_load(array->data, size, !bags_little_endian());
+    uint64_t number = bags_load_bytes(array->data, size, !bags_little_endian());
     if (code == 'f') {
         *real = format_real(number, size);
         return size == 2 ? out : *array;
@@ -158,7 +158,7 @@ static inline bags_code index_key_make(const index_key_type *type,
         wrong = beyond;
     if (wrong)
         return bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
-    bags_store(number, INDEX_NUMBER, true, bits);
+    bags_store_bytes(number, INDEX_NUMBER, true, bits);
     key->data = above ? after : number;
     key->size = above ? sizeof after : beyond ? 0 : INDEX_NUMBER;
     return BAGS_OK;

@@ -111,7 +111,7 @@ static bags_code index_add(
     unsigned char *to = b->bytes.data + b->used;
     if (key.size)
         memcpy(to, key.data, key.size);
-    bags_store(to + key.size, INDEX_NUMBER, true, datapoint);
+    bags_store_bytes(to + key.size, INDEX_NUMBER, true, datapoint);
     entry->data = to;
     entry->size = size;
     b->used += size;
@@ -168,7 +168,7 @@ static bags_code index_read_keys(index_builder *b, bags_row *row, bags_error *er
 typedef struct index_run {
     bags_view entry;     /* without data: the run is over */
     uint64_t next, stop; /* in runs.bag: what was not read yet */
-    bags_range range;
+    bag_blobs range;
     size_t at; /* in the range */
     bags_buffer scratch;
 } index_run;
@@ -185,7 +185,7 @@ static bags_code index_run_next(
         r->next = stop;
         r->at = 0;
     }
-    r->entry = bags_range_get(&r->range, r->at);
+    r->entry = bag_blobs_get(&r->range, r->at);
     r->at += r->entry.data != NULL;
     if (r->entry.data && r->entry.size < INDEX_NUMBER)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "%s", changed);
@@ -279,7 +279,7 @@ static bags_code index_write_keys(
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: type too long", bags_path_tail(b->path));
     for (size_t i = 0; i < 3; i++)
-        bags_store(header + 8 + 8 * i, 8, false, numbers[i]);
+        bags_store_bytes(header + 8 + 8 * i, 8, false, numbers[i]);
     memcpy(header + INDEX_HEADER, b->field->type, type);
     FORMAT_TRY(bag_writer_append(out, header, INDEX_HEADER + type, NULL, err));
     return b->runs ? index_write_merged(b, out, err) : index_write_sorted(b, out, err);
@@ -339,7 +339,7 @@ static bags_code index_build_new(
     FORMAT_TRY(bagi_index_stamp(
         b->reader, &b->options->env, b->path, b->field->name, &after, err));
     if (memcmp(before, &after, sizeof after) != 0)
-        return bags_fail(err, BAGS_ERROR_STATE,
+        return bags_fail(err, BAGS_ERROR_CHANGED,
             "%s: the dataset changed while its index was built",
             bags_path_tail(b->path));
     return index_publish(b, err);

@@ -132,7 +132,7 @@ static bags_code index_check_header(const bags_index *index, const char *path,
     if (header.size < INDEX_HEADER || memcmp(header.data, INDEX_MAGIC, 8) != 0)
         return index_fail(index, "not an index", err);
     for (size_t i = 0; i < 3; i++)
-        numbers[i] = bags_load(header.data + 8 + 8 * i, 8, false);
+        numbers[i] = bags_load_bytes(header.data + 8 + 8 * i, 8, false);
     if (numbers[0] > index->length)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: the reader has only %" PRIu64 " of the %" PRIu64
@@ -384,7 +384,7 @@ static bags_code index_get_some(const bags_index *index, const uint64_t *positio
     for (size_t i = 0; i < count; i++) {
         if (entries[i].size < INDEX_NUMBER)
             return index_fail(index, "an entry is too short", err);
-        found[i] = bags_load(
+        found[i] = bags_load_bytes(
             entries[i].data + entries[i].size - INDEX_NUMBER, INDEX_NUMBER, true);
         if (found[i] >= index->length)
             return index_fail(index, "a datapoint is out of range", err);

@@ -180,10 +180,10 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     if (size > 8)
         return too_large;
     bool big = column->big_endian; /* with a constant size it is one instruction */
-    uint64_t bits = size == 4 && !big   ? bags_load(blob.data, 4, false)
-                    : size == 2 && !big ? bags_load(blob.data, 2, false)
-                    : size == 8 && !big ? bags_load(blob.data, 8, false)
-                                        : bags_load(blob.data, size, big);
+    uint64_t bits = size == 4 && !big   ? bags_load_bytes(blob.data, 4, false)
+                    : size == 2 && !big ? bags_load_bytes(blob.data, 2, false)
+                    : size == 8 && !big ? bags_load_bytes(blob.data, 8, false)
+                                        : bags_load_bytes(blob.data, size, big);
     out->is_real = column->code == 'f';
     if (out->is_real) {
         out->real = format_real(bits, size);
@@ -231,7 +231,7 @@ static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row
         bool is_uint = value.kind == BAGS_KIND_UINT;
         out->data = cursor->number;
         out->size = sizeof cursor->number;
-        bags_store(cursor->number, sizeof cursor->number, false,
+        bags_store_bytes(cursor->number, sizeof cursor->number, false,
             is_uint ? value.uint : (uint64_t)value.sint);
     }
     return BAGS_OK;
@@ -416,7 +416,7 @@ static bags_code sql_json_item(sql_cursor *cursor, size_t field, const sql_colum
 static bags_code sql_sequence(
     sql_cursor *cursor, size_t field, char **json, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     bags_type type = *bags_reader_type(table->reader, field);
     type.sequence = false;
     sql_column item = sql_column_of(&type, NULL);
@@ -892,14 +892,14 @@ static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_
 static bool sql_image_size(bags_view file, uint64_t size[2]) {
     bags_view data = format_jpeg_frame(file);
     if (file.size >= 24 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
-        size[0] = bags_load(file.data + 16, 4, true);
-        size[1] = bags_load(file.data + 20, 4, true);
+        size[0] = bags_load_bytes(file.data + 16, 4, true);
+        size[1] = bags_load_bytes(file.data + 20, 4, true);
         return true;
     }
     if (data.size == 0)
         return false;
-    size[1] = bags_load(data.data + 1, 2, true);
-    size[0] = bags_load(data.data + 3, 2, true);
+    size[1] = bags_load_bytes(data.data + 1, 2, true);
+    size[0] = bags_load_bytes(data.data + 3, 2, true);
     return true;
 }
 

@@ -42,14 +42,15 @@
 static size_t ar_field(bags_view fb, size_t table, unsigned i) {
     if (!table || table > fb.size - 4)
         return 0;
-    int64_t vtable = (int64_t)table - (int32_t)bags_load(fb.data + table, 4, false);
+    int64_t vtable =
+        (int64_t)table - (int32_t)bags_load_bytes(fb.data + table, 4, false);
     if (vtable < 0 || (size_t)vtable > fb.size - 4)
         return 0;
     const unsigned char *entries = fb.data + vtable;
-    size_t size = (size_t)bags_load(entries, 2, false), entry = 4 + 2 * i;
+    size_t size = (size_t)bags_load_bytes(entries, 2, false), entry = 4 + 2 * i;
     if (entry + 2 > size || (size_t)vtable + size > fb.size)
         return 0;
-    size_t offset = (size_t)bags_load(entries + entry, 2, false);
+    size_t offset = (size_t)bags_load_bytes(entries + entry, 2, false);
     return offset && table + offset < fb.size ? table + offset : 0;
 }
 
@@ -68,7 +69,7 @@ static int64_t ar_number(
 static size_t ar_follow(bags_view fb, size_t at) {
     if (!at || at > fb.size - 4)
         return 0;
-    size_t to = at + (size_t)bags_load(fb.data + at, 4, false);
+    size_t to = at + (size_t)bags_load_bytes(fb.data + at, 4, false);
     return to > at && to <= fb.size - 4 ? to : 0;
 }
 
@@ -80,7 +81,7 @@ static size_t ar_table(bags_view fb, size_t table, unsigned i) {
 static size_t ar_vector(
     bags_view fb, size_t table, unsigned i, size_t size, size_t *count) {
     size_t at = ar_table(fb, table, i);
-    *count = at ? (size_t)bags_load(fb.data + at, 4, false) : 0;
+    *count = at ? (size_t)bags_load_bytes(fb.data + at, 4, false) : 0;
     if (*count > (at ? (fb.size - at - 4) / size : 0))
         *count = 0;
     return *count ? at + 4 : 0;
@@ -362,8 +363,8 @@ static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view 
     if (b->buffer_count == 0)
         return ar_bad(s, "too few buffers");
     const unsigned char *place = b->fb.data + b->buffers;
-    uint64_t offset = bags_load(place, 8, false);
-    uint64_t size = bags_load(place + 8, 8, false), made = size;
+    uint64_t offset = bags_load_bytes(place, 8, false);
+    uint64_t size = bags_load_bytes(place + 8, 8, false), made = size;
     b->buffers += 16;
     b->buffer_count--;
     if (offset > b->body.size || size > b->body.size - offset)
@@ -373,7 +374,7 @@ static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view 
     if (codec >= 0) {
         if (size < 8)
             return ar_bad(s, "a buffer is too short");
-        made = bags_load(in.data, 8, false);
+        made = bags_load_bytes(in.data, 8, false);
         in.data += 8;
         in.size -= 8;
         if (made == UINT64_MAX) { /* it is not compressed */
@@ -416,8 +417,8 @@ static bags_code ar_load_node(
     bags_code code = BAGS_OK;
     if (b->node_count == 0)
         return ar_bad(s, "too few nodes");
-    node->length = bags_load(b->fb.data + b->nodes, 8, false);
-    uint64_t nulls = bags_load(b->fb.data + b->nodes + 8, 8, false);
+    node->length = bags_load_bytes(b->fb.data + b->nodes, 8, false);
+    uint64_t nulls = bags_load_bytes(b->fb.data + b->nodes + 8, 8, false);
     b->nodes += 16;
     b->node_count--;
     if (node->length < least || node->length > AR_MOST)
@@ -451,7 +452,7 @@ static bags_code ar_load_node(
     if (view) {
         node->view_count = 0;
         if (b->count_count > 0) {
-            uint64_t count = bags_load(b->fb.data + b->counts, 8, false);
+            uint64_t count = bags_load_bytes(b->fb.data + b->counts, 8, false);
             if (count > b->buffer_count)
                 return ar_bad(s, "too few buffers");
             node->view_count = (size_t)count;
@@ -527,9 +528,9 @@ static bags_code ar_message(
         return code;
     if (head.size < 8)
         return ar_bad(s, "truncated");
-    uint64_t size = bags_load(head.data, 4, false);
+    uint64_t size = bags_load_bytes(head.data, 4, false);
     if (size == UINT32_MAX) { /* since Arrow 0.15 */
-        size = bags_load(head.data + 4, 4, false);
+        size = bags_load_bytes(head.data + 4, 4, false);
         skip = 8;
     }
     a->at += skip + size;
@@ -543,7 +544,7 @@ static bags_code ar_message(
     code = bags_source_view(s, start + skip, size, fb);
     if (code)
         return code;
-    size_t message = (size_t)bags_load(fb->data, 4, false);
+    size_t message = (size_t)bags_load_bytes(fb->data, 4, false);
     int64_t body_size = ar_number(*fb, message, 3, 8, 0);
     *kind = (int)ar_number(*fb, message, 1, 1, 0);
     if (body_size < 0 || (uint64_t)body_size > a->end - a->at)
@@ -636,13 +637,13 @@ static bags_code ar_open_file(bags_source *s) {
         code = bags_source_view(s, a->end, 10, &head);
         if (code)
             return code;
-        uint64_t size = bags_load(head.data, 4, false);
+        uint64_t size = bags_load_bytes(head.data, 4, false);
         if (memcmp(head.data + 4, "ARROW1", 6) != 0 || size < 8 || size > a->end - 8)
             return ar_bad(s, "the file has no footer (truncated?)");
         a->end -= size;
         code = bags_source_view(s, a->end, size, &fb);
         if (!code)
-            schema = ar_table(fb, (size_t)bags_load(fb.data, 4, false), 1);
+            schema = ar_table(fb, (size_t)bags_load_bytes(fb.data, 4, false), 1);
     } else {
         code = ar_message(s, &kind, &fb, &schema, &body);
         schema = kind == AR_SCHEMA ? schema : 0;
@@ -825,8 +826,8 @@ static bool ar_range(
     bool large = node->type == AR_LARGE_LIST || node->type == AR_LARGE_UTF8 ||
                  node->type == AR_LARGE_BINARY;
     size_t width = large ? 8 : 4;
-    *start = bags_load(node->offsets + i * width, width, false);
-    *stop = bags_load(node->offsets + (i + 1) * width, width, false);
+    *start = bags_load_bytes(node->offsets + i * width, width, false);
+    *stop = bags_load_bytes(node->offsets + (i + 1) * width, width, false);
     return *start <= *stop && *stop <= limit;
 }
 
@@ -837,7 +838,8 @@ static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
     size_t count = (size_t)node->width / 4, made = 0, used = 0;
     int64_t scale = node->scale > 0 ? node->scale : 0;
     for (size_t k = 0; k < count; k++)
-        words[k] = (uint32_t)bags_load(node->data + i * node->width + 4 * k, 4, false);
+        words[k] =
+            (uint32_t)bags_load_bytes(node->data + i * node->width + 4 * k, 4, false);
     bool negative = words[count - 1] >> 31;
     for (size_t k = 0, carry = 1; negative && k < count; k++) {
         uint64_t sum = (uint64_t)(uint32_t)~words[k] + carry;
@@ -911,9 +913,9 @@ static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i, char 
         *out = bags_utf8_sized(text, ar_decimal(node, i, text));
     } else if (node->type == AR_UTF8_VIEW || node->type == AR_BINARY_VIEW) {
         const unsigned char *view = node->data + 16 * i;
-        size_t size = (size_t)bags_load(view, 4, false);
-        size_t buffer = (size_t)bags_load(view + 8, 4, false);
-        size_t offset = (size_t)bags_load(view + 12, 4, false);
+        size_t size = (size_t)bags_load_bytes(view, 4, false);
+        size_t buffer = (size_t)bags_load_bytes(view + 8, 4, false);
+        size_t offset = (size_t)bags_load_bytes(view + 12, 4, false);
         const unsigned char *data = view + 4;
         if (size > 12) {
             if (buffer >= node->view_count || offset > node->views[buffer].size ||

@@ -58,7 +58,7 @@ static bags_view bz_find(bags_view in, const char *path) {
 static bool bz_entries(bz_table *table, bags_view box, size_t skip, size_t width) {
     if (box.size < skip + 4)
         return false;
-    table->count = bags_load(box.data + skip, 4, true);
+    table->count = bags_load_bytes(box.data + skip, 4, true);
     table->data = box.data + skip + 4;
     return table->count <= (box.size - skip - 4) / width;
 }
@@ -79,8 +79,8 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) 
     if (track->wide)
         offsets = bz_find(tables, "co64");
     if (sizes.size >= 12) {
-        track->size = (uint32_t)bags_load(sizes.data + 4, 4, true);
-        track->sizes.count = bags_load(sizes.data + 8, 4, true);
+        track->size = (uint32_t)bags_load_bytes(sizes.data + 4, 4, true);
+        track->sizes.count = bags_load_bytes(sizes.data + 8, 4, true);
     }
     /* Samples of one size have no table of sizes. */
     if ((!track->size && !bz_entries(&track->sizes, sizes, 8, 4)) ||
@@ -94,7 +94,7 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) 
 
 static uint64_t bz_size(const bz_track *track, uint64_t sample) {
     return track->size ? track->size
-                       : bags_load(track->sizes.data + 4 * sample, 4, true);
+                       : bags_load_bytes(track->sizes.data + 4 * sample, 4, true);
 }
 
 /* Move to this sample, which is not before the next one, and past it. A run has
@@ -106,16 +106,16 @@ static bags_code bz_move(
         if (track->run >= track->runs.count || track->chunk >= track->offsets.count)
             return bz_bad(s, "stsc box: too few chunks", track->name);
         if (track->run + 1 < track->runs.count &&
-            bags_load(run + 12, 4, true) <= track->chunk + 1) {
+            bags_load_bytes(run + 12, 4, true) <= track->chunk + 1) {
             track->run++;
-        } else if (track->before >= bags_load(run + 4, 4, true)) {
+        } else if (track->before >= bags_load_bytes(run + 4, 4, true)) {
             track->chunk++;
             track->before = 0;
         } else {
             size_t width = track->wide ? 8 : 4;
             if (track->before == 0)
-                track->offset =
-                    bags_load(track->offsets.data + width * track->chunk, width, true);
+                track->offset = bags_load_bytes(
+                    track->offsets.data + width * track->chunk, width, true);
             *offset = track->offset;
             uint64_t size = bz_size(track, track->next);
             if (*offset > s->file.size || size > s->file.size - *offset)
@@ -167,11 +167,11 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
         bags_code code = bags_source_view(s, at, left < 16 ? left : 16, &box);
         if (code)
             return code;
-        size = box.size < 8 ? 2 : bags_load(box.data, 4, true);
+        size = box.size < 8 ? 2 : bags_load_bytes(box.data, 4, true);
         if (size == 0)
             size = left;
         else if (size == 1 && box.size == 16)
-            size = bags_load(box.data + 8, 8, true);
+            size = bags_load_bytes(box.data + 8, 8, true);
         if (size < 8 || size > left)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
                 "invalid box at %" PRIu64 " (%" PRIu64 " bytes)", at, size);
@@ -267,7 +267,7 @@ static bool bz_detect(const char *path) {
     size_t size = bags_import_peek(path, start, sizeof start);
     if (size < 16 || memcmp(start + 4, "ftyp", 4) != 0)
         return false;
-    uint64_t end = bags_load(start, 4, true);
+    uint64_t end = bags_load_bytes(start, 4, true);
     for (size_t i = 8; i + 4 <= size && i + 4 <= end; i += 4)
         if (i != 12 && memcmp(start + i, "bzna", 4) == 0)
             return true;

@@ -59,7 +59,7 @@ static bool fo_element(bags_view *at, uint64_t *id, uint64_t *size) {
             length++;
         if (length > at->size)
             return false;
-        *out[i] = bags_load(at->data, length, true);
+        *out[i] = bags_load_bytes(at->data, length, true);
         uint64_t mask = (UINT64_C(1) << 7 * length) - 1;
         if (i == 1)
             *size = (*size & mask) == mask ? UINT64_MAX : *size & mask;

@@ -37,7 +37,7 @@ static inline bags_code bags_import_stream_open(
     memset(&stream->zip, 0, sizeof stream->zip);
     stream->inside = false;
     stream->offset = 0;
-    if (magic.size == 0 || bags_load(magic.data, 2, true) != 0x1F8B)
+    if (magic.size == 0 || bags_load_bytes(magic.data, 2, true) != 0x1F8B)
         return BAGS_OK;
     stream->gzip = inflateInit2(&stream->zip, 15 + 16) == Z_OK;
     return stream->gzip ? bags_source_reserve(s, &stream->part, BAGS_IMPORT_PART)

@@ -636,10 +636,10 @@ const char *bags_import_magic(const void *data, size_t size) {
 bool bags_import_box(bags_view *rest, char type[4], bags_view *box) {
     if (rest->size < 8)
         return false;
-    uint64_t size = bags_load(rest->data, 4, true);
+    uint64_t size = bags_load_bytes(rest->data, 4, true);
     size_t header = 8;
     if (size == 1 && rest->size >= 16) {
-        size = bags_load(rest->data + 8, 8, true);
+        size = bags_load_bytes(rest->data + 8, 8, true);
         header = 16;
     } else if (size == 0) { /* up to the end */
         size = rest->size;
@@ -689,7 +689,7 @@ bool bags_import_is_integer(bags_dtype dtype) {
 /* The sign of a shorter number is extended. */
 bags_value bags_import_integer(bags_dtype dtype, const void *data) {
     size_t bits = 8 * bags_dtype_size(dtype);
-    uint64_t number = bags_load(data, bits / 8, false);
+    uint64_t number = bags_load_bytes(data, bits / 8, false);
     if (dtype < BAGS_DTYPE_INT8)
         return bags_uint(number);
     if (bits < 64 && number >> (bits - 1) & 1)

@@ -76,7 +76,7 @@ static const unsigned char *mc_part(mc_bytes *from, uint64_t size) {
 
 static uint64_t mc_number(mc_bytes *from, size_t size) {
     const unsigned char *part = mc_part(from, size);
-    return part ? bags_load(part, size, false) : 0;
+    return part ? bags_load_bytes(part, size, false) : 0;
 }
 
 static bags_view mc_text(mc_bytes *from, size_t size_bytes) {

@@ -331,7 +331,7 @@ static bags_code md_check_config(bags_source *s, uint64_t samples) {
     bags_code code = bags_source_view(s, 4, 4, &text);
     if (code)
         return code;
-    uint64_t stop = bags_load(text.data, 4, false);
+    uint64_t stop = bags_load_bytes(text.data, 4, false);
     if (stop <= start || stop > s->file.size)
         return BAGS_OK;
     code = bags_source_view(s, start, stop - start, &text);
@@ -376,10 +376,10 @@ static bags_code md_open_shard(bags_source *s, size_t at) {
             s, BAGS_ERROR_CORRUPT, "too short for %" PRIu64 " samples", samples);
     if (!code)
         code = bags_source_view(s, 0, 4, &head);
-    if (!code && bags_load(head.data, 4, false) != samples)
+    if (!code && bags_load_bytes(head.data, 4, false) != samples)
         code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "has %" PRIu64 " samples (expected %" PRIu64 ")",
-            bags_load(head.data, 4, false), samples);
+            bags_load_bytes(head.data, 4, false), samples);
     return code ? code : md_check_config(s, samples);
 }
 
@@ -410,7 +410,7 @@ static const char *md_decode_array(
     if (!shape)
         return "out of memory";
     for (size_t i = 0; i < dims; i++)
-        shape[i] = bags_load(blob.data + 1 + i * width, (unsigned)width, false);
+        shape[i] = bags_load_bytes(blob.data + 1 + i * width, (unsigned)width, false);
     blob.data += 1 + dims * width;
     blob.size -= 1 + dims * width;
     size_t size;
@@ -433,14 +433,14 @@ static const char *md_decode_image(bags_source *s, bags_view blob, bags_value *o
         {"RGBX", BAGS_DTYPE_UINT8, 4}, {"I;16", BAGS_DTYPE_UINT16, 1},
         {"I", BAGS_DTYPE_INT32, 1}, {"F", BAGS_DTYPE_FLOAT32, 1}};
     uint64_t *shape = (uint64_t *)bags_source_alloc(s, 3, sizeof *shape);
-    uint64_t length = blob.size < 12 ? 0 : bags_load(blob.data + 8, 4, false);
+    uint64_t length = blob.size < 12 ? 0 : bags_load_bytes(blob.data + 8, 4, false);
     size_t size;
     if (!shape)
         return "out of memory";
     if (blob.size < 12 || length > blob.size - 12)
         return "truncated";
-    shape[0] = bags_load(blob.data + 4, 4, false);
-    shape[1] = bags_load(blob.data, 4, false);
+    shape[0] = bags_load_bytes(blob.data + 4, 4, false);
+    shape[1] = bags_load_bytes(blob.data, 4, false);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strlen(modes[i].name) != length ||
             memcmp(modes[i].name, blob.data + 12, (size_t)length) != 0)
@@ -477,7 +477,8 @@ static const char *md_decode(
 static const char *md_decode_list(
     bags_source *s, const md_column *column, bags_view blob, bags_entry *entry) {
     size_t front = column->encoding.list;
-    uint64_t count = blob.size < front ? 0 : bags_load(blob.data + front - 4, 4, false);
+    uint64_t count =
+        blob.size < front ? 0 : bags_load_bytes(blob.data + front - 4, 4, false);
     if (blob.size < front || count > (blob.size - front) / 4)
         return "truncated";
     bags_value *values =
@@ -487,7 +488,7 @@ static const char *md_decode_list(
     bags_view item = {blob.data + front + 4 * count, 0};
     size_t left = blob.size - front - 4 * (size_t)count;
     for (size_t i = 0; i < count; i++) {
-        uint64_t size = bags_load(blob.data + front + 4 * i, 4, false);
+        uint64_t size = bags_load_bytes(blob.data + front + 4 * i, 4, false);
         if (size > left)
             return "truncated";
         item.size = (size_t)size;
@@ -516,7 +517,7 @@ static bags_code md_split(bags_source *s, uint64_t sample, bags_view bytes) {
     for (; !fault && i < s->count; i++) {
         uint64_t size = columns[i].size;
         if (size == 0) {
-            size = bags_load(sizes, 4, false);
+            size = bags_load_bytes(sizes, 4, false);
             sizes += 4;
         }
         if (size > left) {
@@ -586,8 +587,8 @@ static bags_code md_read(bags_source *s, uint64_t index) {
     code = bags_source_view(s, 4 + 4 * sample, 8, &bytes);
     if (code)
         return code;
-    uint64_t start = bags_load(bytes.data, 4, false);
-    uint64_t stop = bags_load(bytes.data + 4, 4, false);
+    uint64_t start = bags_load_bytes(bytes.data, 4, false);
+    uint64_t stop = bags_load_bytes(bytes.data + 4, 4, false);
     if (start > stop || stop > s->file.size)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "sample %" PRIu64 ": out of range (bytes %" PRIu64 " to %" PRIu64

@@ -33,12 +33,14 @@ typedef struct mg_state {
 static const unsigned char mg_magic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};
 static const unsigned char mg_legacy_magic[8] = {'T', 'N', 'T', 'I', 'D', 'X', 0, 0};
 
-static uint64_t mg_u64(const unsigned char *at) { return bags_load(at, 8, false); }
+static uint64_t mg_u64(const unsigned char *at) {
+    return bags_load_bytes(at, 8, false);
+}
 
 /* Elements of a sequence, which mg_check has checked; where they are in X.bin. */
 static uint64_t mg_length(const mg_state *m, uint64_t i) {
     return m->legacy ? mg_u64(m->offsets + 8 * i + 8) - mg_u64(m->offsets + 8 * i)
-                     : bags_load(m->lengths + 4 * i, 4, false);
+                     : bags_load_bytes(m->lengths + 4 * i, 4, false);
 }
 
 static uint64_t mg_offset(const mg_state *m, uint64_t i) {

@@ -50,7 +50,7 @@ static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
     size_t size = part.size - 4;
     uint64_t start = ((tf_state *)s->state)->start;
     uint32_t computed = tf_masked_crc(part.data, size);
-    uint32_t stored = (uint32_t)bags_load(part.data + size, 4, false);
+    uint32_t stored = (uint32_t)bags_load_bytes(part.data + size, 4, false);
     if (computed == stored)
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -82,7 +82,7 @@ static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
         code = tf_check(s, "size", *record);
     if (code)
         return code;
-    uint64_t size = bags_load(record->data, 8, false);
+    uint64_t size = bags_load_bytes(record->data, 8, false);
     if (size > left - 16)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "record at byte %" PRIu64 ": truncated (%" PRIu64
@@ -387,7 +387,7 @@ static bool tf_detect(const char *path) {
     unsigned char head[12];
     return bags_import_has_files(path, tf_accept) ||
            (bags_import_peek(path, head, sizeof head) == sizeof head &&
-               tf_masked_crc(head, 8) == bags_load(head + 8, 4, false));
+               tf_masked_crc(head, 8) == bags_load_bytes(head + 8, 4, false));
 }
 
 const bags_importer bags_import_tfrecord = {

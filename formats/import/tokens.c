@@ -136,9 +136,10 @@ static bags_code to_open(bags_source *s) {
 /* The bytes up to the end of the first separator; all, if there is none. */
 static size_t to_find(bags_view in, size_t element, uint64_t separator) {
     for (size_t at = 0; at < in.size; at += element)
-        if (separator == (element == 2      ? bags_load(in.data + at, 2, false)
-                             : element == 4 ? bags_load(in.data + at, 4, false)
-                                            : bags_load(in.data + at, element, false)))
+        if (separator == (element == 2 ? bags_load_bytes(in.data + at, 2, false)
+                             : element == 4
+                                 ? bags_load_bytes(in.data + at, 4, false)
+                                 : bags_load_bytes(in.data + at, element, false)))
             return at + element;
     return in.size;
 }

@@ -315,7 +315,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     uint64_t bits;
     bool fits = format_real_bits(number, size, &bits);
     double held = format_real(bits, size);
-    bags_store(out, size, false, bits);
+    bags_store_bytes(out, size, false, bits);
     if (word < 3 || !fits || isinf(number))
         return word < 3;
     if (is_double)
@@ -343,7 +343,7 @@ static bool zr_integer(
     double whole = (double)(int64_t)bits;
     if (is_double && (whole < number || whole > number))
         return false;
-    bags_store(out, size, false, bits);
+    bags_store_bytes(out, size, false, bits);
     uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
     negative = negative && bits != 0; /* -0 */
     return negative ? is_signed && ~bits <= most : bits <= most;
@@ -361,7 +361,7 @@ static bool zr_text(json_object *value, unsigned char *out, size_t size) {
             point = point << 6 | (text[i++] & 0x3F);
         if (size - made < 4 || (point == 0 && i == length))
             return false; /* a NUL at the end would be padding */
-        bags_store(out + made, 4, false, point);
+        bags_store_bytes(out + made, 4, false, point);
         made += 4;
     }
     return true;
@@ -647,7 +647,7 @@ static size_t zr_utf8(
     while (size >= 4 && !memcmp(from + size - 4, "\0\0\0\0", 4))
         size -= 4;
     for (size_t i = 0; i + 4 <= size; i += 4) {
-        uint32_t c = (uint32_t)bags_load(from + i, 4, big);
+        uint32_t c = (uint32_t)bags_load_bytes(from + i, 4, big);
         if (c > 0x10FFFF)
             out[made++] = 0xFF;
         else
@@ -770,8 +770,8 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     bags_swap_bytes(bytes,
         a->band->data + (row - a->band_start) * a->row + member->offset, 16,
         member->swap);
-    *start = bags_load(bytes, 8, false);
-    *stop = bags_load(bytes + 8, 8, false);
+    *start = bags_load_bytes(bytes, 8, false);
+    *stop = bags_load_bytes(bytes + 8, 8, false);
     if (*start <= *stop && *stop <= to->shape[0])
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,

@@ -755,7 +755,7 @@ bags_code bags_loader_seek(
  *   BAGS_ERROR_VALUE    of other datasets or other options; the message names what
  *                       differs
  *   or, of the three datapoints, what bags_reader_get_blob returns, except for damage:
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_STATE; or the
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED; or the
  *   failure of the loader, in restore
  */
 bags_code bags_loader_save(

@@ -75,9 +75,9 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     for (size_t i = 0; i < l->column_count; i++) {
         const loader_column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
-        w->selects[i] = c->span
-                            ? bags_slice(field, start, start + c->span, c->given.stride)
-                            : bags_whole(field);
+        w->selects[i] =
+            c->span ? bags_select_slice(field, start, start + c->span, c->given.stride)
+                    : bags_select_all(field);
     }
     FORMAT_TRY(bags_reader_get(
         item.reader, pick->index, w->selects, l->column_count, &w->row, err));
@@ -163,7 +163,7 @@ static void loader_announce(
             if (picks[i].dataset == d)
                 indices[found++] = picks[i].index;
         for (size_t i = 0; found && i < l->column_count; i++)
-            w->selects[i] = bags_whole(l->columns[i].sources[d].field);
+            w->selects[i] = bags_select_all(l->columns[i].sources[d].field);
         if (found && to_disk)
             (void)bags_reader_prefetch(l->readers[d], indices, found, w->selects,
                 l->column_count, &w->row, NULL);

@@ -22,7 +22,7 @@ static uint64_t loader_hash_bytes(uint64_t hash, const void *data, size_t size) 
         hash = (hash ^ bagi_load_u64(from)) * UINT64_C(0xD6E8FEB86659FD93);
         hash ^= hash >> 32;
     }
-    return loader_hash_number(hash, bags_load(from, size, false));
+    return loader_hash_number(hash, bags_load_bytes(from, size, false));
 }
 
 /* The number that a value is, if it is one. */
@@ -233,8 +233,8 @@ bags_code bags_loader_save(
     FORMAT_TRY(loader_state_here(l, numbers, err));
     memcpy(state, l->packer ? LOADER_STATE_PACKED : LOADER_STATE_PLAIN, 8);
     for (size_t i = 0; i < LOADER_STATE_NUMBERS; at += loader_state_rules[i++].size)
-        bags_store(at, loader_state_rules[i].size, false, numbers[i]);
-    bags_store(at, 8, false, loader_hash_bytes(0, state, LOADER_STATE_HASHED));
+        bags_store_bytes(at, loader_state_rules[i].size, false, numbers[i]);
+    bags_store_bytes(at, 8, false, loader_hash_bytes(0, state, LOADER_STATE_HASHED));
     return BAGS_OK;
 }
 
@@ -251,8 +251,9 @@ static bags_code loader_state_read(const void *from, size_t size, bool *packed,
     if (!*packed && memcmp(state, LOADER_STATE_PLAIN, 8) != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
     for (size_t i = 0; i < LOADER_STATE_NUMBERS; at += loader_state_rules[i++].size)
-        numbers[i] = bags_load(at, loader_state_rules[i].size, false);
-    if (bags_load(at, 8, false) != loader_hash_bytes(0, state, LOADER_STATE_HASHED))
+        numbers[i] = bags_load_bytes(at, loader_state_rules[i].size, false);
+    if (bags_load_bytes(at, 8, false) !=
+        loader_hash_bytes(0, state, LOADER_STATE_HASHED))
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "a damaged loader's state (checksum mismatch)");
     return BAGS_OK;

@@ -84,7 +84,7 @@ static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
     size_t shard, size_t field, bags_row *row, tokens_view *out, bags_error *err) {
     const tokens_shard *s = &d->shards[shard];
     const tokens_stream *stream = &s->streams[field];
-    bags_range range;
+    bag_blobs range;
     out->data = NULL;
     out->ends = stream->ends.data;
     out->element = bags_dtype_size(t->dtypes[field]);
@@ -99,7 +99,7 @@ static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
 
 /* Elements of the documents before number i. */
 static uint64_t tokens_before(const tokens_view *v, uint64_t i) {
-    return i ? bags_load(v->ends + 8 * (i - 1), 8, false) / v->element : 0;
+    return i ? bags_load_bytes(v->ends + 8 * (i - 1), 8, false) / v->element : 0;
 }
 
 /* The elements of a document, by the table; all of it was checked. */
@@ -128,10 +128,10 @@ static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
         bags_reader_get_blob(d->reader, datapoint, d->fields[field], 0, row, out, err));
     if (out->size == size)
         return BAGS_OK;
-    bags_fail(err, BAGS_ERROR_STATE,
+    bags_fail(err, BAGS_ERROR_CHANGED,
         "changed since it was opened (%" PRIu64 " bytes, had %" PRIu64 ")",
         (uint64_t)out->size, size);
-    return tokens_fail(t, d, field, BAGS_ERROR_STATE, datapoint, err);
+    return tokens_fail(t, d, field, BAGS_ERROR_CHANGED, datapoint, err);
 }
 
 /* The document of a place in the stream, below its length, and where the document starts
@@ -163,7 +163,7 @@ static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
     unsigned char number[8];
     memset(number, 0, sizeof number);
     if (first < bos && count) {
-        bags_store(number, element, !bags_little_endian(), added);
+        bags_store_bytes(number, element, !bags_little_endian(), added);
         memcpy(to, number, element);
         to += element;
         first++;
@@ -182,7 +182,7 @@ static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
     }
     if (count) {
         added = field ? 0 : t->options.eos;
-        bags_store(number, element, !bags_little_endian(), added);
+        bags_store_bytes(number, element, !bags_little_endian(), added);
         memcpy(to, number, element);
     }
 }
@@ -489,7 +489,7 @@ static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
     uint64_t last = 0, odd = 0, falls = 0, longest = 0, longer = 0;
     uint64_t most = t->options.length > t->extra ? t->options.length - t->extra : 0;
     for (uint64_t i = 0; i < s->documents; i++) {
-        uint64_t end = bags_load(ends + 8 * i, 8, false);
+        uint64_t end = bags_load_bytes(ends + 8 * i, 8, false);
         odd |= end & (element - 1);
         falls |= end < last;
         longest = end - last > longest ? end - last : longest;
@@ -504,7 +504,7 @@ static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
             "a document of 2^31 elements or more; positions are int32", err);
     d->info.longer += field ? 0 : longer;
     for (uint64_t i = 0, before = 0; odd && i < s->documents; i++) {
-        uint64_t end = bags_load(ends + 8 * i, 8, false);
+        uint64_t end = bags_load_bytes(ends + 8 * i, 8, false);
         if ((end - before) % element) {
             bags_fail(err, BAGS_ERROR_VALUE,
                 "%" PRIu64 " bytes, not a multiple of %d as %s needs", end - before,
@@ -529,7 +529,7 @@ static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *
             d->reader, s->start + i, s->start + stop, d->fields[field], row, err));
         for (size_t k = 0; i < stop; i++, k++) {
             at += bags_row_bytes(row, 0, k).size;
-            bags_store(ends->data + 8 * i, 8, false, at);
+            bags_store_bytes(ends->data + 8 * i, 8, false, at);
         }
     }
     return BAGS_OK;
@@ -540,7 +540,7 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
     size_t field, bags_row *row, bags_error *err) {
     tokens_shard *s = &d->shards[shard];
     tokens_stream *stream = &s->streams[field];
-    bags_range range;
+    bag_blobs range;
     if (s->documents == 0)
         return BAGS_OK;
     bags_code code =
@@ -558,7 +558,7 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
     const unsigned char *ends = stream->direct ? range.ends : stream->ends.data;
     FORMAT_TRY(tokens_check_table(t, d, s, field, ends, err));
     if (field == 0)
-        s->tokens = bags_load(ends + 8 * (s->documents - 1), 8, false) /
+        s->tokens = bags_load_bytes(ends + 8 * (s->documents - 1), 8, false) /
                         bags_dtype_size(t->dtypes[0]) +
                     s->documents * t->extra;
     return BAGS_OK;

@@ -325,25 +325,29 @@ static bags_code archive_zip_find_directory(const bags_archive *a, archive_windo
     if (before == more && archive_is_marked(p + ARCHIVE_END64_SIZE, 6, 7))
         wide = p;
     p += before;
-    uint64_t disks = bags_load(p + 4, 2, false) | bags_load(p + 6, 2, false);
-    uint64_t here = bags_load(p + 8, 2, false), length = bags_load(p + 10, 2, false);
-    uint64_t size = bags_load(p + 12, 4, false), offset = bags_load(p + 16, 4, false);
+    uint64_t disks =
+        bags_load_bytes(p + 4, 2, false) | bags_load_bytes(p + 6, 2, false);
+    uint64_t here = bags_load_bytes(p + 8, 2, false),
+             length = bags_load_bytes(p + 10, 2, false);
+    uint64_t size = bags_load_bytes(p + 12, 4, false),
+             offset = bags_load_bytes(p + 16, 4, false);
     if (wide) {
         end -= more;
         if (!archive_is_marked(wide, 6, 6) ||
-            bags_load(wide + 4, 8, false) != ARCHIVE_END64_SIZE - 12)
+            bags_load_bytes(wide + 4, 8, false) != ARCHIVE_END64_SIZE - 12)
             return archive_fail(a, "no zip64 record", end, err);
-        if ((length != 0xFFFF && length != bags_load(wide + 32, 8, false)) ||
-            (size != UINT32_MAX && size != bags_load(wide + 40, 8, false)) ||
-            (offset != UINT32_MAX && offset != bags_load(wide + 48, 8, false)))
+        if ((length != 0xFFFF && length != bags_load_bytes(wide + 32, 8, false)) ||
+            (size != UINT32_MAX && size != bags_load_bytes(wide + 40, 8, false)) ||
+            (offset != UINT32_MAX && offset != bags_load_bytes(wide + 48, 8, false)))
             return archive_fail(a, "the two records at the end differ", end, err);
-        disks = bags_load(wide + 16, 4, false) | bags_load(wide + 20, 4, false) |
-                bags_load(wide + ARCHIVE_END64_SIZE + 4, 4, false) |
-                (bags_load(wide + ARCHIVE_END64_SIZE + 16, 4, false) > 1);
-        here = bags_load(wide + 24, 8, false);
-        length = bags_load(wide + 32, 8, false);
-        size = bags_load(wide + 40, 8, false);
-        offset = bags_load(wide + 48, 8, false);
+        disks = bags_load_bytes(wide + 16, 4, false) |
+                bags_load_bytes(wide + 20, 4, false) |
+                bags_load_bytes(wide + ARCHIVE_END64_SIZE + 4, 4, false) |
+                (bags_load_bytes(wide + ARCHIVE_END64_SIZE + 16, 4, false) > 1);
+        here = bags_load_bytes(wide + 24, 8, false);
+        length = bags_load_bytes(wide + 32, 8, false);
+        size = bags_load_bytes(wide + 40, 8, false);
+        offset = bags_load_bytes(wide + 48, 8, false);
     }
     if (disks != 0 || here != length)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -366,10 +370,10 @@ static bool archive_zip_widen(
     const unsigned char *from = extra;
     size_t left = 0;
     for (size_t at = 0, part; size - at >= 4; at += 4 + part) {
-        part = (size_t)bags_load(extra + at + 2, 2, false);
+        part = (size_t)bags_load_bytes(extra + at + 2, 2, false);
         if (part > size - at - 4)
             break;
-        if (bags_load(extra + at, 2, false) != 1)
+        if (bags_load_bytes(extra + at, 2, false) != 1)
             continue;
         from = extra + at + 4;
         left = part;
@@ -380,7 +384,7 @@ static bool archive_zip_widen(
             continue;
         if (left < 8)
             return false;
-        *numbers[i] = bags_load(from, 8, false);
+        *numbers[i] = bags_load_bytes(from, 8, false);
         from += 8;
         left -= 8;
     }
@@ -390,13 +394,15 @@ static bool archive_zip_widen(
 /* Add the member of an entry that has been read. */
 static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
     const archive_zip_directory *directory, bags_error *err) {
-    uint64_t flags = bags_load(p + 8, 2, false), method = bags_load(p + 10, 2, false);
+    uint64_t flags = bags_load_bytes(p + 8, 2, false),
+             method = bags_load_bytes(p + 10, 2, false);
     unsigned host = p[5];
-    size_t name_size = (size_t)bags_load(p + 28, 2, false);
-    size_t extra = (size_t)bags_load(p + 30, 2, false);
-    uint64_t packed = bags_load(p + 20, 4, false), size = bags_load(p + 24, 4, false);
-    uint64_t offset = bags_load(p + 42, 4, false),
-             mode = bags_load(p + 38, 4, false) >> 16;
+    size_t name_size = (size_t)bags_load_bytes(p + 28, 2, false);
+    size_t extra = (size_t)bags_load_bytes(p + 30, 2, false);
+    uint64_t packed = bags_load_bytes(p + 20, 4, false),
+             size = bags_load_bytes(p + 24, 4, false);
+    uint64_t offset = bags_load_bytes(p + 42, 4, false),
+             mode = bags_load_bytes(p + 38, 4, false) >> 16;
     uint64_t *wide[3] = {&size, &packed, &offset};
     uint64_t stop = directory->start - directory->shift; /* of the members */
     const char *wrong = NULL;
@@ -422,7 +428,7 @@ static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
     found.size = found.error ? packed : size;
     found.offset = directory->shift + offset;
     uint64_t disk =
-        bags_load(p + 34, 2, false); /* all ones: in zip64's, and there is one */
+        bags_load_bytes(p + 34, 2, false); /* all ones: in zip64's, and there is one */
     if (disk != 0 && disk != 0xFFFF && !wrong)
         wrong = "on another disk";
     if (!wrong && (offset > stop || stop - offset < ARCHIVE_LOCAL_SIZE + name_size ||
@@ -441,10 +447,10 @@ static bags_code archive_zip_locate(
     bags_code code = archive_bytes(a, w, m->offset, ARCHIVE_LOCAL_SIZE, &p, err);
     if (code)
         return code;
-    size_t name_size = (size_t)bags_load(p + 26, 2, false);
-    size_t extra = (size_t)bags_load(p + 28, 2, false);
+    size_t name_size = (size_t)bags_load_bytes(p + 26, 2, false);
+    size_t extra = (size_t)bags_load_bytes(p + 28, 2, false);
     size_t all = ARCHIVE_LOCAL_SIZE + name_size + extra;
-    bool later = bags_load(p + 6, 2, false) & 8; /* the sizes follow the bytes */
+    bool later = bags_load_bytes(p + 6, 2, false) & 8; /* the sizes follow the bytes */
     if (!archive_is_marked(p, 3, 4))
         return archive_fail_corrupt(a, m, "no local header", err);
     if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
@@ -452,14 +458,16 @@ static bags_code archive_zip_locate(
     code = archive_bytes(a, w, m->offset, all, &p, err);
     if (code)
         return code;
-    uint64_t packed = bags_load(p + 18, 4, false), size = bags_load(p + 22, 4, false);
+    uint64_t packed = bags_load_bytes(p + 18, 4, false),
+             size = bags_load_bytes(p + 22, 4, false);
     uint64_t *wide[2] = {&size, &packed};
     /* The bytes are a copy, which may be changed. */
     char *name = (char *)w->buffer.data + (m->offset - w->start) + ARCHIVE_LOCAL_SIZE;
     if (archive_clean_name(name, &name_size, name, name_size) ||
         archive_order_name(m, name, name_size, 0))
         why = "another name in its local header";
-    else if ((bags_load(p + 6, 2, false) & 1) || bags_load(p + 8, 2, false) != 0 ||
+    else if ((bags_load_bytes(p + 6, 2, false) & 1) ||
+             bags_load_bytes(p + 8, 2, false) != 0 ||
              !archive_zip_widen(p + all - extra, extra, wide, 2) ||
              (size != m->size && !(later && size == 0)) ||
              (packed != m->size && !(later && packed == 0)))
@@ -509,7 +517,7 @@ static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t e
                 return archive_fail(
                     a, "an invalid entry in the zip file's directory", at, err);
             for (int k = 28; k <= 32; k += 2) /* name, extra fields, comment */
-                size += (size_t)bags_load(p + k, 2, false);
+                size += (size_t)bags_load_bytes(p + k, 2, false);
             fits = directory.stop - at >= size;
         }
         if (!fits)
@@ -540,7 +548,7 @@ static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *ou
     uint64_t number = 0;
     size_t i = 0;
     if (p[0] == 0x80) {
-        *out = bags_load(p + size - 8, 8, true);
+        *out = bags_load_bytes(p + size - 8, 8, true);
         while (++i < size - 8 && !p[i])
             ;
         return i >= size - 8 && !(*out >> 63);
@@ -1012,7 +1020,7 @@ static bags_code archive_zip_find_end(const bags_archive *a, archive_window *w,
         const unsigned char *record = p + most - after;
         *end = a->size - after;
         *is_zip = archive_is_marked(record, 5, 6) &&
-                  bags_load(record + 20, 2, false) == after - ARCHIVE_END_SIZE;
+                  bags_load_bytes(record + 20, 2, false) == after - ARCHIVE_END_SIZE;
     }
     return code;
 }

@@ -33,11 +33,11 @@ typedef struct cache_files {
 } cache_files;
 
 static inline void cache_put(unsigned char *to, uint64_t value) {
-    bags_store(to, 8, false, value);
+    bags_store_bytes(to, 8, false, value);
 }
 
 static inline uint64_t cache_get(const unsigned char *from) {
-    return bags_load(from, 8, false);
+    return bags_load_bytes(from, 8, false);
 }
 
 /* Open the directory, or make it. Returns errno; *why is more than that, or NULL. The files

@@ -56,7 +56,7 @@ static bool http_is_plausible(const http_object *object) {
     size_t end = (size_t)(part->stop - part->start - 8);
     return bagi_http_ends_in(object->path, ".bag ") &&
            (part->stop < object->size ||
-               bags_load(part->data.data + end, 8, false) <= object->size - 8);
+               bags_load_bytes(part->data.data + end, 8, false) <= object->size - 8);
 }
 
 /* True if the answers are the same. An object that a cache knows has an ETag in place of

@@ -70,7 +70,7 @@ static bags_code zip_start_crc(zip_writer *z) {
 
 /* Append `size` little-endian bytes of a number to a record. */
 static unsigned char *zip_put(unsigned char *to, uint64_t number, size_t size) {
-    bags_store(to, size, false, number);
+    bags_store_bytes(to, size, false, number);
     return to + size;
 }
 

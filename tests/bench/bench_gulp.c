@@ -63,7 +63,7 @@ typedef void (*use)(bags_view blob);
 static void read_bags(uint64_t video, uint64_t frame, uint64_t count, use f) {
     static bags_row row;
     bags_error err;
-    bags_select slice = bags_slice(0, frame, frame + count, 1);
+    bags_select slice = bags_select_slice(0, frame, frame + count, 1);
     must(!bags_reader_get(reader, video, &slice, 1, &row, &err), "bags");
     for (size_t i = 0; i < count; i++)
         f(bags_row_bytes(&row, 0, i));

@@ -115,7 +115,8 @@ static bags_value agents(uint64_t i) {
         memcpy(moved + 8 * k, &centroid, 8);
         memcpy(moved + 32 + 4 * k, &velocity, 4);
     }
-    bags_store(moved + 40, 8, false, bags_load(moved + 40, 8, false) + i / 3800);
+    bags_store_bytes(
+        moved + 40, 8, false, bags_load_bytes(moved + 40, 8, false) + i / 3800);
     return bags_bytes(moved, sizeof moved);
 }
 
@@ -171,7 +172,7 @@ static uint64_t next(job *j) {
 }
 
 static void read_values(job *j, const bags_reader *reader, size_t field) {
-    bags_select whole = bags_whole(field);
+    bags_select whole = bags_select_all(field);
     for (int i = 0; i < READS; i++) {
         bags_value value;
         must(!bags_reader_get(reader, next(j), &whole, 1, &j->row, NULL), "get");
@@ -199,7 +200,7 @@ static void check(job *j) {
         bags_buffer first = {0};
         bags_value values[3];
         for (size_t k = 0; k < 3; k++) {
-            bags_select whole = bags_whole(k == 0);
+            bags_select whole = bags_select_all(k == 0);
             must(!bags_reader_get(readers[k], i, &whole, 1, &j->row, NULL) &&
                      !bags_row_value(&j->row, 0, 0, &j->scratch, &values[k], NULL),
                 "value");
@@ -217,7 +218,7 @@ static void check(job *j) {
 
 /* Bytes per blob of a field in the second half, without those of the dictionary. */
 static double size_of(job *j, const bags_reader *reader, size_t field) {
-    bags_select whole = bags_whole(field);
+    bags_select whole = bags_select_all(field);
     uint64_t sum = 0;
     for (uint64_t i = j->count / 2; i < j->count; i++) {
         must(!bags_reader_get(reader, i, &whole, 1, &j->row, NULL), "get");

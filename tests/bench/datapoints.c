@@ -59,7 +59,7 @@ static uint64_t sum_of(uint64_t label, bags_view image, const bags_view *caption
 typedef struct ours {
     bags_reader *reader, *columns;
     bags_row row, of_column;
-    bags_range labels;
+    bag_blobs labels;
 } ours;
 
 enum { CAPTION, PICTURE, LABEL }; /* the fields, sorted by name */

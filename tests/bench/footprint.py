@@ -25,7 +25,7 @@ int use(const char *path, const char *field, bags_value *value, bags_row *row,
     bags_error *err);
 int use(const char *path, const char *field, bags_value *value, bags_row *row,
     bags_error *err) {
-    bags_select select = bags_whole(0);
+    bags_select select = bags_select_all(0);
     bags_reader *reader = bags_reader_open(path, NULL, err);
     int code = !reader || bags_reader_field(reader, field, &select.field, err) ||
                bags_reader_get(reader, bags_reader_length(reader) - 1, &select,

@@ -59,17 +59,17 @@ static void get_each(const bags_select *selects, size_t count) {
 
 /* caption, image, label: fields are sorted by name. */
 NOINLINE static void count_get_plain(void) {
-    bags_select label = bags_whole(2);
+    bags_select label = bags_select_all(2);
     get_each(&label, 1);
 }
 
 NOINLINE static void count_get_sequence(void) {
-    bags_select captions = bags_whole(0);
+    bags_select captions = bags_select_all(0);
     get_each(&captions, 1);
 }
 
 NOINLINE static void count_get_item(void) {
-    bags_select caption = bags_slice(0, 2, 3, 1);
+    bags_select caption = bags_select_slice(0, 2, 3, 1);
     get_each(&caption, 1);
 }
 

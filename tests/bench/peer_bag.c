@@ -96,12 +96,12 @@ static bags_view get(void *reader, uint64_t index) {
 
 static uint64_t range(void *reader, uint64_t start, uint64_t stop) {
     bag_handle *h = (bag_handle *)reader;
-    bags_range blobs;
+    bag_blobs blobs;
     uint64_t sum = 0;
     if (bag_reader_get_range(h->reader, start, stop, &h->scratch, &blobs, &err))
         die("%s", err.message);
     for (size_t i = 0; i < blobs.length; i++) {
-        bags_view blob = bags_range_get(&blobs, i);
+        bags_view blob = bag_blobs_get(&blobs, i);
         sum += consume(blob.data, blob.size);
     }
     return sum;

@@ -253,7 +253,7 @@ def text_of_data_cannot_steer_the_terminal():
 
 
 def a_name_with_a_semicolon_is_shown_as_it_is():
-    name = 'x; set append; bags_recover'
+    name = 'x; set BAGS_EXISTING_APPEND; bags_recover'
     pathlib.Path('m.jsonl').write_text('{"n": 1}\n')
     words = 'pack', 'm.jsonl', name, '--spec', 'n=int', '--shard-length', 1
     run(*words)

@@ -1,4 +1,4 @@
-/* Datapoints that share blobs: bags_again, against a model, with crashes at every step,
+/* Datapoints that share blobs: bags_stored, against a model, with crashes at every step,
  * and journals and refs that a crash cannot explain. */
 // flavours: test: asan; check: release
 #include "check.h"
@@ -85,7 +85,7 @@ static void append_point(model *m, bags_writer *writer, bool streamed) {
     if (text_from != p && text_from->shard == shard && below(m, 2)) {
         p->text = text_from->text;
         p->text_blob = text_from->text_blob;
-        text = bags_again(p->text_blob);
+        text = bags_stored(p->text_blob);
     } else {
         p->text = m->content++;
         p->text_blob = bags_writer_next(writer, "text");
@@ -102,7 +102,7 @@ static void append_point(model *m, bags_writer *writer, bool streamed) {
         p->clip_blob = clip_from->clip_blob + from;
         for (; p->count < again; p->count++) {
             p->clip[p->count] = clip_from->clip[from + p->count];
-            clip[p->count] = bags_again(p->clip_blob + p->count);
+            clip[p->count] = bags_stored(p->clip_blob + p->count);
         }
     }
     /* New items may follow the last blob. */
@@ -128,7 +128,7 @@ static void append_point(model *m, bags_writer *writer, bool streamed) {
 
 /* A datapoint that is refused or cancelled after some of its blobs were written. */
 static void append_nothing(model *m, bags_writer *writer) {
-    bags_value clip[2] = {bags_blob("dropped", 7), bags_again(UINT64_MAX)};
+    bags_value clip[2] = {bags_blob("dropped", 7), bags_stored(UINT64_MAX)};
     uint64_t next = bags_writer_next(writer, "clip");
     if (below(m, 2)) {
         assert_fails(BAGS_ERROR_RANGE, append(writer, bags_utf8("dropped"), clip, 2));
@@ -289,7 +289,7 @@ static void what_cannot_be_shared_is_refused_and_the_writer_continues(void **sta
     assert_true(bags_writer_next(writer, "txet") == UINT64_MAX);
     assert_true(bags_writer_next(NULL, "text") == UINT64_MAX);
     assert_true(bags_writer_next(writer, NULL) == UINT64_MAX);
-    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(0), NULL, 0));
+    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(0), NULL, 0));
     assert_says("x: field \"text\": datapoint 0: blob number out of range (0, this "
                 "shard has 0 blobs from number 0); append the value itself");
     for (int i = 0; i < 3; i++)
@@ -297,40 +297,40 @@ static void what_cannot_be_shared_is_refused_and_the_writer_continues(void **sta
     assert_ok(append(writer, bags_utf8("one"), clip, 3));
     assert_int_equal(bags_writer_next(writer, "text"), 1);
     assert_int_equal(bags_writer_next(writer, "clip"), 3);
-    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(1), NULL, 0));
+    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(1), NULL, 0));
     assert_says("(1, this shard has 1 blobs from number 0)");
     /* Blobs of one field are no blobs of another. */
-    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(2), NULL, 0));
-    clip[0] = bags_again(0);
-    clip[1] = bags_again(2);
-    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_again(0), clip, 2));
+    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(2), NULL, 0));
+    clip[0] = bags_stored(0);
+    clip[1] = bags_stored(2);
+    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_stored(0), clip, 2));
     assert_says(
         "x: field \"clip\": datapoint 1: item 1: its blob would not follow that "
         "of the item before (number 2, expected 1)");
-    clip[1] = bags_again(0);
-    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_again(0), clip, 2));
+    clip[1] = bags_stored(0);
+    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_stored(0), clip, 2));
     clip[1] = bags_blob("new", 3);
-    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_again(0), clip, 2));
+    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_stored(0), clip, 2));
     assert_says("item 1: its blob would not follow that of the item before (number 3, "
                 "expected 1)");
     /* A new item and, again, a blob of before. */
     clip[0] = bags_blob("new", 3);
-    clip[1] = bags_again(2);
-    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_again(0), clip, 2));
+    clip[1] = bags_stored(2);
+    assert_fails(BAGS_ERROR_VALUE, append(writer, bags_stored(0), clip, 2));
     /* The last one, and a new one after it: they are next to each other. */
-    clip[0] = bags_again(2);
+    clip[0] = bags_stored(2);
     clip[1] = bags_blob("new", 3);
-    assert_ok(append(writer, bags_again(0), clip, 2));
+    assert_ok(append(writer, bags_stored(0), clip, 2));
     assert_int_equal(bags_writer_next(writer, "clip"), 4);
-    assert_ok(append(writer, bags_again(0), NULL, 0));
+    assert_ok(append(writer, bags_stored(0), NULL, 0));
     /* The shard is full: the next one has no blobs yet, and its numbers go on. */
     assert_int_equal(bags_writer_shards(writer), 1);
     assert_int_equal(bags_writer_next(writer, "text"), 1);
-    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(0), NULL, 0));
+    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(0), NULL, 0));
     assert_says("(0, this shard has 0 blobs from number 1)");
     assert_ok(append(writer, bags_utf8("two"), NULL, 0));
-    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(0), NULL, 0));
-    assert_ok(append(writer, bags_again(1), NULL, 0));
+    assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(0), NULL, 0));
+    assert_ok(append(writer, bags_stored(1), NULL, 0));
     bags_writer_clear(writer);
     assert_ok(bags_writer_close(writer, &said));
     assert_ok(verify_path(at("x"), NULL, &said));
@@ -357,7 +357,7 @@ static void a_number_of_another_shard_is_returned_by_close(void **state) {
     bags_writer *writer = open_writer(at("x"), 1);
     entries[0].values = &text;
     assert_int_equal(bags_writer_append(writer, entries, 2, NULL), BAGS_OK);
-    text = bags_again(0);
+    text = bags_stored(0);
     assert_int_equal(bags_writer_append(writer, entries, 2, NULL), BAGS_ERROR_RANGE);
     assert_fails(BAGS_ERROR_RANGE, bags_writer_close(writer, &said));
     assert_says("datapoint 1: blob number out of range");
@@ -372,7 +372,7 @@ static void a_shard_with_shared_blobs_keeps_no_journals(void **state) {
     options.keep_idx = true;
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
     for (int i = 0; i < 6; i++)
-        assert_ok(append(writer, i == 3 ? bags_again(2) : bags_utf8("text"), NULL, 0));
+        assert_ok(append(writer, i == 3 ? bags_stored(2) : bags_utf8("text"), NULL, 0));
     assert_ok(bags_writer_close(writer, &said));
     for (int i = 0; i < 3; i++)
         assert_true(exists(at("x/00000%d/text.idx", i)) == (i != 1));
@@ -380,9 +380,9 @@ static void a_shard_with_shared_blobs_keeps_no_journals(void **state) {
     remove_tree(at("x/000000"));
     assert_int_equal(rename(at("x/000001"), at("x/000000")), 0);
     remove_tree(at("x/000002"));
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     assert_refused(
-        BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, &options, &said));
+        BAGS_ERROR_VALUE, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_says("x/000000: has no .idx files*request what exists, or none");
     options.keep_idx = false;
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
@@ -408,13 +408,13 @@ static void a_resumed_writer_can_refer_to_what_was_stored_before(void **state) {
         disk.fail_at = disk.calls + 1;
         bags_writer_close(writer, NULL);
         disk.fail_at = 0;
-        options.resume = true;
+        options.existing = BAGS_EXISTING_RESUME;
         assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
         assert_int_equal(bags_writer_next(writer, "text"), expected);
-        assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(expected), NULL, 0));
-        assert_ok(append(writer, bags_again(0), NULL, 0));
+        assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(expected), NULL, 0));
+        assert_ok(append(writer, bags_stored(0), NULL, 0));
         if (i) /* the next shard */
-            assert_fails(BAGS_ERROR_RANGE, append(writer, bags_again(0), NULL, 0));
+            assert_fails(BAGS_ERROR_RANGE, append(writer, bags_stored(0), NULL, 0));
         bags_writer_clear(writer);
         assert_ok(bags_writer_close(writer, &said));
         bags_reader *reader;
@@ -431,10 +431,10 @@ static void a_resumed_writer_can_refer_to_what_was_stored_before(void **state) {
 static void only_writers_accept_an_earlier_blob(void **state) {
     bags_buffer scratch = {0};
     bags_view blob;
-    bags_value value = bags_again(3);
+    bags_value value = bags_stored(3);
     static const char *const types[] = {"bytes", "utf8", "int", "u64", "array", "new"};
     (void)state;
-    assert_int_equal(value.kind, BAGS_KIND_AGAIN);
+    assert_int_equal(value.kind, BAGS_KIND_STORED);
     assert_int_equal(value.uint, 3);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         assert_fails(BAGS_ERROR_VALUE,
@@ -595,7 +595,7 @@ static void a_shared_image_is_stored_once(void **state) {
         if (i % 9 == 0)
             photo = bags_writer_next(writer, "image");
         bags_value values[2] = {
-            i % 9 ? bags_again(photo) : bags_bytes(image, sizeof image),
+            i % 9 ? bags_stored(photo) : bags_bytes(image, sizeof image),
             bags_utf8("What is it?")};
         bags_entry entries[2] = {{"image", NULL, 1}, {"question", NULL, 1}};
         entries[0].values = &values[0];

@@ -54,7 +54,7 @@ static void check_reader(const bag_reader *reader, const hand_bag *bag) {
         assert_bytes(blob, bag->blobs.data + start, (size_t)(end - start));
         start = end;
     }
-    bags_range range;
+    bag_blobs range;
     assert_ok(bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
     assert_true(range.length == length);
     assert_true(range.size == bag->blobs.size);
@@ -63,7 +63,7 @@ static void check_reader(const bag_reader *reader, const hand_bag *bag) {
     start = 0;
     for (size_t i = 0; i < range.length; i++) {
         uint64_t end = load_u64(bag->ends.data + 8 * i);
-        bags_view blob = bags_range_get(&range, i);
+        bags_view blob = bag_blobs_get(&range, i);
         assert_bytes(blob, bag->blobs.data + start, (size_t)(end - start));
         start = end;
     }
@@ -217,7 +217,7 @@ static void ranges_are_clamped_and_checked(void **state) {
         for (size_t i = 0; i < count; i++)
             for (size_t j = 0; j < count; j++) {
                 uint64_t start = edges[i], stop = edges[j];
-                bags_range range, before;
+                bag_blobs range, before;
                 memset(&range, 0xee, sizeof range);
                 before = range;
                 if (start > stop) {
@@ -233,15 +233,15 @@ static void ranges_are_clamped_and_checked(void **state) {
                 assert_true(range.length == length);
                 size_t size = 0;
                 for (size_t k = 0; k < length; k++) {
-                    bags_view blob = bags_range_get(&range, k);
+                    bags_view blob = bag_blobs_get(&range, k);
                     assert_text(blob, texts[start + k]);
                     if (blob.size)
                         assert_ptr_equal(blob.data, range.data + size);
                     size += blob.size;
                 }
                 assert_int_equal(range.size, size);
-                assert_int_equal(bags_range_get(&range, (size_t)length).size, 0);
-                assert_int_equal(bags_range_get(&range, SIZE_MAX).size, 0);
+                assert_int_equal(bag_blobs_get(&range, (size_t)length).size, 0);
+                assert_int_equal(bag_blobs_get(&range, SIZE_MAX).size, 0);
             }
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
@@ -433,13 +433,13 @@ static void check_model(const bag_reader *reader, const model *m,
     }
     for (uint64_t i = 0; i < m->count; i++)
         for (uint64_t j = i + 1; j <= m->count; j += 1 + i % 3) {
-            bags_range range;
+            bag_blobs range;
             uint64_t wrong = model_wrong(m, i, j);
             if (wrong == j) {
                 assert_ok(bag_reader_get_range(reader, i, j, &scratch, &range, &said));
                 assert_true(range.length == j - i);
                 model_blob(m, j - 1, &a, &b);
-                assert_bytes(bags_range_get(&range, (size_t)(j - 1 - i)), data + a,
+                assert_bytes(bag_blobs_get(&range, (size_t)(j - 1 - i)), data + a,
                     (size_t)(b - a));
             } else {
                 assert_fails(BAGS_ERROR_CORRUPT,
@@ -752,7 +752,7 @@ static void a_read_without_mmap_is_two_calls_or_one_with_the_index_cached(
         bag_reader *reader = open_mode(at("x.bag"), cached ? CACHED_INDEX : NO_MMAP);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
-        bags_range range;
+        bag_blobs range;
         uint64_t each = cached ? 1 : 2;
         if (!cached)
             assert_true(memory.peak < 4096); /* the table is not in memory */
@@ -822,7 +822,7 @@ static void a_read_error_carries_its_errno(void **state) {
     bag_reader *reader = open_mode(at("x.bag"), NO_MMAP);
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
-    bags_range range;
+    bag_blobs range;
     disk.only = 1u << HOOK_READ;
     disk.fail_at = disk.calls + 1;
     disk.fail_with = EIO;
@@ -858,7 +858,7 @@ static void a_blob_of_5_gib_is_found_and_needs_memory(void **state) {
         bag_reader *reader = open_mode(at("x.bag"), (enum mode)mode);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
-        bags_range range;
+        bag_blobs range;
         scratch.resize = memory.allocator.resize;
         scratch.user = memory.allocator.user;
         memory.limit = 1 << 20;
@@ -869,7 +869,7 @@ static void a_blob_of_5_gib_is_found_and_needs_memory(void **state) {
             assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
             assert_true(blob.size == huge);
             assert_ok(bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
-            assert_text(bags_range_get(&range, 1), "tail");
+            assert_text(bag_blobs_get(&range, 1), "tail");
         } else {
             assert_fails(
                 BAGS_ERROR_MEMORY, bag_reader_get(reader, 0, &scratch, &blob, &said));

@@ -211,7 +211,7 @@ static void checksums_are_verified_in_every_variant_and_mode(void **state) {
             bag_reader *reader;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             bags_view blob;
-            bags_range range;
+            bag_blobs range;
             assert_opens(
                 reader, bag_reader_open(at("%d/x.bag", variant), &options, &said));
             for (uint64_t i = 0; i < 1500; i += 7) {
@@ -251,7 +251,7 @@ static void a_checksum_mismatch_names_the_blob(void **state) {
         bag_reader *reader;
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob = {NULL, 77};
-        bags_range range;
+        bag_blobs range;
         make_dir(at("x"));
         hand_add(&bag, "first", 5);
         hand_add(&bag, "123456789", 9);

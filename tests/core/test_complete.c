@@ -284,10 +284,10 @@ static void a_shard_that_was_replaced_is_noticed(void **state) {
     remove_tree(at("set/000001"));
     copy_tree(at("from"), at("set/000001"));
     assert_ok(bags_reader_check_shard(reader, 0, &said));
-    assert_fails(BAGS_ERROR_STATE, bags_reader_check_shard(reader, 1, &said));
+    assert_fails(BAGS_ERROR_CHANGED, bags_reader_check_shard(reader, 1, &said));
     assert_says("set/000001/spec.json: its shard was replaced");
     remove_tree(at("set/000001"));
-    assert_fails(BAGS_ERROR_STATE, bags_reader_check_shard(reader, 1, &said));
+    assert_fails(BAGS_ERROR_CHANGED, bags_reader_check_shard(reader, 1, &said));
     bags_reader_close(reader);
     remove_tree(at("set"));
     remove_tree(at("from"));

@@ -179,14 +179,14 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
         } else if (manifest_is(&m, "digest")) {
             sha256 s;
             char hex[65];
-            bags_range range;
+            bag_blobs range;
             sha256_start(&s);
             assert_ok(
                 bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
             assert_true(range.length == manifest_number(&m, 1));
             assert_true(range.size == manifest_number(&m, 2));
             for (size_t i = 0; i < range.length; i++)
-                digest_blob(&s, bags_range_get(&range, i));
+                digest_blob(&s, bag_blobs_get(&range, i));
             sha256_hex(&s, hex);
             assert_string_equal(hex, m.fields[3]);
         }
@@ -274,7 +274,7 @@ static bags_reader *open_dataset(
 static void check_column(const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 1), count = 0, found = 99;
     const bags_field *fields = bags_reader_fields(reader, &count);
-    bags_select select = bags_whole(column);
+    bags_select select = bags_select_all(column);
     uint64_t blobs = 0, sizes = 0;
     sha256 s;
     char hex[65];
@@ -308,7 +308,7 @@ static void check_column(const bags_reader *reader, const manifest *m, bags_row 
 static void check_list(const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 2);
     uint64_t index = manifest_number(m, 1), items = 99, sizes = 0;
-    bags_select select = bags_whole(column);
+    bags_select select = bags_select_all(column);
     sha256 s;
     char hex[65];
     assert_ok(bags_reader_items(reader, index, column, row, &items, &said));
@@ -327,7 +327,8 @@ static void check_list(const bags_reader *reader, const manifest *m, bags_row *r
 
 static void check_item(const bags_reader *reader, const manifest *m, bags_row *row) {
     uint64_t item = manifest_number(m, 3);
-    bags_select select = bags_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
+    bags_select select =
+        bags_select_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
     assert_ok(bags_reader_get(reader, manifest_number(m, 1), &select, 1, row, &said));
     assert_int_equal(bags_row_length(row, 0), 1);
     check_hash(bags_row_bytes(row, 0, 0), manifest_number(m, 4), m->fields[5]);
@@ -477,11 +478,8 @@ static void rewrite_as(const char *fixture, bool decoded) {
         bags_reader *reader =
             open_dataset(inside(fixture, "data"), MAPPED, worker, workers);
         const bags_field *fields = bags_reader_fields(reader, &count);
-        options.sharded = reader_info(reader).sharded;
         options.shard_start = worker;
-        options.shard_stop = workers;
-        if (!options.sharded)
-            options.shard_stop = 0;
+        options.shard_stop = reader_info(reader).sharded ? workers : 0;
         assert_opens(writer, bags_writer_open(at("x"), fields, count, &options, &said));
         for (uint64_t i = 0; i < bags_reader_length(reader); i++)
             copy_datapoint(writer, reader, i, &row, decoded);

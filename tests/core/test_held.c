@@ -284,10 +284,10 @@ static void a_value_may_be_stored_again(void **state) {
         assert_int_equal(bags_writer_next(writer, "text"), 3);
         if (flush)
             assert_ok(bags_writer_flush(writer, &said));
-        assert_ok(append_with(writer, 3, bags_again(1), &said));
+        assert_ok(append_with(writer, 3, bags_stored(1), &said));
         append_all(writer, 4, 6);
         assert_int_equal(bags_writer_next(writer, "text"), 5);
-        assert_ok(append_with(writer, 6, bags_again(4), &said));
+        assert_ok(append_with(writer, 6, bags_stored(4), &said));
         assert_ok(bags_writer_close(writer, &said));
         assert_int_equal(count_of(at("set/text.bag"), 'd'), 5);
         bags_reader *reader = open_reader(at("set"), false);
@@ -360,7 +360,7 @@ static void what_was_not_flushed_is_not_there_after_a_crash(void **state) {
         crash_writer(&device, writer);
         assert_false(exists(at("set/000000/text.dict")));
         options = writing_options(10);
-        options.resume = true;
+        options.existing = BAGS_EXISTING_RESUME;
         if (recover) {
             assert_ok(recover_path(at("set"), NULL, NULL, &said));
         } else {
@@ -390,7 +390,7 @@ static void a_resumed_shard_continues(void **state) {
         crash_writer(&device, writer);
         options = writing_options(20);
         options.checksum = first % 2;
-        options.resume = true;
+        options.existing = BAGS_EXISTING_RESUME;
         made.holds = 1;
         writer = open_writer(at("set"), &options);
         assert_int_equal(bags_writer_resumed(writer), first);
@@ -399,8 +399,8 @@ static void a_resumed_shard_continues(void **state) {
         assert_int_equal(
             count_of(at("set/000000/text.bag"), 'h'), first < 10 ? first : 0);
         check_set(at("set"), 45);
-        options.resume = false;
-        options.append = true;
+        options.existing = BAGS_EXISTING_REFUSE;
+        options.existing = BAGS_EXISTING_APPEND;
         writer = open_writer(at("set"), &options);
         append_all(writer, 45, 47);
         assert_true(exists(at("set/000003/text.dict")));
@@ -422,7 +422,7 @@ static void an_aborted_shard_is_as_it_was(void **state) {
     assert_ok(bags_writer_flush(writer, &said));
     crash_writer(&device, writer);
     options = writing_options(20);
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     for (int flush = 0; flush < 2; flush++) {
         made.holds = 1;
         writer = open_writer(at("set"), &options);
@@ -494,7 +494,7 @@ static void model_append(model *m, bags_writer *writer, bool streamed) {
     bool inside = false; /* it was flushed before it was ended */
     if (m->has_blob && below(m, 4) == 0) {
         m->texts[i] = m->owner;
-        text = bags_again(m->blob);
+        text = bags_stored(m->blob);
     } else if (below(m, 2)) {
         m->blob = bags_writer_next(writer, "text");
         m->owner = i;
@@ -544,7 +544,7 @@ static bags_writer *model_crash(
     model *m, bags_writer *writer, crash_device *device, bags_writer_options *options) {
     crash_writer(device, writer);
     crash_device_start(device, bags_io_local());
-    options->resume = true;
+    options->existing = BAGS_EXISTING_RESUME;
     writer = open_writer(at("set"), options);
     assert_true(bags_writer_resumed(writer) >= m->flushed);
     assert_true(bags_writer_resumed(writer) <= m->length);
@@ -567,7 +567,7 @@ static void any_order_stores_the_same(void **state) {
         options.env.io = &device.io;
         options.buffer_size = (size_t)4096 << below(&m, 3);
         options.shard_size = below(&m, 3) ? 0 : 1000 + below(&m, 5000);
-        options.sharded = true;
+        options.shard_stop = 1;
         options.checksum = below(&m, 2);
         options.keep_idx = false;
         made.after = 1 + below(&m, 60);
@@ -619,7 +619,7 @@ static void a_crash_at_any_call_loses_nothing_flushed(void **state) {
             crash_device_start(&device, &drive.io);
             crash_at(&device, n);
             bags_writer_options options = writing_options(way / 2 ? 5 : 0);
-            options.sharded = true;
+            options.shard_stop = 1;
             options.env.io = &device.io;
             options.checksum = way % 2;
             bags_writer *writer = bags_writer_open("set", fields, 2, &options, NULL);
@@ -632,7 +632,7 @@ static void a_crash_at_any_call_loses_nothing_flushed(void **state) {
             reached = device.files.failed > 0;
             crash_writer(&device, writer);
             options.env.io = &drive.io;
-            options.resume = true;
+            options.existing = BAGS_EXISTING_RESUME;
             assert_opens(writer, bags_writer_open("set", fields, 2, &options, &said));
             assert_true(bags_writer_resumed(writer) >= flushed);
             append_all(writer, bags_writer_resumed(writer), 12);

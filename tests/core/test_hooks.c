@@ -60,7 +60,7 @@ static bags_code read_bag(world *w, bool cache_index) {
     bag_reader *reader = NULL;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
-    bags_range range;
+    bag_blobs range;
     bags_code code;
     memset(&options, 0, sizeof options);
     options.no_mmap = options.verify_checksums = w->no_mmap;
@@ -72,7 +72,7 @@ static bags_code read_bag(world *w, bool cache_index) {
     STEP(bag_reader_get(reader, 20, &scratch, &blob, &said));
     assert_bytes(blob, big, sizeof big);
     STEP(bag_reader_get_range(reader, 5, 22, &scratch, &range, &said));
-    assert_text(bags_range_get(&range, 16), "end");
+    assert_text(bag_blobs_get(&range, 16), "end");
     if (cache_index)
         STEP(verify(w, "x.bag", 0, 22));
 done:

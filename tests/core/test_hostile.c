@@ -538,7 +538,7 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
                 memory_disk_make_dir(&m, "./p/."); /* this disk resolves no dots */
             memset(&options, 0, sizeof options);
             memset(&read, 0, sizeof read);
-            options.sharded = sharded == 1;
+            options.shard_stop = (uint64_t)sharded;
             options.env.io = &m.io;
             read.env.io = &m.io;
             assert_opens(
@@ -697,7 +697,7 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
             bag_reader_options options;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             bags_view blob = {NULL, 9};
-            bags_range range;
+            bag_blobs range;
             (void)state;
             ghosts_start(&g);
             ghost *file = ghost_add(&g, ".bag", (uint64_t)INT64_MAX - 7);
@@ -769,7 +769,7 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     assert_ok(bags_reader_items(reader, 0, 0, &got, &count, &said));
     assert_true(count == items);
     assert_fails(BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &got, &said));
-    bags_select last = bags_slice(0, items - 5, UINT64_MAX, 1);
+    bags_select last = bags_select_slice(0, items - 5, UINT64_MAX, 1);
     assert_ok(bags_reader_get(reader, 0, &last, 1, &got, &said));
     assert_int_equal(bags_row_length(&got, 0), 5);
     assert_true(g.read < 1000);
@@ -807,7 +807,7 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     options.max_files = 10;
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_true(memory.peak < 256 * 65535);
-    bags_select one = bags_whole(65534);
+    bags_select one = bags_select_all(65534);
     assert_ok(bags_reader_get(reader, 0, &one, 1, &got, &said));
     assert_text(bags_row_bytes(&got, 0, 0), "x");
     assert_true(memory.peak < 288 * 65535);

@@ -98,14 +98,14 @@ static void a_writer_does_not_touch_what_replaced_its_shard(void **state) {
         if (way / 2 == 0) {
             bags_writer_abort(old);
         } else {
-            assert_fails(BAGS_ERROR_STATE, way / 2 == 1 ? bags_writer_close(old, &said)
-                                           : way / 2 == 2
-                                               ? bags_writer_flush(old, &said)
-                                               : bags_writer_sync(old, &said));
+            assert_fails(
+                BAGS_ERROR_CHANGED, way / 2 == 1   ? bags_writer_close(old, &said)
+                                    : way / 2 == 2 ? bags_writer_flush(old, &said)
+                                                   : bags_writer_sync(old, &said));
             assert_says(sharded ? "x/000000/spec.json.partial: *another"
                                 : "x/spec.json.partial: *another");
             if (way / 2 == 2 || way / 2 == 3) /* it is at its end */
-                assert_fails(BAGS_ERROR_STATE, bags_writer_close(old, &said));
+                assert_fails(BAGS_ERROR_CHANGED, bags_writer_close(old, &said));
             if (way / 2 == 4)
                 bags_writer_abort(old);
         }
@@ -135,9 +135,10 @@ static void a_bag_writer_does_not_touch_what_replaced_its_bag(void **state) {
         if (way == 0) {
             bag_writer_abort(writer);
         } else {
-            assert_fails(BAGS_ERROR_STATE, way == 1   ? bag_writer_close(writer, &said)
-                                           : way == 2 ? bag_writer_flush(writer, &said)
-                                                      : bag_writer_sync(writer, &said));
+            assert_fails(BAGS_ERROR_CHANGED, way == 1 ? bag_writer_close(writer, &said)
+                                             : way == 2
+                                                 ? bag_writer_flush(writer, &said)
+                                                 : bag_writer_sync(writer, &said));
             assert_says("a.bag: *another");
             if (way > 1)
                 bag_writer_abort(writer);
@@ -185,12 +186,12 @@ static void a_writer_notices_that_a_file_of_its_shard_is_lost(void **state) {
             assert_ok(bags_writer_flush(writer, &said));
             lose(at("x/000000/%s", names[i]), replace);
             if (way / 2 == FLUSH)
-                assert_fails(BAGS_ERROR_STATE, bags_writer_flush(writer, &said));
+                assert_fails(BAGS_ERROR_CHANGED, bags_writer_flush(writer, &said));
             else if (way / 2 == SYNC)
-                assert_fails(BAGS_ERROR_STATE, bags_writer_sync(writer, &said));
+                assert_fails(BAGS_ERROR_CHANGED, bags_writer_sync(writer, &said));
             else if (way / 2 == END)
-                assert_fails(BAGS_ERROR_STATE, append(writer, 3));
-            assert_fails(BAGS_ERROR_STATE, bags_writer_close(writer, &said));
+                assert_fails(BAGS_ERROR_CHANGED, append(writer, 3));
+            assert_fails(BAGS_ERROR_CHANGED, bags_writer_close(writer, &said));
             assert_says(names[i]);
             assert_says("another process");
             assert_lost(at("x/000000/%s", names[i]), replace);
@@ -213,8 +214,8 @@ static void a_bag_writer_notices_that_a_file_next_to_it_is_lost(void **state) {
         assert_ok(bag_writer_flush(writer, &said));
         lose(at("%s", lost), way & 1);
         if (way & 2)
-            assert_fails(BAGS_ERROR_STATE, bag_writer_flush(writer, &said));
-        assert_fails(BAGS_ERROR_STATE, bag_writer_close(writer, &said));
+            assert_fails(BAGS_ERROR_CHANGED, bag_writer_flush(writer, &said));
+        assert_fails(BAGS_ERROR_CHANGED, bag_writer_close(writer, &said));
         assert_says(lost);
         assert_lost(at("%s", lost), way & 1);
         remove(at("a.bag"));
@@ -272,9 +273,9 @@ static void a_claim_does_not_destroy_a_shard_that_was_renamed_over_it(void **sta
         options.shard_start = 1;
         options.shard_stop = 2;
         bags_writer *writer = open_writer(at("x"), &options);
-        assert_fails(BAGS_ERROR_STATE, append(writer, 1));
+        assert_fails(BAGS_ERROR_CHANGED, append(writer, 1));
         assert_says("x/000001: has a spec.json that another process wrote");
-        assert_fails(BAGS_ERROR_STATE, bags_writer_close(writer, &said));
+        assert_fails(BAGS_ERROR_CHANGED, bags_writer_close(writer, &said));
         assert_same_tree(at("x/000001"), at("copy"));
         remove_tree(at("x"));
         remove_tree(at("copy"));
@@ -346,7 +347,7 @@ static void a_record_that_was_replaced_before_it_was_locked_is_noticed(void **st
         copy_tree(at("x"), at("copy"));
         bags_io io = disturbed("lock", 0, replace_the_record);
         options.env.io = recovering.env.io = &io;
-        options.resume = true;
+        options.existing = BAGS_EXISTING_RESUME;
         if (resume)
             assert_refused(BAGS_ERROR_LOCKED,
                 bags_writer_open(at("x"), fields, 2, &options, &said));
@@ -429,7 +430,7 @@ static bool resume_was_refused;
 
 static void resume_all(void) {
     bags_writer_options options = writing(3);
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     bags_writer *writer = bags_writer_open(at("x"), fields, 2, &options, NULL);
     resume_was_refused = !writer;
     if (!writer)
@@ -455,7 +456,7 @@ static void recovery_next_to_a_resuming_writer_counts_every_shard_once(void **st
             resume_was_refused = true;
             if (resume) {
                 bags_writer_options options = writing(3);
-                options.resume = true;
+                options.existing = BAGS_EXISTING_RESUME;
                 options.env.io = &eyes.io;
                 bags_writer *writer =
                     bags_writer_open(at("x"), fields, 2, &options, &said);
@@ -512,7 +513,7 @@ static void locks_without_effect_are_noticed(void **state) {
     copy_tree(at("x"), at("copy"));
     assert_fails(BAGS_ERROR_IO, bags_recover(at("x"), &recovering, NULL, &said));
     assert_says("x/000000/spec.json.partial: locks have no effect");
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     assert_refused(
         BAGS_ERROR_IO, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_says("locks have no effect");
@@ -654,7 +655,7 @@ static void assert_replaced(
     const bags_reader *reader, uint64_t index, uint64_t place, const char *shard) {
     bags_row row = {0};
     bags_view blob;
-    bags_range all;
+    bag_blobs all;
     bags_info info;
     for (int i = 0; i < 4; i++) {
         poison();
@@ -663,7 +664,7 @@ static void assert_replaced(
             : i == 1 ? bags_reader_get_blob(reader, index, 1, 0, &row, &blob, &said)
             : i == 2 ? bags_reader_blobs(reader, place, 1, true, &row, &all, &said)
                      : bags_reader_info(reader, &info, NULL, &said);
-        assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
+        assert_true(code == BAGS_ERROR_CHANGED || code == BAGS_ERROR_MISSING);
         assert_says(shard);
     }
     bags_row_free(&row);
@@ -675,7 +676,7 @@ static void a_replaced_shard_is_an_error_for_its_readers(void **state) {
     for (int way = 0; way < WAYS; way++) {
         for (int sharded = 0; sharded < 2; sharded++) {
             bags_reader_options options = reading(way);
-            bags_select label = bags_whole(0);
+            bags_select label = bags_select_all(0);
             bags_reader *reader;
             bags_row row = {0};
             bags_value value;
@@ -702,7 +703,7 @@ static void a_replaced_shard_is_an_error_for_its_readers(void **state) {
                 assert_replaced(
                     reader, index, (uint64_t)sharded, sharded ? "x/000001" : "x/");
             else
-                assert_fails(BAGS_ERROR_STATE,
+                assert_fails(BAGS_ERROR_CHANGED,
                     bags_reader_get(reader, index, NULL, 0, &row, &said));
             if (sharded) /* the other shard is the same */
                 assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
@@ -728,7 +729,7 @@ static void a_dataset_that_was_written_again_is_an_error_for_its_readers(void **
         usleep(20000); /* times of files are this coarse */
         write_set(at("x"), 0, 10, 3, false);
         assert_fails(
-            BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+            BAGS_ERROR_CHANGED, bags_reader_get(reader, 0, NULL, 0, &row, &said));
         assert_says("x/refs.bag: *open the dataset again");
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -749,7 +750,7 @@ static void finalizing_under_a_reader_is_an_error_for_it(void **state) {
         for (uint64_t i = 0; i < 4; i++) {
             poison();
             bags_code code = bags_reader_get(reader, i, NULL, 0, &row, &said);
-            assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
+            assert_true(code == BAGS_ERROR_CHANGED || code == BAGS_ERROR_MISSING);
             assert_says(i < 2 ? "x/000001/" : "x/000002/");
         }
         bags_row_free(&row);
@@ -770,7 +771,7 @@ static void a_replaced_bag_is_an_error_when_it_is_opened_again(void **state) {
     for (int i = 0; i < 2; i++)
         assert_ok(bags_reader_get(reader, both[i], NULL, 0, &row, &said));
     rename_path(at("y/000000/text.bag"), at("x/000000/text.bag"));
-    assert_fails(BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_CHANGED, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("x/000000/text.bag: changed while open");
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -1032,7 +1033,7 @@ static void null_is_an_invalid_argument(void **state) {
     bags_row row = {0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view view = {NULL, 0}, views[2];
-    bags_range range;
+    bag_blobs range;
     bags_value value = bags_int(1);
     bags_info info;
     bags_type type;
@@ -1096,7 +1097,7 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_reader_items(NULL, 0, 0, &row, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, NULL, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, &row, NULL, &said));
-    bags_range all;
+    bag_blobs all;
     assert_null_is_refused(bags_reader_blobs(NULL, 0, 0, true, &row, &all, &said));
     assert_null_is_refused(bags_reader_blobs(reader, 0, 0, true, NULL, &all, &said));
     assert_null_is_refused(bags_reader_blobs(reader, 0, 0, true, &row, NULL, &said));
@@ -1104,7 +1105,7 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_row_value(&row, 0, 0, NULL, NULL, &said));
     assert_int_equal(bags_row_length(NULL, 0), 0);
     assert_null(bags_row_bytes(NULL, 0, 0).data);
-    assert_null(bags_range_get(NULL, 0).data);
+    assert_null(bag_blobs_get(NULL, 0).data);
     /* writers */
     assert_refused(BAGS_ERROR_ARGUMENT, bag_writer_open(NULL, NULL, &said));
     assert_refused(BAGS_ERROR_ARGUMENT, bags_writer_open(NULL, fields, 2, NULL, &said));

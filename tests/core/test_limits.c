@@ -119,7 +119,7 @@ static void blobs_too_large_for_the_address_space_are_a_limit_error(void **state
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
-    bags_range range;
+    bag_blobs range;
     (void)state;
     tall_start(&t, (uint64_t)1 << 63);
     save_tall(&t, "tall.bag");
@@ -143,7 +143,7 @@ static void more_blobs_than_fit_the_address_space_are_a_limit_error(void **state
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
-    bags_range range;
+    bag_blobs range;
     uint64_t zeros[1] = {0};
     (void)state;
     /* A table of 2^60 + 1 zeros: 2^60 empty blobs. */
@@ -772,7 +772,7 @@ static void close_reports_that_an_empty_shard_cannot_be_removed(void **state) {
         bags_writer_options options;
         bags_writer *writer;
         memset(&options, 0, sizeof options);
-        options.sharded = true;
+        options.shard_stop = 1;
         options.env.io = &disk.io;
         options.env.allocator = &memory.allocator;
         assert_opens(writer, bags_writer_open(at("x"), fields, 1, &options, &said));

@@ -739,10 +739,10 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(void **state)
     bags_field field = {"n", "int(8)"};
     bags_reader *reader;
     bags_row row = {0};
-    bags_range all;
+    bag_blobs all;
     (void)state;
     memset(&with, 0, sizeof with);
-    with.sharded = true;
+    with.shard_stop = 1;
     for (int flushed = 0; flushed < 2; flushed++) {
         bags_writer *writer =
             bags_writer_open(at("x%d", flushed), &field, 1, &with, &said);

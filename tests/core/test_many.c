@@ -126,7 +126,7 @@ static void invalid_lists_are_refused(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range column;
+        bag_blobs column;
         assert_fails(
             BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         assert_says("x*datapoint*23*length 23");
@@ -134,7 +134,7 @@ static void invalid_lists_are_refused(void **state) {
             BAGS_ERROR_FIELD, bags_reader_get_many(reader, order, 2, 3, &row, &said));
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, NULL, 0, &row, &said));
-        bags_select none = bags_whole(3);
+        bags_select none = bags_select_all(3);
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
         assert_fails(BAGS_ERROR_RANGE,
@@ -155,7 +155,7 @@ static void prefetch_requests_the_bytes_that_are_read_later(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(path, mode);
             bags_row row = {0};
-            bags_select image = bags_whole(IMAGE);
+            bags_select image = bags_select_all(IMAGE);
             for (size_t o = 0; o < 4; o++) {
                 uint64_t before = disk.counts[HOOK_ADVISE];
                 assert_ok(
@@ -186,7 +186,8 @@ static void touching_datapoints_changes_nothing(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(path, mode);
             bags_row row = {0};
-            bags_select selects[] = {bags_whole(IMAGE), bags_whole(0), bags_whole(99)};
+            bags_select selects[] = {
+                bags_select_all(IMAGE), bags_select_all(0), bags_select_all(99)};
             for (int again = 0; again < 2; again++) {
                 bags_reader_touch(reader, wild, 5, selects, 3);
                 bags_reader_touch(reader, orders[again], 8, selects, 1);
@@ -217,23 +218,23 @@ static void items_of_sequences_are_prefetched(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_select some[] = {bags_slice(0, 1, 3, 1), bags_whole(0),
-            bags_slice(0, 0, 20, 9), bags_slice(0, 50, 60, 1)};
+        bags_select some[] = {bags_select_slice(0, 1, 3, 1), bags_select_all(0),
+            bags_select_slice(0, 0, 20, 9), bags_select_slice(0, 50, 60, 1)};
         for (size_t i = 0; i < 4; i++)
             assert_ok(bags_reader_prefetch(reader, order, 3, &some[i], 1, &row, &said));
-        bags_select back = bags_slice(0, 3, 1, 1);
+        bags_select back = bags_select_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
-        bags_range all;
+        bag_blobs all;
         assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
+            BAGS_ERROR_TYPE, bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
         assert_says("sequence");
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_blobs(reader, 0, 0, false, &row, &all, &said));
-        assert_fails(BAGS_ERROR_RANGE,
+        assert_fails(
+            BAGS_ERROR_TYPE, bags_reader_blobs(reader, 0, 0, false, &row, &all, &said));
+        assert_fails(BAGS_ERROR_TYPE,
             bags_reader_blobs(reader, 1, 0, false, &row, &all, &said));
         assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
+            BAGS_ERROR_TYPE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -318,20 +319,20 @@ static void blobs_of_a_shard_are_viewed_where_it_is_mapped(void **state) {
             for (uint64_t shard = 0; shard < 3; shard++)
                 for (size_t field = 0; field < 3; field++) {
                     uint64_t length = shard < 2 ? SHARD : ROWS % SHARD;
-                    bags_range all;
+                    bag_blobs all;
                     assert_ok(bags_reader_blobs(
                         reader, shard, field, true, &row, &all, &said));
                     assert_true(all.length == length || (mode > 0 && !all.length));
                     for (size_t i = 0; i < all.length; i++)
-                        check_blob(bags_range_get(&all, i), field, shard * SHARD + i);
+                        check_blob(bag_blobs_get(&all, i), field, shard * SHARD + i);
                 }
             /* Afterwards, one field alone is still the same. */
             for (uint64_t i = 0; i < ROWS; i++) {
-                bags_select label = bags_whole(LABEL);
+                bags_select label = bags_select_all(LABEL);
                 assert_ok(bags_reader_get(reader, i, &label, 1, &row, &said));
                 check_blob(bags_row_bytes(&row, 0, 0), LABEL, i);
-                label = bags_slice(LABEL, 0, 1, 1);
-                assert_fails(BAGS_ERROR_RANGE,
+                label = bags_select_slice(LABEL, 0, 1, 1);
+                assert_fails(BAGS_ERROR_TYPE,
                     bags_reader_get(reader, i, &label, 1, &row, &said));
             }
             bags_row_free(&row);
@@ -347,7 +348,7 @@ static void the_order_of_blobs_is_checked_once(void **state) {
     uint64_t reads[2];
     bags_row row = {0};
     for (int i = 0; i < 2; i++) {
-        bags_range c;
+        bag_blobs c;
         reads[i] = disk.counts[HOOK_READ];
         assert_ok(bags_reader_blobs(reader, 0, IMAGE, true, &row, &c, &said));
         reads[i] = disk.counts[HOOK_READ] - reads[i];
@@ -363,7 +364,7 @@ static void blobs_that_are_not_in_order_are_an_error(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range c;
+        bag_blobs c;
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_blobs(reader, 1, TITLE, true, &row, &c, &said));
         assert_says("x/000001/title.bag*datapoint 9*blob 1");
@@ -383,7 +384,7 @@ static void an_empty_dataset_has_no_blobs(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("%d", variant), mode);
             bags_row row = {0};
-            bags_range c;
+            bag_blobs c;
             assert_ok(bags_reader_blobs(reader, 0, 0, true, &row, &c, &said));
             assert_true(c.length == 0 && c.size == 0);
             bags_row_free(&row);
@@ -455,7 +456,7 @@ static void invalid_tables_are_found_by_get_many_and_blobs(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range c;
+        bag_blobs c;
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_many(reader, orders[0], 8, IMAGE, &row, &said));
         assert_says("image.bag");
@@ -510,7 +511,7 @@ static void refs_that_differ_in_a_large_shard_are_found(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("x"), mode);
             bags_row row = {0};
-            bags_range c;
+            bag_blobs c;
             for (size_t field = 0; field < 2; field++) {
                 assert_int_equal(cases[i].codes[field],
                     bags_reader_blobs(reader, 0, field, true, &row, &c, &said));
@@ -558,7 +559,7 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
 
 /* One of the three calls that read many datapoints. */
 static bags_code read_many(const bags_reader *reader, int what, bags_row *row) {
-    bags_range c;
+    bag_blobs c;
     if (what == 0)
         return bags_reader_get_many(reader, orders[1], 8, IMAGE, row, &said);
     if (what == 1)

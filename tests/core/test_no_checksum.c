@@ -170,7 +170,7 @@ static void shards_that_have_checksums_are_not_continued(void **state) {
     bags_writer_options options = {0};
     int status = 0;
     (void)state;
-    options.sharded = true;
+    options.shard_stop = 1;
     pid_t child = fork();
     if (child == 0) { /* it crashes */
         bags_writer *writer = open_writer("crashed", options);
@@ -179,7 +179,7 @@ static void shards_that_have_checksums_are_not_continued(void **state) {
     }
     assert_true(waitpid(child, &status, 0) == child && status == 0);
     touch("crashed/000000/refs.crc");
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     assert_null(open_writer("crashed", options));
     assert_int_equal(err.code, BAGS_ERROR_ARGUMENT);
     assert_int_equal(
@@ -189,8 +189,8 @@ static void shards_that_have_checksums_are_not_continued(void **state) {
     assert_non_null(writer);
     assert_int_equal(bags_writer_close(writer, &err), 0);
     touch("crashed/000000/refs.crc");
-    options.resume = false;
-    options.append = true;
+    options.existing = BAGS_EXISTING_REFUSE;
+    options.existing = BAGS_EXISTING_APPEND;
     assert_null(open_writer("crashed", options));
     assert_int_equal(err.code, BAGS_ERROR_ARGUMENT);
 }

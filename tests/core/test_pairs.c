@@ -139,7 +139,7 @@ static void write_with(process *p, const bags_writer_options *options, uint64_t 
         return;
     }
     p->to->resumed = bags_writer_resumed(writer);
-    p->to->resumes = options->resume;
+    p->to->resumes = options->existing == BAGS_EXISTING_RESUME;
     uint64_t first = p->first + p->to->resumed;
     for (uint64_t i = 0; i < more && !code; i++) {
         code = append(p, writer, first + i, &err);
@@ -166,7 +166,7 @@ static void run_writer(process *p) {
 
 static void run_resume(process *p) {
     bags_writer_options options = writing(p, 1, 3);
-    options.resume = true;
+    options.existing = BAGS_EXISTING_RESUME;
     p->first += 100;
     write_with(p, &options, 2);
 }

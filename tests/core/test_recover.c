@@ -649,7 +649,7 @@ static void a_finished_unsharded_dataset_cannot_be_resumed(void **state) {
     copy_tree(at("set"), at("copy"));
     assert_refused(BAGS_ERROR_EXISTS, work_open(&w, true, &said));
     assert_says("set");
-    w.options.sharded = true;
+    w.options.shard_stop = 1;
     assert_refused(BAGS_ERROR_EXISTS, work_open(&w, true, &said));
     assert_same_tree(at("set"), at("copy"));
 }
@@ -667,9 +667,10 @@ static void resuming_with_other_fields_is_refused(void **state) {
             else
                 leave(&w, 3, 0);
             copy_tree(w.path, at("copy"));
-            w.options.resume = true;
+            w.options.existing = BAGS_EXISTING_RESUME;
             for (int o = 0; o < 3; o++)
-                assert_refused(BAGS_ERROR_EXISTS,
+                assert_refused(
+                    finished && !lengths[i] ? BAGS_ERROR_EXISTS : BAGS_ERROR_VALUE,
                     bags_writer_open(w.path, others[o], 2, &w.options, &said));
             assert_same_tree(w.path, at("copy"));
             remove_tree(at("copy"));
@@ -1086,7 +1087,7 @@ static void resuming_with_and_without_checksums(void **state) {
         if (!before) {
             copy_tree(w.path, at("before%d", i));
             assert_null(work_open(&w, true, &said));
-            assert_int_equal(said.code, BAGS_ERROR_EXISTS);
+            assert_int_equal(said.code, BAGS_ERROR_VALUE);
             assert_non_null(strstr(said.message, "was started without checksums"));
             assert_same_tree(w.path, at("before%d", i));
             w.options.checksum = false;
@@ -1390,7 +1391,7 @@ static film film_on(const char *path, uint64_t shard_length) {
 static void film_open(film *f, bool resume) {
     crash_device_start(&f->device, &disk.io);
     f->options.env.io = &f->device.io;
-    f->options.resume = resume;
+    f->options.existing = resume ? BAGS_EXISTING_RESUME : BAGS_EXISTING_REFUSE;
     assert_opens(
         f->writer, bags_writer_open(f->path, film_fields, 3, &f->options, &said));
     f->id = bags_writer_resumed(f->writer);
@@ -1598,7 +1599,7 @@ static void a_field_without_a_value_stops_recovery_which_names_it(void **state) 
         assert_fails(BAGS_ERROR_FIELD, recover_with(&f, &t, dry, false, &two, 1));
         assert_says("note*exactly one value");
     }
-    f.options.resume = true;
+    f.options.existing = BAGS_EXISTING_RESUME;
     assert_refused(BAGS_ERROR_UNFINISHED,
         bags_writer_open(f.path, film_fields, 3, &f.options, &said));
     assert_says("note*bags_recover");
@@ -1716,8 +1717,8 @@ static void a_resumed_writer_counts_and_continues_after_what_was_flushed(void **
     film_begin(&f, true, 4);
     film_flush(&f);
     film_crash(&f);
-    f.options.resume = false;
-    f.options.append = true;
+    f.options.existing = BAGS_EXISTING_REFUSE;
+    f.options.existing = BAGS_EXISTING_APPEND;
     assert_refused(BAGS_ERROR_UNFINISHED,
         bags_writer_open(f.path, film_fields, 3, &f.options, &said));
     assert_says("datapoints: 1");

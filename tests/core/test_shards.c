@@ -236,8 +236,7 @@ static void check_cut(
     memory_disk_start(&written);
     bags_writer_options options = sharding(size, length);
     options.shard_start = worker;
-    options.shard_stop = workers;
-    options.sharded = true;
+    options.shard_stop = workers ? workers : 1;
     options.env.io = &written.io;
     bags_writer *writer = open_writer("x", &options);
     for (uint64_t i = 0; i < count; i++) {
@@ -299,9 +298,8 @@ static void each_shard_option_makes_the_dataset_sharded(void **state) {
         bags_writer_options options = sharding(0, 0);
         options.shard_size = which == 0 ? 100000 : 0;
         options.shard_length = which == 1 ? 100000 : 0;
-        options.shard_stop = which == 2 || which == 3 ? 2 : 0;
+        options.shard_stop = which == 2 || which == 3 ? 2 : which == 4 ? 1 : 0;
         options.shard_start = which == 3 ? 1 : 0;
-        options.sharded = which == 4;
         bags_writer *writer = open_writer(at("%d", which), &options);
         assert_false(exists(at("%d", which)));
         assert_ok(append_formula(writer, 0));
@@ -970,12 +968,12 @@ static void a_directory_with_spec_and_shards_is_an_error(void **state) {
     assert_fails(BAGS_ERROR_CORRUPT, bags_checksum(at("x"), NULL, NULL, &said));
     assert_fails(BAGS_ERROR_CORRUPT, bags_finalize(at("x"), NULL, NULL, &said));
     for (int i = 0; i < 2; i++) {
-        options.resume = true;
+        options.existing = BAGS_EXISTING_RESUME;
         options.shard_length = i ? 3 : 0;
         assert_refused(
             BAGS_ERROR_CORRUPT, bags_writer_open(at("x"), fields, 2, &options, &said));
     }
-    options.resume = false;
+    options.existing = BAGS_EXISTING_REFUSE;
     options.shard_start = 1;
     options.shard_stop = 2;
     assert_refused(
@@ -1388,8 +1386,9 @@ static bags_writer_options worker(uint64_t start, uint64_t stop, int how) {
     bags_writer_options options = sharding(0, 3);
     options.shard_start = start;
     options.shard_stop = stop;
-    options.resume = how == RESUME;
-    options.append = how == APPEND;
+    options.existing = how == RESUME   ? BAGS_EXISTING_RESUME
+                       : how == APPEND ? BAGS_EXISTING_APPEND
+                                       : BAGS_EXISTING_REFUSE;
     return options;
 }
 
@@ -1465,10 +1464,10 @@ static void workers_refuse_a_finalized_dataset(void **state) {
         }
     assert_same_tree(at("before"), at("x"));
     bags_writer_options options = worker(0, 1, RESUME);
-    options.append = true;
+    options.existing = (bags_existing)3;
     assert_refused(
         BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), fields, 2, &options, &said));
-    assert_says("resume and append");
+    assert_says("x: invalid option (existing 3)");
 }
 
 static void append_continues_after_finalize(void **state) {
@@ -1506,7 +1505,7 @@ static void new_shards_have_the_files_that_the_finished_ones_have(void **state) 
                 options.keep_idx = asks & 2;
                 if ((asks & has) == asks)
                     continue;
-                assert_refused(BAGS_ERROR_EXISTS,
+                assert_refused(BAGS_ERROR_VALUE,
                     bags_writer_open(at("x"), fields, 2, &options, &said));
                 assert_says((asks & ~has) & 1 ? "x/000000: has no checksums"
                                               : "x/000000: has no .idx files");
@@ -1602,7 +1601,8 @@ static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
         copy_tree(at("crashed"), at("x"));
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_writer_open(at("x"), fields, 2, &append, &said));
-        assert_says("x/000001: unfinished (datapoints: 1)*recover*resume");
+        assert_says(
+            "x/000001: unfinished (datapoints: 1)*recover*BAGS_EXISTING_RESUME");
         assert_same_tree(at("crashed"), at("x"));
         /* Either way the input is continued, and then another one appended. */
         if (recover) {
@@ -1747,7 +1747,7 @@ static void a_worker_with_other_fields_than_a_shard_is_refused(void **state) {
         if (finished)
             assert_ok(bags_writer_close(first, &said));
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            assert_refused(BAGS_ERROR_EXISTS,
+            assert_refused(BAGS_ERROR_VALUE,
                 start_worker(1, cases[i].fields, cases[i].count, &said));
             assert_says(cases[i].says);
         }
@@ -1776,16 +1776,16 @@ static void workers_with_other_fields_cannot_both_finish(void **state) {
         assert_ok(append_x(writers[!first]));
         if (first)
             assert_fails(
-                BAGS_ERROR_EXISTS, append_x(writers[0])); /* the shard is full */
+                BAGS_ERROR_VALUE, append_x(writers[0])); /* the shard is full */
         else
-            assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writers[1], &said));
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writers[1], &said));
         assert_says(
             first ? "set/000000: field \"x\": type mismatch (i64, u64 in *000001)"
                   : "set/000001: field \"x\": type mismatch (u64, i64 in *000000)");
         if (first)
             bags_writer_close(writers[0], NULL);
         if (how >= 2)
-            assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(writers[first], &said));
+            assert_fails(BAGS_ERROR_VALUE, bags_writer_close(writers[first], &said));
         assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("set"), NULL, &said));
         remove_tree(at("set"));
     }
@@ -1798,9 +1798,9 @@ static void what_readers_and_resuming_writers_say_names_the_field(void **state) 
     assert_opens(writer, start_worker(0, &x_signed, 1, &said));
     assert_ok(append_x(writer));
     assert_ok(bags_writer_close(writer, &said));
-    options.resume = true;
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
+    options.existing = BAGS_EXISTING_RESUME;
+    assert_refused(
+        BAGS_ERROR_VALUE, bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
     assert_says("set: field \"x\": type mismatch (u64, i64 in *set/000000)");
     /* A copy of a shard, with another type, as older writers could leave it. */
     copy_tree(at("set/000000"), at("set/000001"));
@@ -1812,8 +1812,8 @@ static void what_readers_and_resuming_writers_say_names_the_field(void **state) 
     remove_tree(at("set/000001"));
     assert_int_equal(
         rename(at("set/000000/spec.json"), at("set/000000/spec.json.partial")), 0);
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
+    assert_refused(
+        BAGS_ERROR_VALUE, bags_writer_open(at("set"), &x_unsigned, 1, &options, &said));
     assert_says("set/000000: field \"x\": type mismatch (u64, i64 in its "
                 "spec.json.partial); pass the fields");
 }

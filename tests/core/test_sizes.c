@@ -116,7 +116,7 @@ static void save_large_bag(const char *path, uint64_t size) {
 static void check_large_bag(bool no_mmap) {
     bags_buffer scratch = {0};
     bags_view blob;
-    bags_range range;
+    bag_blobs range;
     bag_reader *reader = open_bag(at("x.bag"), no_mmap);
     bool mapped = disk.maps > 0;
     assert_true(mapped == (!no_mmap && sizeof(size_t) > 4));
@@ -127,7 +127,7 @@ static void check_large_bag(bool no_mmap) {
     assert_ok(bag_reader_get(reader, 2, &scratch, &blob, &said));
     assert_text(blob, "last");
     assert_ok(bag_reader_get_range(reader, 2, 3, &scratch, &range, &said));
-    assert_text(bags_range_get(&range, 0), "last");
+    assert_text(bag_blobs_get(&range, 0), "last");
     assert_ok(verify_path(at("x.bag"), NULL, &said));
     if (mapped) {
         assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
@@ -174,7 +174,7 @@ static void bags_too_large_to_map_are_read_without_mmap(void **state) {
 static void check_many_blobs(bool no_mmap) {
     bags_buffer scratch = {0};
     bags_view blob;
-    bags_range range;
+    bag_blobs range;
     bag_reader *reader = open_bag(at("x.bag"), no_mmap);
     assert_true(bag_reader_length(reader) == TWO_TO_32 + 1);
     assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
@@ -189,7 +189,7 @@ static void check_many_blobs(bool no_mmap) {
     assert_ok(bag_reader_get_range(
         reader, TWO_TO_32 - 2, UINT64_MAX, &scratch, &range, &said));
     assert_int_equal(range.length, 3);
-    assert_text(bags_range_get(&range, 2), "z");
+    assert_text(bag_blobs_get(&range, 2), "z");
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
 }
@@ -275,7 +275,7 @@ static void write_large_set(const char *path) {
 
 static void a_dataset_larger_than_4_gib_is_written_and_read(void **state) {
     bags_row row = {0};
-    bags_select select = bags_whole(0);
+    bags_select select = bags_select_all(0);
     bags_value value;
     (void)state;
     NEED_HOLES();

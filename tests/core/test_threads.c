@@ -325,12 +325,12 @@ static void *read_bag(void *user) {
         char text[200];
         uint64_t index = next_random(&random) % 500;
         bags_view blob;
-        bags_range range;
+        bag_blobs range;
         bags_error err;
         if (bag_reader_get(j->bag, index, &scratch, &blob, &err) ||
             !same(blob, text, text_of(index, 0, text)) ||
             bag_reader_get_range(j->bag, index, index + 9, &scratch, &range, &err) ||
-            !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
+            !same(bag_blobs_get(&range, 0), text, text_of(index, 0, text)))
             snprintf(j->fault, sizeof j->fault, "blob %d is wrong", (int)index);
     }
     bags_buffer_free(&scratch);

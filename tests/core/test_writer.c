@@ -424,7 +424,7 @@ static void names_that_are_too_long_are_refused(void **state) {
     for (size_t i = 0; i < 5; i++)
         for (int sharded = 0; sharded < 2; sharded++) {
             bags_writer_options options = writing(0);
-            options.sharded = sharded == 1;
+            options.shard_stop = (uint64_t)sharded;
             memset(name, 'n', sizeof name);
             name[sizes[i]] = 0;
             bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
@@ -805,7 +805,7 @@ static void refuse_blob_without_data(bags_writer *writer, sample *s, bags_error 
 
 static void refuse_again(bags_writer *writer, sample *s, bags_error *err) {
     bags_value raw = s->raw;
-    s->raw = bags_again(bags_writer_next(writer, "unknown"));
+    s->raw = bags_stored(bags_writer_next(writer, "unknown"));
     assert_int_equal(append_faulty(writer, s, 3, err), BAGS_ERROR_RANGE);
     s->raw = raw;
 }
@@ -934,7 +934,7 @@ static void a_failure_of_the_system_is_not_cleared(void **state) {
     make_sample(&s, 5);
     full.write_at = fail_to_write;
     options.env.io = &full;
-    options.sharded = true; /* so that nothing is written when it is opened */
+    options.shard_stop = 1; /* so that nothing is written when it is opened */
     for (int how = 0; how < 2; how++) {
         assert_opens(writer, bags_writer_open(at("%d", how), five, 5, &options, &said));
         if (how)
@@ -1248,7 +1248,8 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(void **state) 
     assert_says("x: unfinished (no spec.json): its writer is running");
     assert_refused(
         BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, NULL, &said));
-    assert_says("x: already exists, unfinished; set resume to continue it");
+    assert_says(
+        "x: already exists, unfinished; set BAGS_EXISTING_RESUME to continue it");
     entries[0] = entry("a", &text, 1);
     entries[1] = entry("b", &text, 1);
     for (int i = 0; i < 3; i++)
@@ -1597,7 +1598,7 @@ static void a_disturbed_claim_is_repeated(void **state) {
     (void)state;
     io.lock = lock_later;
     options.env.io = &io;
-    options.sharded = true;
+    options.shard_stop = 1;
     locks_refused = 2;
     assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
     for (int i = 0; i < 3; i++)
@@ -1638,7 +1639,7 @@ static void an_empty_path_is_an_argument_error(void **state) {
     (void)state;
     assert_refused(
         BAGS_ERROR_ARGUMENT, bags_writer_open("", &field, 1, &options, &said));
-    options.sharded = true;
+    options.shard_stop = 1;
     assert_refused(
         BAGS_ERROR_ARGUMENT, bags_writer_open("", &field, 1, &options, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_recover("", NULL, NULL, &said));
@@ -1917,7 +1918,7 @@ static int list_and_claim(void *user, const char *path,
     int error = disk.io.list(user, path, each, each_user);
     if (!other_writer && strstr(path, "000000")) {
         bags_writer_options options = writing(0);
-        options.sharded = true;
+        options.shard_stop = 1;
         assert_int_equal(disk.io.remove_dir(user, path), 0);
         other_writer = bags_writer_open(at("x"), &number, 1, &options, &said);
         assert_non_null(other_writer);
@@ -1933,7 +1934,8 @@ static void resume_removes_nothing_of_a_writer_that_claims_the_shard(void **stat
     (void)state;
     io.list = list_and_claim;
     options.env.io = &io;
-    options.sharded = options.resume = true;
+    options.shard_stop = 1;
+    options.existing = BAGS_EXISTING_RESUME;
     other_writer = NULL;
     make_dir(at("x"));
     make_dir(at("x/000000"));

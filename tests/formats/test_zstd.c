@@ -202,8 +202,8 @@ static size_t forge(unsigned char *frame, uint64_t content, uint32_t repeated) {
     static const unsigned char front[] = {0x28, 0xB5, 0x2F, 0xFD, 0xC0, 0x98};
     uint32_t block = repeated << 3 | 1 << 1 | 1;
     memcpy(frame, front, sizeof front);
-    bags_store(frame + 6, 8, false, content);
-    bags_store(frame + 14, 3, false, block);
+    bags_store_bytes(frame + 6, 8, false, content);
+    bags_store_bytes(frame + 14, 3, false, block);
     frame[17] = 'x';
     return 18;
 }
@@ -498,7 +498,7 @@ static void threads_share_a_reader(void **state) {
 static void blobs_are_read_without_the_codec(void **state) {
     bags_row row = {0};
     bags_value value;
-    bags_range blobs;
+    bag_blobs blobs;
     bags_reader *reader;
     bags_buffer scratch = {0};
     (void)state;
@@ -506,7 +506,7 @@ static void blobs_are_read_without_the_codec(void **state) {
     assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
     assert_ok(bags_reader_blobs(reader, 0, 4, true, &row, &blobs, &said));
     assert_int_equal(blobs.length, LENGTH);
-    bags_view last = bags_range_get(&blobs, LENGTH - 1);
+    bags_view last = bag_blobs_get(&blobs, LENGTH - 1);
     assert_ok(bags_decode(codecs, "zstd(utf8)", last, &scratch, &value, &said));
     assert_true(value.size > 3 && !memcmp(value.data, "4444", 4));
     assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));
@@ -808,16 +808,16 @@ static void a_dictionary_may_be_given(void **state) {
         bags_decode(codecs, "zstd(utf8)", blob, &scratch, &value, &said));
     assert_says("needs a dictionary (number ");
     /* Others that continue must not ask for another one. */
-    writing.append = true;
+    writing.existing = BAGS_EXISTING_APPEND;
     write_records(at("set"), writing, 3, 5);
     assert_file(at("set/000001/text.dict"), file.data, file.size);
     file.data[4] ^= 1;
     options.dictionary = view(file.data, file.size);
     bags_field field = {"text", "zstd(utf8)"};
     writing.registry = codecs;
-    writing.sharded = true;
+    writing.shard_stop = 1;
     assert_refused(
-        BAGS_ERROR_EXISTS, bags_writer_open(at("set"), &field, 1, &writing, &said));
+        BAGS_ERROR_VALUE, bags_writer_open(at("set"), &field, 1, &writing, &said));
     assert_says("set: field \"text\": what exists has another dictionary");
     options.no_dictionary = true;
     assert_refused(
@@ -825,9 +825,9 @@ static void a_dictionary_may_be_given(void **state) {
     assert_says("mutually exclusive");
     options.no_dictionary = false;
     options.dictionary = view("not a dictionary", 16);
-    writing.append = false;
+    writing.existing = BAGS_EXISTING_REFUSE;
     for (int sharded = 0; sharded < 2; sharded++) {
-        writing.sharded = sharded;
+        writing.shard_stop = (uint64_t)sharded;
         assert_refused(BAGS_ERROR_CORRUPT,
             bags_writer_open(at("other"), &field, 1, &writing, &said));
         assert_says("other: field \"text\": not a dictionary of zstd");

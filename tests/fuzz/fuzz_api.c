@@ -244,7 +244,7 @@ static void step_open(program *p, worker *w) {
     if (w->writer || p->finalized)
         return;
     w->failed = w->refused = false;
-    options.resume = how & 1;
+    options.existing = how & 1 ? BAGS_EXISTING_RESUME : BAGS_EXISTING_REFUSE;
     options.keep_idx = how & 2;
     options.no_sync = how & 4;
     options.buffer_size = how & 8 ? 1 << 14 : 0;
@@ -261,10 +261,11 @@ static void step_open(program *p, worker *w) {
             return;
         }
         demand(!fresh, "nothing is there and yet it fails", err.message);
-        demand(err.code == BAGS_ERROR_EXISTS, "another code", err.message);
-        bool contradicts = options.resume && options.keep_idx && p->sharded &&
+        bool contradicts = options.existing && options.keep_idx && p->sharded &&
                            strstr(err.message, "has no .idx files");
-        demand(!options.resume || contradicts ||
+        demand(err.code == (contradicts ? BAGS_ERROR_VALUE : BAGS_ERROR_EXISTS),
+            "another code", err.message);
+        demand(!options.existing || contradicts ||
                    (!p->sharded && (w->finished || w->doubt)),
             "append is refused", err.message);
         return;
@@ -272,7 +273,7 @@ static void step_open(program *p, worker *w) {
     /* A fault that lasts ends with the writer; what it flushed must be
      * found. */
     size_t found = (size_t)bags_writer_resumed(w->writer);
-    if (options.resume) {
+    if (options.existing) {
         demand(found >= w->least && found <= most(w),
             "append finds another number of datapoints", "");
         w->length = w->least = found;
@@ -534,7 +535,6 @@ static void start(program *p) {
     p->sharded = shape & 1;
     p->count = p->sharded && shape & 2 ? WORKERS : 1;
     if (p->sharded) {
-        p->options.sharded = true;
         p->options.shard_stop = p->count;
         p->options.shard_length = limits & 7;
         p->options.shard_size = limits & 8 ? (limits >> 4) * 500u : 0;

@@ -27,7 +27,7 @@ static uint64_t digest(const bag_reader *reader, const bags_env *env) {
     demand(length <= bag_reader_size(reader) / 8 + 1, "too many blobs");
     for (uint64_t i = 0; i < length && i < 200; i++) {
         bags_view blob;
-        bags_range range;
+        bag_blobs range;
         bags_code code = bag_reader_get(reader, i, &scratch, &blob, &err);
         demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
         sum = sum * 31 + (uint64_t)code;
@@ -37,7 +37,7 @@ static uint64_t digest(const bag_reader *reader, const bags_env *env) {
         code = bag_reader_get_range(reader, i, i + i % 5, &scratch, &range, &err);
         sum = sum * 31 + (uint64_t)code;
         for (size_t k = 0; !code && k < range.length; k++) {
-            blob = bags_range_get(&range, k);
+            blob = bag_blobs_get(&range, k);
             for (size_t c = 0; c < blob.size; c++)
                 sum = sum * 31 + blob.data[c];
         }

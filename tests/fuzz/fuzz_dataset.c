@@ -76,10 +76,10 @@ static uint64_t read_point(const bags_reader *reader, uint64_t index, bags_row *
     for (size_t f = 0; f < count && f < 4; f++) {
         uint64_t items = 0;
         bool sequence = bags_reader_type(reader, f)->sequence;
-        bags_select select = bags_whole(f);
+        bags_select select = bags_select_all(f);
         if (sequence) {
             uint64_t start = index % 3;
-            select = bags_slice(f, start, start + index % 5, index % 4);
+            select = bags_select_slice(f, start, start + index % 5, index % 4);
         }
         code = bags_reader_get(reader, index, &select, 1, row, &err);
         sum = add_row(sum * 31 + (uint64_t)code, row, scratch);

@@ -146,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t text = zero ? (size_t)(zero - data) : size;
     const uint8_t *rest = zero ? zero + 1 : data + size;
     if (kind == 'M' && size >= 2) {
-        text = (size_t)bags_load(data, 2, false);
+        text = (size_t)bags_load_bytes(data, 2, false);
         data += 2;
         size -= 2;
         text = text < size ? text : size;

@@ -122,8 +122,8 @@ static void resume_work(
     bags_error err;
     memset(&options, 0, sizeof options);
     options.env.io = &m->io;
-    options.resume = true;
-    options.sharded = sharded;
+    options.existing = BAGS_EXISTING_RESUME;
+    options.shard_stop = sharded;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("x", fields, 2, &options, &err);
     if (!writer)

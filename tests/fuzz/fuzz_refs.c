@@ -144,11 +144,11 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     size_t field, bags_row *row) {
     const verdict *e = &in->expected[index];
     const range *ref = &e->refs[field];
-    bags_select select = bags_whole(field);
+    bags_select select = bags_select_all(field);
     bags_error err;
     uint64_t count = 0, step = 1 + index % 3;
     if (in->sequence[field])
-        select = bags_slice(field, field % 3, field % 3 + 4, step);
+        select = bags_select_slice(field, field % 3, field % 3 + 4, step);
     bags_code code = bags_reader_get(reader, index, &select, 1, row, &err);
     demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT, "another code");
     demand(e->complete || code, "a wrong blob is read in part");

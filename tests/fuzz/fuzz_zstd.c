@@ -74,7 +74,8 @@ static bags_view changed(bags_view from, bags_view changes) {
         abort();
     memcpy(copy, from.data, from.size);
     for (size_t i = 0; i + 2 < changes.size; i += 3)
-        copy[bags_load(changes.data + i, 2, false) % from.size] ^= changes.data[i + 2];
+        copy[bags_load_bytes(changes.data + i, 2, false) % from.size] ^=
+            changes.data[i + 2];
     return out;
 }
 

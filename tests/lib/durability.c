@@ -63,10 +63,10 @@ static bags_code append_whole(
     memcpy(text, letters(number, 9, text_size(number)), text_size(number));
     for (size_t i = 0; i < clip_count(number); i++) {
         memcpy(store[i], letters(number, i, 128), sizeof store[i]);
-        clip[i] = stored ? bags_again(w->clip + i)
+        clip[i] = stored ? bags_stored(w->clip + i)
                          : bags_blob(store[i], clip_size(number, i));
     }
-    plain[0] = stored ? bags_again(w->text) : bags_utf8_sized(text, text_size(number));
+    plain[0] = stored ? bags_stored(w->text) : bags_utf8_sized(text, text_size(number));
     plain[1] = bags_uint(id);
     memset(entries, 0, sizeof entries);
     entries[0].field = "text";
@@ -102,11 +102,11 @@ static bags_code append_streamed(
     if (!code)
         code = bags_writer_set(writer, "id", &value, err);
     for (size_t i = 0; i < clip_count(number) && !code; i++) {
-        value = stored ? bags_again(w->clip + i)
+        value = stored ? bags_stored(w->clip + i)
                        : bags_blob(letters(number, i, 128), clip_size(number, i));
         code = bags_writer_push(writer, "clip", &value, err);
     }
-    value = stored ? bags_again(w->text)
+    value = stored ? bags_stored(w->text)
                    : bags_utf8_sized(
                          letters(number, 9, text_size(number)), text_size(number));
     if (!code)
@@ -167,7 +167,7 @@ work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
 }
 
 bags_writer *work_open(work *w, bool resume, bags_error *err) {
-    w->options.resume = resume;
+    w->options.existing = resume ? BAGS_EXISTING_RESUME : BAGS_EXISTING_REFUSE;
     bags_writer *writer =
         bags_writer_open(w->path, point_fields, POINT_FIELDS, &w->options, err);
     w->shared = 0;
@@ -226,8 +226,7 @@ uint64_t work_blobs(const work *w, uint64_t length) {
 /* ---- readers ---- */
 
 static bool is_sharded(const work *w) {
-    return w->options.shard_length || w->options.shard_size || w->options.shard_stop ||
-           w->options.sharded;
+    return w->options.shard_length || w->options.shard_size || w->options.shard_stop;
 }
 
 bags_reader *work_read(
@@ -421,7 +420,7 @@ static void pieces_cancel(in_pieces *p) {
 }
 
 static bags_code pieces_open(in_pieces *p, bool resume, bags_error *err) {
-    p->options.resume = resume;
+    p->options.existing = resume ? BAGS_EXISTING_RESUME : BAGS_EXISTING_REFUSE;
     p->where = "bags_writer_open";
     p->writer = bags_writer_open(p->path, pieces_fields, 2, &p->options, err);
     return p->writer ? BAGS_OK : err->code;

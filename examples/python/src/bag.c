@@ -71,7 +71,7 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
         return NULL;
     OWNED Source *source = source_of(self);
     AT_END(give_row) Row *row = source ? take_row(source) : NULL;
-    bags_range range;
+    bag_blobs range;
     bags_error err;
     bags_code code;
     if (!row)
@@ -84,7 +84,7 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = 0; list && i < stop - start; i++) {
         PyObject *blob = i % 16 == 0 && PyErr_CheckSignals()
                              ? NULL
-                             : new_bytes(bags_range_get(&range, (size_t)i));
+                             : new_bytes(bag_blobs_get(&range, (size_t)i));
         if (!blob || PyList_SetItem(list, i, blob))
             Py_CLEAR(list);
     }

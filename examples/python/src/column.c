@@ -137,7 +137,7 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
     uint64_t bits = 0;
     if (element->integer && out->size <= 8 &&
         (!element->fixed || out->size == element->size)) {
-        bits = bags_load(out->data, out->size, element->big);
+        bits = bags_load_bytes(out->data, out->size, element->big);
     } else {
         bags_code code = bags_row_value(&row->row, 0, item, &row->scratch, &value, err);
         if (code)
@@ -148,7 +148,7 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
             return BAGS_OK;
         bits = value.kind == BAGS_KIND_INT ? (uint64_t)value.sint : value.uint;
     }
-    bags_store(number, element->size, !bags_little_endian(), bits);
+    bags_store_bytes(number, element->size, !bags_little_endian(), bits);
     out->data = number;
     out->size = element->size;
     return BAGS_OK;
@@ -157,7 +157,7 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
 /* Value by value. */
 static bags_code gather(const Source *source, const Element *element,
     const bags_shard *shard, Row *row, Chunk *chunk, bags_error *err) {
-    bags_select whole = bags_whole(element->number);
+    bags_select whole = bags_select_all(element->number);
     uint64_t step = 1, stop = shard->start + shard->length;
     bags_code code = BAGS_OK;
     for (uint64_t i = shard->start; !code && i < stop; i += step) {
@@ -189,7 +189,7 @@ static bags_code gather(const Source *source, const Element *element,
 /* One shard, as it is in the file. */
 static bags_code view_shard(const bags_reader *reader, const Element *element,
     size_t shard, Row *row, Chunk *chunk, bags_error *err) {
-    bags_range blobs;
+    bag_blobs blobs;
     uint64_t first = bags_reader_shards(reader, NULL)[shard].start;
     bags_code code =
         bags_reader_blobs(reader, shard, element->number, true, &row->row, &blobs, err);
@@ -197,7 +197,7 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
         return code;
     bool equal = blobs.data != NULL; /* otherwise it is not mapped */
     for (size_t i = 0; !element->text && equal && i < blobs.length; i++) {
-        equal = bags_range_get(&blobs, i).size == element->size;
+        equal = bag_blobs_get(&blobs, i).size == element->size;
         if (i % 4096 == 0 && signal_raised_sometimes())
             return bags_fail(err, BAGS_ERROR_IO, "interrupted");
     }
@@ -213,10 +213,10 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
     }
     for (size_t i = 0; element->text && !code && i < blobs.length; i++) {
         code = check_value(
-            reader, element, first + i, UINT64_MAX, bags_range_get(&blobs, i), err);
+            reader, element, first + i, UINT64_MAX, bag_blobs_get(&blobs, i), err);
         if (!code)
-            code = put_offset(
-                &chunk->ends, i + 1, bags_load(blobs.ends + 8 * i, 8, false), err);
+            code = put_offset(&chunk->ends, i + 1,
+                bags_load_bytes(blobs.ends + 8 * i, 8, false), err);
         if (!code && i % 4096 == 0 && signal_raised_sometimes())
             code = bags_fail(err, BAGS_ERROR_IO, "interrupted");
     }

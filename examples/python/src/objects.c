@@ -137,7 +137,8 @@ PyObject *raise_error_at(
         {BAGS_ERROR_FIELD, 0, &PyExc_KeyError}, {BAGS_ERROR_TYPE, 0, &PyExc_TypeError},
         {BAGS_ERROR_MEMORY, 0, &PyExc_MemoryError},
         {BAGS_ERROR_LIMIT, 0, &PyExc_OverflowError},
-        {BAGS_ERROR_STATE, 0, &PyExc_RuntimeError}};
+        {BAGS_ERROR_STATE, 0, &PyExc_RuntimeError},
+        {BAGS_ERROR_CHANGED, 0, &PyExc_RuntimeError}};
     PyObject *type = err->code == BAGS_ERROR_CORRUPT ||
                              err->code == BAGS_ERROR_UNFINISHED ||
                              err->code == BAGS_ERROR_GAP

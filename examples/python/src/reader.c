@@ -147,7 +147,7 @@ static PyObject *as_slice(PyObject *object) {
 static int mask_select(
     Opened *reader, size_t number, PyObject *mask, bags_select *select) {
     Py_ssize_t start, stop, step;
-    *select = bags_whole(number);
+    *select = bags_select_all(number);
     if (mask == Py_True)
         return 1;
     if (mask == Py_False || mask == Py_None)
@@ -169,7 +169,7 @@ static int mask_select(
     if (code)
         place_error(false, "%S: field \"%s\"", reader->base.path, field->name_utf8);
     else
-        *select = bags_slice(number, (uint64_t)start,
+        *select = bags_select_slice(number, (uint64_t)start,
             (uint64_t)(stop < start ? start : stop), (uint64_t)step);
     return code ? -1 : 1;
 }
@@ -204,7 +204,7 @@ static Py_ssize_t list_selects(Opened *reader, PyObject *mask, bags_select *sele
         Py_ssize_t same = 0;
         while (same < used && selects[same].field != number)
             same++;
-        selects[same] = bags_whole(number);
+        selects[same] = bags_select_all(number);
         used += same == used;
     }
     return used;
@@ -224,7 +224,7 @@ static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *sele
 /* The values of a field in datapoints start .. stop: of a plain one, with one call. */
 static PyObject *read_values(
     Source *source, Field *field, size_t number, uint64_t start, uint64_t stop) {
-    bags_select whole = bags_whole(number);
+    bags_select whole = bags_select_all(number);
     AT_END(give_row) Row *row = take_row(source);
     bags_error err;
     bags_code code;

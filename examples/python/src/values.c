@@ -696,8 +696,9 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         if (blob.size > 8 || (field->size && blob.size != field->size))
             break; /* an error, or the zero after 8 bytes */
         if (field->is_signed)
-            return PyLong_FromLongLong((int64_t)bags_load(blob.data, 8, false));
-        return PyLong_FromUnsignedLongLong(bags_load(blob.data, blob.size, field->big));
+            return PyLong_FromLongLong((int64_t)bags_load_bytes(blob.data, 8, false));
+        return PyLong_FromUnsignedLongLong(
+            bags_load_bytes(blob.data, blob.size, field->big));
     case HOW_UTF8:
         out =
             PyUnicode_DecodeUTF8((const char *)blob.data, (Py_ssize_t)blob.size, NULL);

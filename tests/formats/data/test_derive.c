@@ -375,9 +375,9 @@ static void what_was_selected_in_another_version_is_refused(void **state) {
         remove_tree(at("out"));
         replace_source();
         assert_fails(
-            BAGS_ERROR_STATE, derive(&ways[i], at("from"), at("out"), &disk.io));
+            BAGS_ERROR_CHANGED, derive(&ways[i], at("from"), at("out"), &disk.io));
         assert_says("from: another process replaced it*since its datapoints");
-        check_outcome(BAGS_ERROR_STATE, &ways[i], false);
+        check_outcome(BAGS_ERROR_CHANGED, &ways[i], false);
         selected = 0;
         remove_all();
     }
@@ -397,7 +397,7 @@ static void so_is_a_dataset_whose_fields_or_datapoints_are_added(void **state) {
     options.more = &more;
     options.more_count = 1;
     for (int replaced = 0; replaced < 2; replaced++) {
-        bags_code expected = replaced ? BAGS_ERROR_STATE : BAGS_OK;
+        bags_code expected = replaced ? BAGS_ERROR_CHANGED : BAGS_OK;
         assert_int_equal(derive(&ways[1], at("from"), at("out"), &disk.io), expected);
         if (replaced)
             assert_says("other: another process replaced it");

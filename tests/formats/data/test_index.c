@@ -49,7 +49,7 @@ static void write_rows(
     bags_writer_options options = {0};
     bags_writer *writer;
     options.shard_length = shard;
-    options.resume = resume;
+    options.existing = resume ? BAGS_EXISTING_RESUME : BAGS_EXISTING_REFUSE;
     options.no_sync = true;
     assert_opens(writer, bags_writer_open(path, fields, FIELDS, &options, &said));
     for (uint64_t i = first; i < stop; i++)
@@ -651,7 +651,7 @@ static void a_reader_of_other_shards_is_the_cause_that_is_named(void **state) {
     assert_says("000000/index/time.bag: the reader has only 20 of the 50 "
                 "datapoints that were indexed; open all shards");
     bags_reader_close(reader);
-    writing.append = true;
+    writing.existing = BAGS_EXISTING_APPEND;
     writing.shard_length = 20;
     assert_opens(writer, bags_writer_open(path, fields, FIELDS, &writing, &said));
     append(writer, 50);

@@ -2575,7 +2575,7 @@ static void a_replaced_dataset_is_an_error_that_is_not_skipped(void **state) {
             assert_true(code || (b && b->skipped == 0));
         }
         assert_ok(bags_loader_save(loader, saved, &said));
-        assert_fails(BAGS_ERROR_STATE, bags_loader_next(loader, &b, &said));
+        assert_fails(BAGS_ERROR_CHANGED, bags_loader_next(loader, &b, &said));
         assert_says("was replaced, renamed or removed since it was opened");
         assert_int_equal(loaded, 100);
         bags_loader_close(loader);

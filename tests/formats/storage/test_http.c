@@ -402,7 +402,7 @@ static void threads_share_a_reader(void **state) {
 static void a_batch_takes_one_round_trip(void **state) {
     static const uint64_t some[] = {3, 50, 12, 31, 44, 20, 7, 55};
     bags_row row = {0};
-    bags_select data = bags_whole(0);
+    bags_select data = bags_select_all(0);
     uint64_t requests, received;
     (void)state;
     server_set(0, 0, false);
@@ -474,7 +474,7 @@ static void an_object_that_changes_within_a_batch_is_an_error(void **state) {
     pthread_mutex_lock(&server.lock);
     server.changed = APART / 2;
     pthread_mutex_unlock(&server.lock);
-    assert_fails(BAGS_ERROR_STATE,
+    assert_fails(BAGS_ERROR_CHANGED,
         bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
     assert_int_equal(said.system, ESTALE);
     assert_says("data.bag: cannot read: *changed while");
@@ -493,7 +493,7 @@ static void a_changed_object_is_an_error_until_the_end(void **state) {
     assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
     server_set(0, 2, false);
     for (int i = 0; i < 2; i++) {
-        assert_fails(BAGS_ERROR_STATE,
+        assert_fails(BAGS_ERROR_CHANGED,
             bags_reader_get_many(reader, some + 1, 1, 0, &row, &said));
         assert_int_equal(said.system, ESTALE);
         assert_says("http://127.0.0.1:*/ds/*: cannot read: *while open");
@@ -723,7 +723,7 @@ static bags_code read_in_order(const bags_reader *reader, bags_row *row, bytes *
 static bags_code read_one(
     const bags_reader *reader, bool last, bags_row *row, bytes *out) {
     uint64_t index = last ? bags_reader_length(reader) - 1 : 3;
-    bags_select y = bags_whole(1);
+    bags_select y = bags_select_all(1);
     bags_code code = bags_reader_get(reader, index, last ? &y : NULL, last, row, &said);
     if (!code)
         put_row(out, row, last ? 1 : 2);
@@ -929,7 +929,7 @@ static void a_server_that_identifies_nothing_is_known(void **state) {
 static void closing_ends_requests_that_run(void **state) {
     static const uint64_t other = 1;
     bags_row row = {0};
-    bags_select data = bags_whole(0);
+    bags_select data = bags_select_all(0);
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
