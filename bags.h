@@ -54,15 +54,15 @@
  *     >>bag       240  one file: options, reader, writer
  *     >>types     290  type strings, dtypes, bags_value, codecs, bags_registry
  *     >>writer    400  datasets: fields, options, shards, recovery
- *     >>reader    370  datasets: options, selection, rows
+ *     >>reader    420  datasets: options, selection, rows
  *     >>faults     95  finding everything that is wrong
  *     then the implementation; each section calls only earlier ones:
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
- *     >>open 460           >>fetch 390          >>cursor 330         >>bag-read 120
+ *     >>open 460           >>fetch 410          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
- *     >>dataset-read 1580  >>recover 140        >>finalize 130       >>verify 500
+ *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
  *
  * THE BYTES
@@ -1843,6 +1843,23 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
  * for bags_reader_get, with BAGS_ERROR_RANGE also for the item; it costs less. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
+
+/*
+ * Read a part of one blob of a datapoint: `size` bytes from byte `offset`. A part that
+ * exceeds the blob is clamped to its end, as ranges are: compare out->size with size.
+ * UINT64_MAX as size reads to the end. *out is valid like a row's views; on failure it
+ * is empty with data NULL.
+ *
+ * Returns what bags_reader_get_blob returns, or BAGS_ERROR_ARGUMENT: with
+ * verify_checksums, a part that is not the entire blob, because its checksum covers all
+ * bytes.
+ *
+ * Threads: any, each with its own row. Cost: as for bags_reader_get_blob, but only the
+ * part is read: if mapped it is not copied, otherwise it is one read.
+ */
+BAGS_API bags_code bags_reader_get_part(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, uint64_t offset, uint64_t size, bags_row *row,
+    bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
  * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
@@ -6925,6 +6942,7 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
+    uint64_t offset, size; /* the part of its only blob; of others 0, UINT64_MAX */
     uint64_t start, stop;  /* bytes in the file that is being read */
     size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
@@ -6966,6 +6984,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
     span->first = first;
     span->count = count;
     span->place = place;
+    span->size = UINT64_MAX;
     return BAGS_OK;
 }
 
@@ -7118,6 +7137,22 @@ static const unsigned char *bagi_fetch_result(
            (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
+/* Reduce a span, whose bytes in the file are known, to its part. A blob's checksum covers
+ * all its bytes. */
+static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
+    uint64_t all = span->stop - span->start, offset = BAGI_MIN(span->offset, all);
+    uint64_t left = all - offset, size = BAGI_MIN(span->size, left);
+    if (verify && size < all)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: blob %" PRIu64 ": a part (%" PRIu64 " bytes from byte %" PRIu64
+            " of %" PRIu64
+            ") cannot be verified; read the blob, or open without verify_checksums",
+            span->bag->file[BAGI_BLOBS].shown, span->first, size, offset, all);
+    span->start += offset;
+    span->stop = span->start + size;
+    return BAGS_OK;
+}
+
 /*
  * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
  * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables and
@@ -7176,6 +7211,7 @@ static bags_code bagi_fetch_run_all(
                 bag->file[BAGI_BLOBS].shown, span->first, span->start, last_byte);
         last_blob = BAGI_MAX(last_blob, span->first + span->count);
         last_byte = BAGI_MAX(last_byte, span->stop);
+        BAGI_TRY(bagi_span_cut(span, verify, err));
     }
     BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_BLOBS, err));
     if (fetch->advise)
@@ -7193,7 +7229,8 @@ static bags_code bagi_fetch_run_all(
         const unsigned char *data = bagi_fetch_result(fetch, span, BAGI_BLOBS);
         uint64_t start = span->start;
         for (uint64_t k = 0; k < span->count; k++) {
-            uint64_t stop = bagi_load_u64(ends + 8 * k);
+            uint64_t end = bagi_load_u64(ends + 8 * k),
+                     stop = BAGI_MIN(end, span->stop);
             items[span->place + k].data = data + (start - span->start);
             items[span->place + k].size = (size_t)(stop - start);
             start = stop;
@@ -12564,9 +12601,11 @@ static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
     return true;
 }
 
-BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    BAGI_BEGIN(reader && row, err);
+/* part_of_blob: offset and size in the only blob that is read; NULL: all of every
+ * blob. */
+static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, const uint64_t *part_of_blob,
+    bags_row *row, bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     uint64_t local = 0;
     size_t total = 0;
@@ -12588,13 +12627,17 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
         BAGI_TRY(bagi_select_find(reader, part, index, slots[i].field,
             selects ? &selects[i] : NULL, bagi_row_refs(row), &bag, &steps, err));
         BAGI_TRY(bagi_row_reserve(row, total + steps.count, err));
-        if (bag->mapped_length && steps.count == 1)
+        if (bag->mapped_length && steps.count == 1 && !part_of_blob)
             BAGI_TRY(bag_reader_get(
                 bag, steps.first, &row->data, bagi_row_items(row) + total, err));
         else
             BAGI_TRY(bagi_fetch_add_steps(&fetch, bag, &steps, total, err));
         slots[i].length = (size_t)steps.count;
         total += slots[i].length;
+    }
+    if (part_of_blob && fetch.count) {
+        bagi_fetch_spans(&fetch)->offset = part_of_blob[0];
+        bagi_fetch_spans(&fetch)->size = part_of_blob[1];
     }
     bags_view *items = bagi_row_items(row); /* they do not move any more */
     BAGI_TRY(bagi_fetch_run_all(&fetch, items, err));
@@ -12605,6 +12648,13 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
     row->index = index;
     row->length = count;
     return BAGS_OK;
+}
+
+/* Six parameters, in registers: this is a call of the hot path. */
+BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    BAGI_BEGIN(reader && row, err);
+    return bagi_row_load_part(reader, index, selects, count, NULL, row, err);
 }
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
@@ -12637,20 +12687,18 @@ static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t inde
            bagi_mapped_get(&bag->mapped, ref.first + item, out);
 }
 
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
-    BAGI_NEED(reader && row, err);
-    BAGI_NEED(out, err);
-    bagi_row_begin(reader, row);
-    if (!BAGI_UNLIKELY(!bagi_row_find_blob(reader, index, field, item, row, out)))
-        return BAGS_OK;
+/* Read a blob, or a part, in whatever way. */
+BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, const uint64_t *part_of_blob,
+    bags_row *row, bags_view *out, bags_error *err) {
     BAGI_ERR(err);
     out->data = NULL;
     out->size = 0;
     bags_select select = bags_select_all(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
         select = bags_select_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
-    bags_code code = bagi_row_load(reader, index, &select, 1, row, err);
+    bags_code code =
+        bagi_row_load_part(reader, index, &select, 1, part_of_blob, row, err);
     row->length = 0;
     BAGI_TRY(code);
     uint64_t count = bagi_row_refs(row)[field].count;
@@ -12659,6 +12707,32 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
             reader->spec.fields[field].name, index);
     *out = bagi_row_items(row)[0];
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
+    BAGI_NEED(reader && row, err);
+    BAGI_NEED(out, err);
+    bagi_row_begin(reader, row);
+    if (!BAGI_UNLIKELY(!bagi_row_find_blob(reader, index, field, item, row, out)))
+        return BAGS_OK;
+    return bagi_row_load_blob(reader, index, field, item, NULL, row, out, err);
+}
+
+BAGS_API bags_code bags_reader_get_part(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, uint64_t offset, uint64_t size, bags_row *row,
+    bags_view *out, bags_error *err) {
+    BAGI_NEED(reader && row, err);
+    BAGI_NEED(out, err);
+    const uint64_t part_of_blob[] = {offset, size};
+    bagi_row_begin(reader, row);
+    if (!bagi_row_find_blob(reader, index, field, item, row, out))
+        return bagi_row_load_blob(
+            reader, index, field, item, part_of_blob, row, out, err);
+    offset = BAGI_MIN(offset, out->size);
+    out->data += offset;
+    out->size = (size_t)BAGI_MIN(size, out->size - offset);
     return BAGS_OK;
 }
 

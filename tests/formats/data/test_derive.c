@@ -148,6 +148,10 @@ static char version_of(const char *path, const way *how, bool mixed) {
                 expected, sizeof expected, "%cw%d", how->joined ? 'a' : version, k);
             assert_bytes(bags_row_bytes(&row, 1, (size_t)k), expected, (size_t)size);
         }
+        bags_view part;
+        assert_ok(bags_reader_get_part(reader, i, 0, 0, 1, 9, &row, &part, &said));
+        assert_int_equal(part.size, 1);
+        assert_int_equal(*part.data, '0' + number);
     }
     for (int i = 0; i < 2 && how->dictionaries; i++) {
         char text[8];

@@ -237,6 +237,10 @@ static bags_code read_sample(const bags_io *io, const char *path) {
             snprintf(text, sizeof text, "word %d", (int)k);
             assert_text(bags_row_bytes(&row, 1, k), text);
         }
+        bags_view part;
+        code = bags_reader_get_part(reader, i, 0, 0, 2, 4, &row, &part, &said);
+        if (!code)
+            assert_text(part, "bel ");
     }
     bags_row_free(&row);
     bags_reader_close(reader);

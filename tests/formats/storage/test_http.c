@@ -428,6 +428,21 @@ static void a_batch_takes_one_round_trip(void **state) {
     assert_true(is_row(bags_row_bytes(&row, 0, 2), 38));
     assert_ok(bags_reader_get_many(reader, others, 3, 0, &row, &said));
     assert_int_equal(server_requests(), 0);
+    /* A part is one request, of its bytes; less than 16 KiB would be widened. */
+    enum { FROM = 1000, PART = 17000 };
+    static unsigned char copy[PART];
+    bags_view part, blob;
+    uint64_t before = 0;
+    bags_http_counts(http, &requests, &before);
+    assert_ok(bags_reader_get_part(reader, 40, 0, 0, FROM, PART, &row, &part, &said));
+    bags_http_counts(http, &requests, &received);
+    assert_int_equal(server_requests(), 1);
+    assert_int_equal(received - before, PART);
+    assert_int_equal(part.size, PART);
+    memcpy(copy, part.data, PART);
+    assert_ok(bags_reader_get_blob(reader, 40, 0, 0, &row, &blob, &said));
+    assert_true(is_row(blob, 40));
+    assert_memory_equal(copy, blob.data + FROM, PART);
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);
