@@ -2,7 +2,6 @@
 # The program of five lines in CMake and Meson, in each way that the page shows; the archive
 # of a release; the recipes of package managers.
 . "$(dirname "$0")/common.sh"
-page=$packages/README.md
 
 release() {
     URL=file://$dir/dist examples/packages/release.sh "$dir/dist" none &&
@@ -28,10 +27,10 @@ same_archive() {
         cmp "$dir/dist/bags-$version.tar.gz" "$dir/other dist/bags-$version.tar.gz" && git branch -M main
 }
 
-# project NAME N [SED]: a directory with the program, and block N of the page.
+# project NAME N [SED]: a directory with the program, and block N of a page.
 project() {
     mkdir "$dir/$1" && cp "$packages/hello.c" "$dir/$1/main.c" &&
-        block "$page" "${4:-cmake}" "$2" | sed "${3:-}" >"$dir/$1/${5:-CMakeLists.txt}"
+        block "${6:-$packages/README.md}" "${4:-cmake}" "$2" | sed "${3:-}" >"$dir/$1/${5:-CMakeLists.txt}"
 }
 
 cmake_works() { # cmake_works NAME [OPTION...]
@@ -50,6 +49,7 @@ with_archive() {
         cmake_works archive
 }
 
+with_readme() { project readme 1 '' cmake CMakeLists.txt README.md && ln -s "$dir/bags-$version" "$dir/readme/bags" && cmake_works readme; }
 with_directory() { project directory 2 && ln -s "$dir/bags-$version" "$dir/directory/bags" && cmake_works directory; }
 
 format_is_required() {
@@ -156,6 +156,7 @@ check 'the archive has the tracked files' same_files
 check 'two archives have the same bytes' same_archive
 need cmake 'CMake: FetchContent of a repository, and a format' with_git
 need cmake 'CMake: FetchContent of an archive' with_archive
+need cmake 'CMake: as README.md shows' with_readme
 need cmake 'CMake: add_subdirectory' with_directory
 need cmake 'CMake: a format that cannot be built is an error' format_is_required
 check 'make install with two formats' installed_by_make
