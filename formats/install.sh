@@ -48,6 +48,25 @@ library() {
     echo "installed lib$name"
 }
 
+# For find_package: the headers are found from where the file is, if both are below PREFIX.
+cmake_files() {
+    include=$prefix/include components=
+    case $libdir in
+    "$prefix"/*) include=$(echo "${libdir#"$prefix"/}/cmake/bags" | sed 's|[^/][^/]*|..|g')/include ;;
+    esac
+    for format; do
+        case $format in *:) continue ;; esac
+        name=$(library_name "${format%%:*}")
+        components="$components${components:+;}${name#bags-}:${format##*:}"
+    done
+    install -d "$to_lib/cmake/bags"
+    for file in bagsConfig.cmake bagsConfigVersion.cmake; do
+        sed "s|@VERSION@|$version|g; s|@INCLUDEDIR@|$include|; s|@LIBDIR@|../..|; s|@COMPONENTS@|$components|" \
+            "formats/$file.in" >"$lib/$file"
+        install -m 644 "$lib/$file" "$to_lib/cmake/bags"
+    done
+}
+
 install_all() {
     build=$1 compiler=$2 libs=$3 command=$4 lib=$1/lib
     shift 4
@@ -69,6 +88,7 @@ install_all() {
         # shellcheck disable=SC2086
         library "$(library_name "${format%%:*}")" "$packages" ${format#*:}
     done
+    cmake_files "$@"
     [ -n "$command" ] || return 0
     install -d "$to/bin" "$to/share/man/man1"
     install -m 755 "$command" "$to/bin"
@@ -101,7 +121,8 @@ uninstall() {
     done
     rm -f "$to/include/bags.h" "$to/bin/bags" "$to/share/man/man1/bags.1" \
         "$to/share/bash-completion/completions/bags" "$to/share/zsh/site-functions/_bags"
-    rmdir "$to/include/bags" 2>/dev/null || :
+    rm -f "$to_lib/cmake/bags/bagsConfig.cmake" "$to_lib/cmake/bags/bagsConfigVersion.cmake"
+    rmdir "$to/include/bags" "$to_lib/cmake/bags" "$to_lib/cmake" 2>/dev/null || :
 }
 
 case $what in

@@ -89,6 +89,7 @@ command -v munged || [ -x /usr/sbin/munged ] | munge
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson
+command -v ninja                        | ninja-build
 command -v mandoc                       | mandoc
 command -v zsh                          | zsh
 command -v man                          | man-db

@@ -75,7 +75,7 @@ has_all() {
     local file
     for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
         include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h lib/libbags.a lib/libbags.so \
-        lib/pkgconfig/bags.pc; do
+        lib/pkgconfig/bags.pc lib/cmake/bags/bagsConfig.cmake lib/cmake/bags/bagsConfigVersion.cmake; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
     [ ! -x build/release/bags ] || { [ -x "$prefix/bin/bags" ] && [ -f "$prefix/share/man/man1/bags.1" ] &&

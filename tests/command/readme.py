@@ -17,7 +17,8 @@ repository with the command `bags` on the path; blocks run in order.
 ```text  right after a block is its output; a line ... matches any lines.
          Elsewhere it is an illustration.
 ```python runs with the package in build/python, if that was built.
-```cmake and ```meson are built by tests/command/install.sh.
+```cmake and ```meson are built by tests/command/install.sh and tests/packages/build.sh,
+         ```js, ```rust and ```go by the others of tests/packages.
 Other languages are an error, so that no block goes unchecked.
 
 A link to a file must name one, and its #anchor a heading of that file. Each codec of a
@@ -227,7 +228,7 @@ class Document:
                 self.shell(block)
             elif block.language == 'python':
                 self.python(block)
-            elif block.language in ('cmake', 'meson'):
+            elif block.language in ('cmake', 'meson', 'js', 'rust', 'go'):
                 continue
             elif block.language != 'c':
                 self.check(f'language, line {block.line}', 1,

@@ -1,0 +1,2 @@
+#define BAGS_IMPLEMENTATION
+#include "bags.h"
