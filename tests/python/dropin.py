@@ -375,9 +375,9 @@ def a_crashed_writer_is_resumed_and_live_data_is_read():
     live = bags.DatasetReader('x', unfinished='read')
     assert [row['bar'] for row in live] == list(range(6))
     assert 'its writer is running' in bags.verify('x')[0]['message']
-    raises(BlockingIOError, bags.ShardedDatasetWriter, 'x', SPEC, shard_length=4, resume=True)
+    raises(BlockingIOError, bags.ShardedDatasetWriter, 'x', SPEC, shard_length=4, existing='resume')
     writer.close()
-    with bags.ShardedDatasetWriter('x', SPEC, shard_length=4, append=True) as writer:
+    with bags.ShardedDatasetWriter('x', SPEC, shard_length=4, existing='append') as writer:
         writer.append(_point(6))
     assert [row['bar'] for row in bags.DatasetReader('x')] == list(range(7))
 

@@ -80,7 +80,7 @@ def a_killed_writer_is_recovered_or_resumed():
     assert (row['n'], row['t'], row['s'], row['a'][0]) == (39, 'name 013', [], 20), row
     assert bags.recover('z', drop_partial=True)['length'] == 13
     _check(bags.DatasetReader('z'), 33)
-    with bags.ShardedDatasetWriter('y', SPEC, shard_length=20, resume=True) as writer:
+    with bags.ShardedDatasetWriter('y', SPEC, shard_length=20, existing='resume') as writer:
         assert writer.resumed == 33
         for i in range(33, 50):
             writer.append(_point(i))

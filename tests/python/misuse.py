@@ -223,7 +223,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: bags.BagReader('x/n.bag', checksums=1), 'x/n.bag: checksums: unknown option; ' + known),
             (TypeError, lambda: bags.BagReader('x/n.bag', nope=1), 'known are cache_index, no_mmap, allow_empty_file'),
             (TypeError, lambda: bags.BagWriter('z.bag', checksums=1), 'z.bag: checksums: unknown option; did you mean checksum?'),
-            (TypeError, lambda: bags.ShardedDatasetWriter('z', SPEC, shardlen=3), 'did you mean sharded or shard_length?'),
+            (TypeError, lambda: bags.ShardedDatasetWriter('z', SPEC, shardlen=3), 'did you mean shard_length or shard_step?'),
             (TypeError, lambda: bags.Loader('x', shufle=False), 'x: shufle: unknown option; did you mean shuffle?'),
             (TypeError, lambda: bags.Loader('x', fields={'n': {'widht': 1}}), 'x: field "n": widht: unknown option; did you mean width?'),
             (TypeError, lambda: bags.Loader('x', fields={'n': {'warp': {'degree': 1}}}), 'x: field "n": warp: degree: unknown option; did'),

@@ -267,13 +267,14 @@ class ShardedDatasetReader(DatasetReader):
 
 
 class DatasetWriter(Dataset, _core.DatasetWriter):
-    """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False, append=False,
-    checksum=False, keep_idx=False, sync=False, flush_seconds=1)
+    """DatasetWriter(directory, spec, encoders=bags.encoders, *, existing='refuse', checksum=False,
+    keep_idx=False, sync=False, flush_seconds=1)
 
     Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
     encoders maps types to functions of a value that return bytes; None: values are
-    bytes. "float32" is short for "array(float32)". KeyError: it lacks a type. resume: continue what a crashed writer left, after
-    `resumed` datapoints. checksum: of every blob. keep_idx: granular 0.22 reads it.
+    bytes. "float32" is short for "array(float32)". KeyError: it lacks a type.
+    existing='resume': continue what a crashed writer left, after `resumed` datapoints.
+    checksum: of every blob. keep_idx: granular 0.22 reads it.
     sync: close waits for stable storage. flush_seconds: an append flushes if the last flush
     is as old, so that a process that is killed loses no more; 0: never. A writer that is
     dropped, or whose `with` ends by
@@ -306,17 +307,20 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
 class ShardedDatasetWriter(DatasetWriter):
     """ShardedDatasetWriter(directory, spec, encoders=bags.encoders,
     shard_size=10 * bags.GB, shard_length=None, shard_start=0, shard_step=1, *,
-    resume=False, append=False, checksum=False, keep_idx=False, sync=False, flush_seconds=1)
+    existing='refuse', checksum=False, keep_idx=False, sync=False, flush_seconds=1)
 
     Like DatasetWriter, in shards: one ends when its Bags reach shard_size bytes, or
     shard_length datapoints. Worker W of K writes the shards W, W + K, ...: shard_start
-    is W, shard_step (or shard_stop) K. append: add shards of new inputs.
+    is W, shard_step (or shard_stop) K. existing='append': add shards of new
+    inputs.
     """
 
     def __init__(self, directory, spec, encoders=encoders, shard_size=10 * GB,
                  shard_length=None, shard_start=0, shard_step=1, *, shard_stop=0, **options):
-        options.update(_worker(shard_start, shard_step, shard_stop), sharded=True,
+        options.update(_worker(shard_start, shard_step, shard_stop),
                        shard_size=_limit(shard_size), shard_length=_limit(shard_length))
+        if not shard_stop and shard_step in (0, 1):
+            options['shard_step'] = 1  # shards, also without a limit
         super().__init__(directory, spec, encoders, **options)
 
 

@@ -89,6 +89,8 @@ size_t path_in_message(const char *message, PyObject *path) {
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"},
+    {"set BAGS_EXISTING_RESUME", "set existing='resume'"},
+    {"set BAGS_EXISTING_APPEND", "set existing='append'"},
     {"bags_reader_get_range", "reader.values"},
     {"set whole to write", "whole=True writes"}, {"in_order", "shuffle=False"},
     {"selections", "rows"}, {"BAGS_CROP_CENTER", "'center'"},

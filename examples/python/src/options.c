@@ -38,9 +38,9 @@ static const Member reader[] = {READER("?", cache_index), WORKER(bags_reader_opt
 
 #define WRITER(kind, name) MEMBER(kind, bags_writer_options, name)
 static const Member writer[] = {WRITER("Q", shard_size), WRITER("Q", shard_length),
-    WORKER(bags_writer_options), WRITER("?", sharded), WRITER("?", resume),
-    WRITER("?", append), WRITER("?", checksum), WRITER("?", keep_idx),
-    WRITER("d", flush_seconds), AS("sync", "!", bags_writer_options, no_sync), {0}};
+    WORKER(bags_writer_options), WRITER("refuse resume append", existing),
+    WRITER("?", checksum), WRITER("?", keep_idx), WRITER("d", flush_seconds),
+    AS("sync", "!", bags_writer_options, no_sync), {0}};
 
 static const Member recover[] = {MEMBER("?", bags_recover_options, dry_run),
     MEMBER("?", bags_recover_options, keep_idx),

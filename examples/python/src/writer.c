@@ -203,7 +203,9 @@ static PyMethodDef writer_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef writer_gets[] = {
     {"shards", written_get, NULL, "Shards begun so far.", "n"},
-    {"resumed", written_get, NULL, "With resume: datapoints that existed.", "r"}, {0}};
+    {"resumed", written_get, NULL, "With existing='resume': datapoints that existed.",
+        "r"},
+    {0}};
 static PyType_Slot writer_slots[] = {{Py_tp_init, writer_init},
     {Py_tp_methods, writer_methods}, {Py_tp_getset, writer_gets}, {0, NULL}};
 PyType_Spec writer_spec = {"bags._core.DatasetWriter", sizeof(Written), 0,

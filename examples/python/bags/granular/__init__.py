@@ -97,8 +97,8 @@ class BagReader(bags.BagReader):
 class DatasetWriter(bags.DatasetWriter):
     """Write a dataset. encoders: {type: function of a value to bytes}, or None: bytes.
 
-    KeyError: a type has no encoder. FileExistsError: the directory exists (append=True and
-    resume=True continue a dataset).
+    KeyError: a type has no encoder. FileExistsError: the directory exists (existing='append' and
+    existing='resume' continue a dataset).
     """
 
     def __init__(self, directory: _Path, spec: Mapping[str, str], encoders: _Codecs,
