@@ -115,7 +115,7 @@ const command command_stats = {"stats", "mean, deviation and quantiles of fields
     reading_options,
     "Computes statistics of the numbers in fields, in one pass, as training needs them "
     "to normalise its input. It prints an object of JSON: for each FIELD mean, std, "
-    "min, max, count, q01, q10, q50, q90 and q99, which are lists with a number for "
+    "min, max, count, q01, q10, q50, q90 and q99, lists with a number for "
     "each element of the field's arrays; of images and videos, for each channel, 0 to "
     "255; of all items of sequences. NaN is not counted: a number is null if all were "
     "NaN. An infinite number is an error. The result does not depend on the order of "

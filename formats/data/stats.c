@@ -1,8 +1,8 @@
 /*
  * stats.c - statistics of the numbers in fields; see datasets.h. No library but threads.
  *
- * Everything that is kept of an element depends only on the multiset of its numbers, not on
- * their order. So each thread has elements of its own, which are merged at the end:
+ * The state of an element depends only on the multiset of its numbers, not on their order.
+ * Each thread has a state of its own. They are merged at the end:
  *
  *     sum, squares   exact: fixed-point numbers that are wide enough for any sum
  *     least, most    keys: numbers mapped to integers of 64 bits in the same order
@@ -223,7 +223,7 @@ static inline stats_number number_of_whole(uint64_t bits, bool is_signed) {
     return n;
 }
 
-/* Of a float32 or float16, the lowest 29 bits of m are 0. */
+/* `single`: a float32 or float16, whose m has 29 low bits of 0. */
 static inline stats_number number_of_real(double value, bool single) {
     stats_number n;
     uint64_t bits;
@@ -330,8 +330,7 @@ static double element_quantile(const stats_element *e, const stats_entry *sorted
     return part < 0.5 ? a + (b - a) * part : b - (b - a) * (1 - part);
 }
 
-/* The mean, and the square root of (count * squares - sum^2) / count^2, which is exact up
- * to there. */
+/* The mean, and the square root of (count * squares - sum^2) / count^2. The terms are exact. */
 static void element_moments(
     const stats_element *e, const stats_layout *l, bags_statistics *out) {
     uint32_t scratch[512]; /* 5 * 70 + 138 + 8 are the most */
@@ -398,7 +397,7 @@ static void element_result(
 
 /* ---- fields ---- */
 
-/* What the type of a field states. */
+/* Fill in the parts of a layout that the type states. */
 static bags_code layout_of_type(
     const bags_reader *reader, size_t field, stats_layout *l, bags_error *err) {
     static const char *const images[] = {"jpeg", "jpg", "png", "mp4", "webm"};
@@ -445,7 +444,7 @@ static uint64_t channels_of(const bags_value *value) {
 }
 
 /* Fix the layout with the first value. Images of one field may be gray or have colours:
- * gray ones are kept in the element after those of the three channels. */
+ * gray ones are kept in the element after the three channels. */
 static bags_code layout_complete(
     stats_layout *l, const bags_value *value, bags_error *err) {
     uint64_t elements = l->image ? channels_of(value) : 1;
@@ -536,9 +535,9 @@ static bags_code layout_check(
     bool same = dims == l->dims;
     for (size_t i = 0; same && i < dims; i++)
         same = value->shape[i] == l->shape[i] || i == l->free_dim;
-    return same ? BAGS_OK
-                : bags_fail(err, BAGS_ERROR_VALUE,
-                      "another shape than that of the first value");
+    return same
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_VALUE, "another shape than the first value");
 }
 
 /* Element i of an array as a number. False: it is NaN. */
