@@ -138,7 +138,7 @@ PIC_BAGS := $B/$(if $(filter asan tsan,$(FLAVOUR)),,pic/)bags.o
 # shared libraries, too: modules, the Python package, those that are installed.
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CPPFLAGS) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
-STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
+STANDARD = $(if $(filter bags.h formats/% examples/0% examples/1%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
     $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) \
     $(if $(findstring /pic/,$@)$(filter formats/%,$<)$(filter $(PIC_BAGS),$@),-fPIC) -MMD -MP -c -o $@

@@ -4,7 +4,8 @@
  *     codecs.h            JPEG, PNG, NumPy, MessagePack, video
  *     load/load.h         shuffled orders, batches of tensors, resized images
  *     storage/storage.h   zip and tar files, web servers, S3
- *     data/datasets.h     versions of datasets that copy no data, indexes of keys, SQL
+ *     data/datasets.h     versions of datasets that copy no data, indexes of keys, SQL,
+ *                         statistics
  *
  * Include this header, or those that you need. Compile the files that you need with your
  * program: README.md lists the files of each subject, and the library that it needs.

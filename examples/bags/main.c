@@ -10,7 +10,7 @@
 extern const command command_checksum, command_copy, command_derive, command_export,
     command_finalize, command_get, command_images, command_index, command_import,
     command_info, command_load, command_pack, command_recover, command_sheet,
-    command_sql, command_verify, command_view, command_zip;
+    command_sql, command_stats, command_verify, command_view, command_zip;
 
 /* A new subcommand is one name above and one here. */
 static const command *const commands[] = {
@@ -26,6 +26,7 @@ static const command *const commands[] = {
     &command_derive,
     &command_sql,
     &command_load,
+    &command_stats,
     &command_finalize,
     &command_recover,
     &command_verify,

@@ -7,6 +7,7 @@
  *     index_build.c     to build an index       none
  *     index_find.c      datapoints by key       none
  *     sql.c             queries                 SQLite  -lsqlite3
+ *     stats.c           statistics              none, with threads  -lm -pthread
  */
 #ifndef BAGS_DATASETS_H
 #define BAGS_DATASETS_H
@@ -375,6 +376,73 @@ bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err);
  * columns that it uses. */
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err);
+
+/* ========================================================================
+ * >>stats
+ * Statistics of the numbers in fields, for normalisation: stats.c.
+ *
+ *     numbers                one element
+ *     arrays of one shape    an element for each of theirs, in C order
+ *     array(DTYPE,-1,3)      3 elements: the free dimension is like several values
+ *     images, videos         an element for each channel; of 8 bits, 0 to 255
+ *     sequences              all items are like several values
+ *
+ * They depend only on the numbers: not on their order, on shards, or on threads.
+ * ====================================================================== */
+
+#define BAGS_QUANTILES 5 /* of 0.01, 0.1, 0.5, 0.9 and 0.99 */
+
+/* Of one element. NaN is not counted. If all of its numbers are NaN, everything is 0. */
+typedef struct bags_statistics {
+    uint64_t count;      /* of numbers */
+    double mean, std;    /* as of NumPy: std divides by the count */
+    bags_value min, max; /* bags_uint, bags_int or, of floats, bags_real */
+    /* Interpolated linearly, as by numpy.quantile. */
+    double quantiles[BAGS_QUANTILES];
+    double error; /* no quantile is farther from the exact one; 0: they are exact */
+} bags_statistics;
+
+typedef struct bags_stats_options {
+    const uint64_t *rows; /* numbers of datapoints; NULL: all */
+    size_t rows_count;
+    uint32_t threads; /* 0: the number of processors */
+    /* Called from time to time; if it returns false, the call fails with BAGS_ERROR_IO.
+     * May be NULL. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env; /* env.io: the hooks of the reader */
+} bags_stats_options;
+
+/*
+ * Compute the statistics of fields in one pass. The sums behind mean and std are exact;
+ * each is rounded only at its end. The quantiles are exact if an element has at most
+ * 786,432 different numbers, or, of a field with E elements, 3 * 2^20 / E rounded down to 3
+ * times a power of 2, if that is less. Otherwise, numbers are grouped by as many of their
+ * leading bits as leave fewer groups, and a group counts as spread evenly.
+ *
+ *   fields    names of `count` fields
+ *   out       receives a bags_statistics for each element of fields[0], then for each of
+ *             fields[1] and so on; grown as needed
+ *   elements  receives the number of elements of each field
+ *
+ * Gray images are counted in each channel if the field also has colour images, as the
+ * loader converts them. Numbers of the type `int` are unsigned. Palettes of PNG files
+ * need the option `expand` of the registry's codec, or they are indices.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_FIELD    no such field; a field is listed twice
+ *   BAGS_ERROR_TYPE     values of this type are no real numbers; no codec for it
+ *   BAGS_ERROR_VALUE    an infinite number; a value of another dtype, shape or number of
+ *                       channels than the first one; a field without any value
+ *   BAGS_ERROR_LIMIT    more than 16,384 elements
+ *   what bags_reader_get and bags_row_value return, of the first datapoint that fails
+ *
+ * Threads: any. Cost: decodes each value once, and about 20 ns per number, of 8 bits 1 ns.
+ * Memory: for each thread, of each field up to 64 MiB, and a decoded datapoint.
+ */
+bags_code bags_stats(const bags_reader *reader, const char *const *fields, size_t count,
+    const bags_stats_options *options, bags_buffer *out, size_t *elements,
+    bags_error *err);
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,19 @@ check() {
     fi
 }
 
-for source in examples/0*.c; do
+# record COMMAND... PATH: interrupt it once it has flushed; the dataset must verify.
+record() {
+    "$@" &
+    local job=$! path=${*: -1}
+    until [ -s "$path/000000/imu.idx" ]; do
+        kill -0 $job || return 1
+        sleep 0.02
+    done
+    kill -INT $job
+    wait $job && { [ ! -x "$bin/../bags" ] || "$bin/../bags" verify --decode "$path" >&2; }
+}
+
+for source in examples/[01]*.c; do
     name=$(basename "$source" .c)
     if [ ! -x "$bin/$name" ]; then
         echo "skipped $name: not built"
@@ -55,6 +67,7 @@ for source in examples/0*.c; do
         check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/balls" "$dir/$name" 4
         ;;
     09_tokens) check "$name" "$name" "${run[@]}" "$bin/$name" "$PWD/LICENSE" "$dir/$name" ;;
+    10_recorder) check "$name" "$name" record "${run[@]}" "$bin/$name" "$dir/$name" ;;
     07_mpi)
         for ranks in 1 3 4; do
             check "$name" "$name with $ranks ranks" \

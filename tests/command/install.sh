@@ -100,7 +100,7 @@ formats() {
 # A library for each format that was built with another library, and no other file. Those
 # of core are in libbags; the parts of http.c are in its library.
 parts=$(sed -n '/^PARTS_http := /{ s///; s/ /|/g; p }' formats/packages.mk)
-core='archive|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
+core='archive|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |

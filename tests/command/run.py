@@ -24,6 +24,7 @@ MODULES = [
     'copying',
     'deriving',
     'selecting',
+    'normalising',
     'asking',
     'checksums',
     'completion',

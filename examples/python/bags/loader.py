@@ -23,7 +23,7 @@ def _close_loaders():  # whose threads may call Python
         loader.close()
 
 
-def _indices(name, values, length):
+def index_array(name, values, length):
     """Numbers of datapoints, of which there are `length`, as an array of uint64."""
     import numpy as np  # which takes long, for those who need none
     indices = np.asarray(values)
@@ -45,7 +45,7 @@ def _selection(rows, length):
     """(is it a range, its bytes), as C takes it; length None: of windows of tokens."""
     if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
         return True, array.array('Q', [rows.start, max(rows.start, rows.stop)]).tobytes()
-    return False, _indices('rows', rows, length).tobytes()
+    return False, index_array('rows', rows, length).tobytes()
 
 
 class _Picks:
@@ -64,7 +64,7 @@ class _Picks:
         import numpy as np
         picks = self.epochs.get(number)  # another thread may replace them
         if picks is None:
-            indices = _indices('sampler', self.sampler(number), sum(self.lengths))
+            indices = index_array('sampler', self.sampler(number), sum(self.lengths))
             ends = np.cumsum(self.lengths)
             if self.length is not None and len(indices) != self.length:
                 raise ValueError(f'sampler: epoch {number} has {len(indices)} datapoints '

@@ -4,7 +4,7 @@ import sys
 import warnings
 
 from . import _core, codecs
-from .options import pack, placed, suggest, unpack
+from .options import number, pack, placed, suggest, unpack
 from .storage import hooks, local, writable
 
 
@@ -127,6 +127,37 @@ def write_zip(dataset, path, *, whole=False):
     """Write a dataset as one zip file, which readers open as PATH. whole: also with blobs that no
     datapoint refers to, such as those that `bags derive` did not select."""
     _core.tool('zip', local(dataset), local(path), bytes([bool(whole)]), None, [])
+
+
+_STATISTICS = ('mean', 'std', 'min', 'max', 'count', 'q01', 'q10', 'q50', 'q90', 'q99')
+
+
+def stats(path, *fields, rows=None, threads=0, storage=None, **options):
+    """stats(path, *fields, rows=None, threads=0, storage=None, allow_gaps=False,
+    unfinished='refuse')
+
+    Statistics of the numbers in fields, for the options mean and std of a Loader: for each
+    field a dict of mean, std, min, max, count, q01, q10, q50, q90 and q99. Each is a list
+    with a number for each element of the field's arrays; of images and videos for each
+    channel, 0 to 255 (the mean of a Loader is of x / 255); of all items of sequences. NaN is
+    not counted; what has no number is None. The result does not depend on the order of
+    datapoints, on shards or on threads. rows: only these datapoints, as for a Loader.
+    Errors: KeyError (no such field), TypeError (values without numbers), ValueError (an
+    infinite number, arrays of several shapes, no values).
+    """
+    from . import DatasetReader
+    from .loader import index_array
+    if not fields or not all(isinstance(name, str) for name in fields):
+        raise TypeError(f'{path}: fields: {fields!r} (expected names)')
+    with DatasetReader(path, None, storage=storage, **options) as reader:
+        for name in fields:
+            reader._field(name)
+        if rows is not None:
+            rows = index_array('rows', rows, len(reader)).tobytes()
+    found = _core.stats(os.fsencode(path), hooks(path, storage), pack('reader', options, f'{path}: '),
+                        fields, rows, number(threads, 31))
+    return {name: {key: [one[i] for one in elements] for i, key in enumerate(_STATISTICS)}
+            for name, elements in zip(fields, found)}
 
 
 def build_index(path, field):

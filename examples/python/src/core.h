@@ -47,8 +47,10 @@ typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
-    bags_registry *inside; /* of zstd: what is packed are bytes */
+    bags_registry *inside;  /* of zstd: what is packed are bytes */
+    bags_registry *colours; /* of statistics: palettes of PNG are colours */
     bags_zstd_options zstd;
+    bags_png_options png;
 } State;
 
 State *state_of(PyTypeObject *type);

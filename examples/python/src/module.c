@@ -120,7 +120,8 @@ static bool add_codecs(State *state) {
     packed.names = "msgpack tree"; /* which values.c packs and unpacks */
     state->registry = bags_registry_create(NULL, &err);
     state->inside = bags_registry_create(NULL, &err);
-    if (!state->registry || !state->inside)
+    state->colours = bags_registry_create(NULL, &err);
+    if (!state->registry || !state->inside || !state->colours)
         return false;
     const bags_codec *const codecs[] = {
         &bags_codec_npy,
@@ -138,15 +139,24 @@ static bool add_codecs(State *state) {
     };
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++)
         if (bags_registry_add(state->registry, codecs[i], &err) ||
-            bags_registry_add(state->inside, codecs[i], &err))
+            bags_registry_add(state->inside, codecs[i], &err) ||
+            bags_registry_add(state->colours, codecs[i], &err))
             return false;
+#ifdef BAGS_WITH_PNG
+    bags_codec png = bags_codec_png;
+    state->png.expand = true;
+    png.user = &state->png;
+    if (bags_registry_add(state->colours, &png, &err))
+        return false;
+#endif
     if (bags_registry_add(state->inside, &packed, &err))
         return false;
 #ifdef BAGS_WITH_ZSTD
     bags_codec zstd = bags_codec_zstd;
     state->zstd.registry = state->inside;
     zstd.user = &state->zstd;
-    if (bags_registry_add(state->registry, &zstd, &err))
+    if (bags_registry_add(state->registry, &zstd, &err) ||
+        bags_registry_add(state->colours, &zstd, &err))
         return false;
 #endif
     return true;
@@ -266,7 +276,8 @@ static void module_free(void *module) {
     module_clear((PyObject *)module);
     bags_registry_free(state->registry);
     bags_registry_free(state->inside);
-    state->registry = state->inside = NULL;
+    bags_registry_free(state->colours);
+    state->registry = state->inside = state->colours = NULL;
 }
 
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module_def); }

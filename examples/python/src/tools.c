@@ -153,8 +153,117 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     return out;
 }
 
-PyMethodDef tool_functions[] = {
-    {"tool", run_tool, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+/* ---- statistics ---- */
+
+/* Handlers of signals run: false ends the call, with their exception. */
+static bool stats_progress(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)done, (void)total;
+    return !signal_raised_sometimes();
+}
+
+static PyObject *stats_number(const bags_value *number) {
+    return number->kind == BAGS_KIND_UINT  ? PyLong_FromUnsignedLongLong(number->uint)
+           : number->kind == BAGS_KIND_INT ? PyLong_FromLongLong(number->sint)
+                                           : PyFloat_FromDouble(number->real);
+}
+
+/* (mean, std, min, max, count, quantiles...) of an element. All but the
+ * count are None if it has no number. */
+static PyObject *stats_element(const bags_statistics *of) {
+    const double *q = of->quantiles;
+    if (!of->count)
+        return Py_BuildValue("(OOOOKOOOOO)", Py_None, Py_None, Py_None, Py_None, 0ULL,
+            Py_None, Py_None, Py_None, Py_None, Py_None);
+    return Py_BuildValue("(ddNNKddddd)", of->mean, of->std, stats_number(&of->min),
+        stats_number(&of->max), (unsigned long long)of->count, q[0], q[1], q[2], q[3],
+        q[4]);
+}
+
+/* A list for each field, of elements. */
+static PyObject *stats_lists(
+    const bags_statistics *of, const size_t *elements, size_t count) {
+    PyObject *out = PyList_New(0);
+    for (size_t k = 0; out && k < count; k++) {
+        OWNED PyObject *list = PyList_New((Py_ssize_t)elements[k]);
+        for (size_t i = 0; list && i < elements[k]; i++) {
+            PyObject *element = stats_element(of++);
+            if (!element || PyList_SetItem(list, (Py_ssize_t)i, element))
+                return Py_DECREF(out), NULL;
+        }
+        if (!list || PyList_Append(out, list))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+/* True if the codecs of videos are needed, and could not be loaded. */
+static bool lacks_far(const bags_reader *reader) {
+    size_t count;
+    (void)bags_reader_fields(reader, &count);
+    for (size_t i = 0; i < count; i++) {
+        bags_view name = bags_reader_type(reader, i)->name;
+        if (bags_view_is(name, "mp4") || bags_view_is(name, "webm"))
+            return !load_far();
+    }
+    return false;
+}
+
+/* stats(path, storage, options, names, rows, threads): see stats_lists. path: bytes; options:
+ * of a reader; rows: numbers of 64 bits as bytes, or None. */
+static PyObject *run_stats(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *path, *rows;
+    PyObject *storage, *packed, *names, *out = NULL;
+    Py_ssize_t rows_size;
+    bags_reader_options options;
+    bags_stats_options how;
+    bags_buffer found = {0};
+    bags_error err;
+    memset(&how, 0, sizeof how);
+    if (!PyArg_ParseTuple(args, "yOOO!z#I", &path, &storage, &packed, &PyTuple_Type,
+            &names, &rows, &rows_size, &how.threads) ||
+        !take_struct(&options, sizeof options, packed))
+        return NULL;
+    size_t count = (size_t)PyTuple_Size(names);
+    const char **fields = (const char **)PyMem_Calloc(count + 1, sizeof *fields);
+    size_t *elements = (size_t *)PyMem_Calloc(count + 1, sizeof *elements);
+    options.env.io = how.env.io = storage_io(state, storage, map_io());
+    options.registry = state->colours;
+    how.rows = (const uint64_t *)(const void *)rows;
+    how.rows_count = (size_t)rows_size / sizeof *how.rows;
+    how.progress = stats_progress;
+    bool good = fields && elements && options.env.io;
+    for (size_t i = 0; good && i < count; i++) {
+        fields[i] =
+            PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, (Py_ssize_t)i), NULL);
+        good = fields[i] != NULL;
+    }
+    if (good) {
+        bags_reader *reader;
+        bags_code code = BAGS_OK;
+        WITHOUT_GIL(reader = bags_reader_open(path, &options, &err));
+        if (reader && !lacks_far(reader))
+            WITHOUT_GIL(
+                code = bags_stats(reader, fields, count, &how, &found, elements, &err));
+        if ((!reader || code) && !PyErr_Occurred()) {
+            OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
+            raise_error(state, &err, shown);
+        }
+        bags_reader_close(reader);
+    }
+    if (!PyErr_Occurred() && !good)
+        PyErr_NoMemory();
+    if (!PyErr_Occurred())
+        out = stats_lists(
+            (const bags_statistics *)(const void *)found.data, elements, count);
+    PyMem_Free(fields);
+    PyMem_Free(elements);
+    bags_buffer_free(&found);
+    return out;
+}
+
+PyMethodDef tool_functions[] = {{"tool", run_tool, METH_VARARGS, NULL},
+    {"stats", run_stats, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
 
