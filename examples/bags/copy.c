@@ -24,9 +24,9 @@
 #include "blocks.h"
 #include "files.h"
 #include "formats.h"
+#include "publish.h"
 #include "random.h"
 #include "text.h"
-#include "unreferenced.h"
 
 #include <pthread.h>
 
