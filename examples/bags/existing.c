@@ -103,7 +103,7 @@ void existing_follow(const sink_target *of) {
 
 /* ---- comparing ---- */
 
-/* Of those that exist the first, the last and a hundred in between are compared. */
+/* Compare the first, the last and a hundred of the existing datapoints in between. */
 bool existing_next(void) {
     uint64_t i = seen++, last = existing - 1;
     comparing = i < existing;

@@ -1,6 +1,6 @@
 /*
- * What sink.c, writing.c and existing.c share; commands include command.h, which declares
- * their functions.
+ * Shared by sink.c, writing.c and existing.c. Commands include command.h, with the functions
+ * that they call.
  */
 #ifndef BAGS_COMMAND_SINK_H
 #define BAGS_COMMAND_SINK_H
@@ -56,7 +56,7 @@ void writing_dictionary(const sink_target *to);
 /* Write checksums if the finished shard has them, and refuse options that differ from it. */
 void existing_follow(const sink_target *to);
 /* Open a reader of the datapoints that exist, to compare them: of a finished dataset, or
- * with a writer those that it has resumed. */
+ * with a writer the datapoints that it has resumed. */
 void existing_open(sink_target *to, const bags_writer *resumed);
 uint64_t existing_length(void);
 /* Count a datapoint of the input. False if it exists and need not be compared. */

@@ -46,8 +46,8 @@ const option writing_options[] = {
     OPTIONS_END,
 };
 
-/* Before the input is read: options that contradict each other, and a name that cannot
- * be that of a dataset. */
+/* Before the input is read: refuse options that contradict each other, and a name that no
+ * dataset can have. */
 void writing_check(const char *out, bool is_bag) {
     worker_check(&writing.shard_start, &writing.shard_stop);
     if (out)

@@ -9,10 +9,10 @@
  *     tar   header | bytes | header | bytes | ... | zeros
  *           The headers are read once, when the archive is opened.
  *
- * Both become one array of members, sorted by name. A directory is every name up to
- * a slash, so that those which the archive does not list exist, too. A zip's local
- * header is checked when its member is opened. Nothing of an open archive changes, so
- * threads need no locks.
+ * Both become one array of members, sorted by name: archive_search finds a member. A
+ * directory is every name up to a slash, so that those which the archive does not list
+ * exist, too. A zip's local header is checked when its member is opened. Nothing of an
+ * open archive changes, so threads need no locks.
  *
  * If the hooks below can map, a member is mapped by adding its offset. Remote hooks are
  * told which bytes will be read soon (read_many without a buffer), and keep them.
