@@ -137,6 +137,7 @@ PIC_BAGS := $B/$(if $(filter asan tsan,$(FLAVOUR)),,pic/)bags.o
 # installed. What users copy is C99; the command and the tests are C11. Formats are in
 # shared libraries, too: modules, the Python package, those that are installed.
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CPPFLAGS) $(CFLAGS)
+SETTINGS = $(COMPILE) $(WITH)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
 STANDARD = $(if $(filter bags.h formats/% examples/0% examples/1%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
@@ -146,7 +147,7 @@ LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(fi
 
 $B/flags $B/peers $B/libdir: FORCE
 	@mkdir -p $(@D); echo '$(NEW)' | cmp -s - $@ || echo '$(NEW)' >$@
-$B/flags: private NEW = $(COMPILE) $(WITH)
+$B/flags: private NEW = $(SETTINGS)
 $B/peers: private NEW = $(PEERS)
 $B/libdir: private NEW = $(abspath $(LIBDIR))
 $(call objects,$B,tests/bench/*.c): $B/peers

@@ -7770,6 +7770,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  *     blob's CRC; so a prefix of the journal is always valid.
  *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
  *     Bag is finished.
+ *   - bagi_output_seal writes the trailer of NAME.crc, for all sections.
  *   - No memory grows with the Bag.
  * ====================================================================== */
 

@@ -7,19 +7,12 @@
 #define BAGS_FORMATS_BLOCKS_H
 
 #include "codecs.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A step of a function that has nothing to clean up: return its failure. */
-#define FORMAT_TRY(step)                                                               \
-    do {                                                                               \
-        bags_code format_failed = (step);                                              \
-        if (format_failed)                                                             \
-            return format_failed;                                                      \
-    } while (0)
 
 /* Memory that is freed with the object that it belongs to. */
 typedef struct format_block {

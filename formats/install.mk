@@ -1,7 +1,7 @@
 # `make install`: see install.sh.
 .PHONY: install install-built uninstall
 # What make has built stays as it is: with other flags, it is built in another directory.
-INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(COMPILE) $(WITH)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
+INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(SETTINGS)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
 	$(BUILD) install-built B=$(INSTALL_B)
 install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)

@@ -27,6 +27,7 @@ test  | command/3      | release:all               | tests/command/command.sh bu
 test  | command/4      | release:all               | tests/command/command.sh build/release/bags 4/4
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 16
 test  | sections       |                           | tests/core/sections.py
+test  | includes       |                           | tests/formats/includes.py
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions

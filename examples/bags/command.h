@@ -13,7 +13,9 @@
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
  *     compact.c     copies of datasets without what no datapoint refers to
- *     sink.c        writes a Bag or a dataset; --resume and --append
+ *     sink.c        writes a Bag or a dataset
+ *     existing.c    --resume and --append: what exists of the dataset
+ *     writing.c     the options of the commands that write
  *     source.c      reads a Bag or a dataset; lists shards
  *     parse.c       JSON as values
  *     show.c        values as JSON
@@ -704,12 +706,7 @@ uint64_t lines_put(uint64_t most);
 /* After a failure: where it was. */
 void lines_explain(void);
 
-/* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
- * the datapoints that exist, which the input must repeat: they are compared.
- *
- *     for each datapoint of the input
- *         if (sink_next()): sink_begin, sink_put for every value, sink_end
- * ---- */
+/* ---- writing.c: the options of the commands that write ---- */
 
 extern const option writing_options[];
 extern const char *dictionary_given; /* an option of pack: a file, or "none" */
@@ -722,9 +719,20 @@ void writing_no_sync(bool no_sync);
 /* True if input number `i` is this worker's; a hash may take the place of the
  * number. */
 bool writing_is_mine(uint64_t i);
+
+/* ---- existing.c ---- */
+
 /* With --append: the spec.json of the dataset that is appended to, to be freed. NULL if
  * none is finished. */
-char *sink_appended_spec(const char *path);
+char *existing_spec(const char *path);
+
+/* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
+ * the datapoints that exist, which the input must repeat: they are compared.
+ *
+ *     for each datapoint of the input
+ *         if (sink_next()): sink_begin, sink_put for every value, sink_end
+ * ---- */
+
 /* Start to write, or to resume. path, input (which messages name) and fields must
  * stay valid. A Bag has one plain field. */
 void sink_open(const char *path, const char *input, const bags_field *fields,

@@ -21,11 +21,12 @@
 #include "command.h"
 #include "system.h"
 
+#include "blocks.h"
 #include "files.h"
 #include "formats.h"
+#include "publish.h"
 #include "random.h"
 #include "text.h"
-#include "unreferenced.h"
 
 #include <pthread.h>
 
@@ -352,37 +353,36 @@ static size_t request_ahead(
 }
 
 /* Copy the bytes that follow `at` to a new file, or with `compare` find out whether it
- * has them. */
-static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
-    bool compare, bool *same, bags_error *err) {
-    unsigned char *data = (unsigned char *)malloc(2 * COPY_SIZE);
-    bags_code code = data ? BAGS_OK : BAGS_ERROR_MEMORY;
+ * has them. `data` has space for 2 * COPY_SIZE. */
+static bags_code pass_bytes_in(unsigned char *data, const entry *one, uint64_t at,
+    void *from, void *to, bool compare, bool *same, bags_error *err) {
+    unsigned char *written = data + COPY_SIZE;
     uint64_t requested = at;
     *same = true;
-    if (!data)
-        bags_fail(err, code, "out of memory");
-    while (at < one->size && *same && !code) {
+    while (at < one->size && *same) {
         size_t size = request_ahead(one, from, at, &requested);
         size = one->size - at < size ? (size_t)(one->size - at) : size;
         size_t other = size;
-        unsigned char *written = data + COPY_SIZE;
-        int error = 0;
-        code = bags_read(in, from, one->from, at, data, size, err);
-        if (!code && compare) {
-            error = read_all(out, to, at, written, &other);
-            *same = !error && size == other && !memcmp(data, written, size);
-        } else if (!code) {
-            error = format_write_all(out, to, at, data, size);
-        }
-        if (error)
-            code = bags_fail_io(out, error, one->to, compare ? "read" : "write", err);
+        FORMAT_TRY(bags_read(in, from, one->from, at, data, size, err));
+        int error = compare ? read_all(out, to, at, written, &other)
+                            : format_write_all(out, to, at, data, size);
+        *same = !compare || (size == other && !memcmp(data, written, size));
+        FORMAT_TRY(bags_fail_io(out, error, one->to, compare ? "read" : "write", err));
         at += size;
-        if (!code && !compare)
+        if (!compare)
             advance(NULL, size);
     }
+    return format_check_identity(in, from, one->from, &one->identity, err);
+}
+
+static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
+    bool compare, bool *same, bags_error *err) {
+    unsigned char *data = (unsigned char *)malloc(2 * COPY_SIZE);
+    if (!data)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    bags_code code = pass_bytes_in(data, one, at, from, to, compare, same, err);
     free(data);
-    return code ? code
-                : format_check_identity(in, from, one->from, &one->identity, err);
+    return code;
 }
 
 /* Compare what is finished with the source: by the ETag of a server or the version that
@@ -432,31 +432,33 @@ static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error 
     return BAGS_OK;
 }
 
-/* The name appears when the bytes are on stable storage; that of a last file, only if
+/* Write to NAME.copy, to the end of what is there, until the bytes are on stable storage.
+ * The caller closes both files. */
+static bags_code write_partial(
+    const entry *one, const char *partial, void **from, void **to, bags_error *err) {
+    uint64_t start = 0;
+    bool same;
+    int error = in->open(in->user, one->from, BAGS_IO_READ, from);
+    FORMAT_TRY(bags_fail_io(in, error, one->from, "open", err));
+    error = out->open(out->user, partial, BAGS_IO_WRITE, to);
+    if (error == ENOENT)
+        error = out->open(out->user, partial, BAGS_IO_CREATE, to);
+    if (!error)
+        error = out->size(out->user, *to, &start);
+    FORMAT_TRY(bags_fail_io(out, error, partial, "create", err));
+    advance(NULL, start);
+    FORMAT_TRY(pass_bytes(one, start, *from, *to, false, &same, err));
+    mark_version(one, partial);
+    return bags_fail_io(out, out->sync(out->user, *to), partial, "sync", err);
+}
+
+/* The name appears when the bytes are on stable storage; the name of a last file, only if
  * nothing has it. */
 static bags_code write_file(const entry *one, bags_error *err) {
     char *partial = string_format("%s.copy", one->to);
     void *from = NULL, *to = NULL;
-    uint64_t start = 0;
-    bool same;
-    int error = in->open(in->user, one->from, BAGS_IO_READ, &from);
-    bags_code code = bags_fail_io(in, error, one->from, "open", err);
-    if (!code) {
-        error = out->open(out->user, partial, BAGS_IO_WRITE, &to);
-        if (error == ENOENT)
-            error = out->open(out->user, partial, BAGS_IO_CREATE, &to);
-        if (!error)
-            error = out->size(out->user, to, &start);
-        code = bags_fail_io(out, error, partial, "create", err);
-    }
-    if (!code) {
-        advance(NULL, start);
-        code = pass_bytes(one, start, from, to, false, &same, err);
-    }
-    if (!code)
-        mark_version(one, partial);
-    if (!code && (error = out->sync(out->user, to)))
-        code = bags_fail_io(out, error, partial, "sync", err);
+    int error = 0;
+    bags_code code = write_partial(one, partial, &from, &to, err);
     if (to && (error = out->close(out->user, to)) && !code)
         code = bags_fail_io(out, error, partial, "close", err);
     if (from)
@@ -493,21 +495,21 @@ static void remove_other_name(const entry *one) {
 
 static bags_code copy_entry(const entry *one, bags_error *err) {
     bool exists = false, same = false;
-    bags_code code = is_same(one, &exists, &same, err);
-    if (!code && !same && one->finished && exists && !one->index)
-        code = fail_different(one, err);
-    if (!code && !same)
-        code = to_url ? object_upload(one->to, in, one->from, advance, err)
-                      : write_file(one, err);
-    if (!code && same)
+    FORMAT_TRY(is_same(one, &exists, &same, err));
+    if (!same && one->finished && exists && !one->index)
+        return fail_different(one, err);
+    if (!same)
+        FORMAT_TRY(to_url ? object_upload(one->to, in, one->from, advance, err)
+                          : write_file(one, err));
+    if (same)
         advance(NULL, one->size);
-    if (!code && same && one->last && !to_url)
+    if (same && one->last && !to_url)
         remove_other_name(one);
     pthread_mutex_lock(&mutex);
-    files_kept += !code && same;
-    files_copied += !code && !same;
+    files_kept += same;
+    files_copied += !same;
     pthread_mutex_unlock(&mutex);
-    return code;
+    return BAGS_OK;
 }
 
 /* Before anything is written: nothing is added to a finished dataset with another spec,

@@ -94,7 +94,7 @@ static void spec_from_file(const char *path, bool given) {
  * is appended to. */
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
-    char *appended = out ? sink_appended_spec(out) : NULL;
+    char *appended = out ? existing_spec(out) : NULL;
     if (spec &&
         (has_ending(spec, ".json") || (!strchr(spec, '=') && path_exists(spec))))
         spec_from_file(spec, true);

@@ -1,7 +1,7 @@
 /*
  * Selection of datapoints: by numbers in a file (--rows, --exclude), by an expression
- * (--where), by a range (--range), in a random order (--shuffle). INDEX of `bags get` and
- * the items of a sequence are ranges, too.
+ * (--where; bags_sql_rows of sql.c passes it to SQLite), by a range (--range), in a random
+ * order (--shuffle). INDEX of `bags get` and the items of a sequence are ranges, too.
  */
 #include "command.h"
 

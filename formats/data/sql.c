@@ -222,9 +222,7 @@ static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row
         *out = bags_row_bytes(row, 0, item);
         return BAGS_OK;
     }
-    bags_code code = bags_row_value(row, 0, item, &cursor->scratch, &value, err);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_row_value(row, 0, item, &cursor->scratch, &value, err));
     out->data = (const unsigned char *)value.data;
     out->size = value.size;
     if (value.kind == BAGS_KIND_UINT || value.kind == BAGS_KIND_INT) {

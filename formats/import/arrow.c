@@ -25,6 +25,7 @@
  */
 #include "detect.h"
 #include "lz4_frames.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -523,9 +524,7 @@ static bags_code ar_message(
     a->start = start;
     if (left == 0)
         return BAGS_OK;
-    bags_code code = bags_source_view(s, start, left < 8 ? left : 8, &head);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, start, left < 8 ? left : 8, &head));
     if (head.size < 8)
         return ar_bad(s, "truncated");
     uint64_t size = bags_load_bytes(head.data, 4, false);
@@ -541,9 +540,7 @@ static bags_code ar_message(
         return BAGS_OK;
     if (size > left - skip || size < 8)
         return ar_bad(s, "truncated");
-    code = bags_source_view(s, start + skip, size, fb);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, start + skip, size, fb));
     size_t message = (size_t)bags_load_bytes(fb->data, 4, false);
     int64_t body_size = ar_number(*fb, message, 3, 8, 0);
     *kind = (int)ar_number(*fb, message, 1, 1, 0);
@@ -551,9 +548,7 @@ static bags_code ar_message(
         return ar_bad(s, "truncated");
     a->at += (uint64_t)body_size;
     /* Both in one view, so that the header remains. */
-    code = bags_source_view(s, start + skip, size + (uint64_t)body_size, body);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, start + skip, size + (uint64_t)body_size, body));
     fb->data = body->data;
     body->data += size;
     body->size -= (size_t)size;
@@ -623,9 +618,7 @@ static bags_code ar_open_file(bags_source *s) {
     bags_code code = bags_source_next_file(s);
     if (code || s->ended)
         return code;
-    code = bags_source_view(s, 0, s->file.size < 18 ? 0 : 18, &head);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 0, s->file.size < 18 ? 0 : 18, &head));
     a->at = a->start = 0;
     a->end = s->file.size;
     if (head.size && memcmp(head.data, "FEA1", 4) == 0)
@@ -634,9 +627,7 @@ static bags_code ar_open_file(bags_source *s) {
     if (head.size && memcmp(head.data, "ARROW1", 6) == 0) {
         a->at = 8;
         a->end -= 10;
-        code = bags_source_view(s, a->end, 10, &head);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_source_view(s, a->end, 10, &head));
         uint64_t size = bags_load_bytes(head.data, 4, false);
         if (memcmp(head.data + 4, "ARROW1", 6) != 0 || size < 8 || size > a->end - 8)
             return ar_bad(s, "the file has no footer (truncated?)");
@@ -974,9 +965,7 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
     if (stop - start > SIZE_MAX / 4 / each)
         return bags_source_no_memory(s);
     size_t length = (size_t)(stop - start);
-    code = bags_source_reserve(s, &c->values, length * each);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &c->values, length * each));
     bags_value *values = (bags_value *)(void *)c->values->data;
     char *text = (char *)(values + length);
     out->values = values;
@@ -1006,9 +995,7 @@ static bags_code ar_learn(bags_source *s) {
         for (size_t i = 0; i < a->count; i++) {
             ar_column *c = &a->columns[i];
             bags_entry found;
-            bags_code code = ar_row(s, c, row, &found);
-            if (code)
-                return code;
+            FORMAT_TRY(ar_row(s, c, row, &found));
             c->about.seen += found.count > 0;
             for (size_t k = 0; k < found.count; k++) {
                 const bags_value *value = &found.values[k];

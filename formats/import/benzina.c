@@ -12,6 +12,7 @@
  * bytes. Rejected: fragments, and tracks that differ in length.
  */
 #include "import.h"
+#include "try.h"
 
 #include <inttypes.h>
 
@@ -146,12 +147,8 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
         *type = "utf8";
     if (strcmp(track->name, "bzna_input") != 0 || !s->length || bz_size(track, 0) < 12)
         return BAGS_OK;
-    bags_code code = bz_move(s, &first, 0, &offset);
-    if (code)
-        return code;
-    code = bags_source_view(s, offset, 12, &start);
-    if (code)
-        return code;
+    FORMAT_TRY(bz_move(s, &first, 0, &offset));
+    FORMAT_TRY(bags_source_view(s, offset, 12, &start));
     const char *image = bags_import_magic(start.data, start.size);
     if (image)
         *type = image;
@@ -164,9 +161,7 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
     for (uint64_t at = 0, size; at < s->file.size; at += size) {
         uint64_t left = s->file.size - at;
         bags_view box;
-        bags_code code = bags_source_view(s, at, left < 16 ? left : 16, &box);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_source_view(s, at, left < 16 ? left : 16, &box));
         size = box.size < 8 ? 2 : bags_load_bytes(box.data, 4, true);
         if (size == 0)
             size = left;
@@ -181,7 +176,7 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
             return bags_source_fail(s, BAGS_ERROR_LIMIT,
                 "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", size,
                 BZ_MOOV);
-        code = bags_source_copy(s, at, size, &box);
+        bags_code code = bags_source_copy(s, at, size, &box);
         return code || bags_import_box(&box, type, moov) ? code
                                                          : bz_bad(s, "moov box", "");
     }
@@ -194,9 +189,7 @@ static bags_code bz_add_track(bags_source *s, bags_view trak) {
     const char *type;
     bz_track track;
     memset(&track, 0, sizeof track);
-    bags_code code = bz_open_track(s, &track, trak);
-    if (code)
-        return code;
+    FORMAT_TRY(bz_open_track(s, &track, trak));
     if (strcmp(track.name, "bzna_thumb") == 0) {
         bags_source_leave_out(s, "track", 1, "%s", track.name);
         return BAGS_OK;
@@ -207,9 +200,7 @@ static bags_code bz_add_track(bags_source *s, bags_view trak) {
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "tracks differ in length (%s %" PRIu64 ", %s %" PRIu64 ")",
             s->fields[0].name, s->length, track.name, track.sizes.count);
-    code = bz_type(s, &track, &type);
-    if (code)
-        return code;
+    FORMAT_TRY(bz_type(s, &track, &type));
     b->tracks = (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
     if (!b->tracks)
         return BAGS_ERROR_MEMORY;
@@ -221,18 +212,14 @@ static bags_code bz_add_track(bags_source *s, bags_view trak) {
 static bags_code bz_open(bags_source *s) {
     bags_view moov = {NULL, 0}, box;
     char type[4];
-    bags_code code = bags_source_open_file(s, s->path);
-    if (code)
-        return code;
-    code = bz_load_moov(s, &moov);
+    FORMAT_TRY(bags_source_open_file(s, s->path));
+    bags_code code = bz_load_moov(s, &moov);
     if (code)
         return code;
     while (bags_import_box(&moov, type, &box)) {
         if (memcmp(type, "trak", 4) != 0)
             continue;
-        code = bz_add_track(s, box);
-        if (code)
-            return code;
+        FORMAT_TRY(bz_add_track(s, box));
     }
     if (moov.size > 0)
         return bz_bad(s, "moov box", "");
@@ -247,12 +234,8 @@ static bags_code bz_read(bags_source *s, uint64_t index) {
         bz_track *track = &b->tracks[i];
         uint64_t offset;
         bags_view sample;
-        bags_code code = bz_move(s, track, index, &offset);
-        if (code)
-            return code;
-        code = bags_source_view(s, offset, bz_size(track, index), &sample);
-        if (code)
-            return code;
+        FORMAT_TRY(bz_move(s, track, index, &offset));
+        FORMAT_TRY(bags_source_view(s, offset, bz_size(track, index), &sample));
         if (track->text && sample.size > 0 && sample.data[sample.size - 1] == 0)
             sample.size--;
         s->values[i] = track->text

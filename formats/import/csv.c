@@ -34,6 +34,7 @@
  */
 #include "detect.h"
 #include "gzip.h"
+#include "try.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -245,9 +246,8 @@ static bags_code cv_line(bags_source *s) {
     for (bool end = false; !end;) {
         if (c->count == CV_VALUES)
             return cv_bad_line(s, c->first, "too many values");
-        code = bags_source_reserve(s, &c->cells, (c->count + 1) * sizeof *c->values);
-        if (code)
-            return code;
+        FORMAT_TRY(
+            bags_source_reserve(s, &c->cells, (c->count + 1) * sizeof *c->values));
         c->values = (cv_value *)(void *)c->cells->data;
         code = cv_parse_value(s, &at, &c->values[c->count++]);
         end = code || cv_is_end(s, at, cv_byte(s, at), &size);
@@ -465,14 +465,10 @@ static bags_code cv_try(bags_source *s, char separator, size_t *first, size_t *c
     bags_code code = cv_open_file(s);
     if (code || c->stated)
         return code;
-    code = cv_skip_comments(s, 0, false);
-    if (code)
-        return code;
+    FORMAT_TRY(cv_skip_comments(s, 0, false));
     if (cv_byte(s, 0) == CV_END) { /* nothing else */
         s->path_next = 0;
-        code = cv_open_file(s);
-        if (code)
-            return code;
+        FORMAT_TRY(cv_open_file(s));
     }
     for (size_t line = 0; line < CV_SAMPLE; line++) {
         code = cv_line(s);
@@ -661,15 +657,11 @@ static bags_code cv_open_comments(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     if (cv_byte(s, 0) != '#')
         return c->failed;
-    bags_code code = cv_skip_comments(s, 0, false);
-    if (code)
-        return code;
-    code = cv_line(s);
-    if (code)
-        return code;
+    FORMAT_TRY(cv_skip_comments(s, 0, false));
+    FORMAT_TRY(cv_line(s));
     size_t count = c->count;
     s->path_next = 0;
-    code = cv_open_file(s);
+    bags_code code = cv_open_file(s);
     if (code || count == 0)
         return code; /* all lines begin with # */
     code = cv_skip_comments(s, count, true);
@@ -692,13 +684,9 @@ static bags_code cv_open_comments(bags_source *s) {
 static bags_code cv_open_columns(
     bags_source *s, const char ***firsts, cv_column **of_first) {
     cv_state *c = (cv_state *)s->state;
-    bags_code code = cv_open_file(s);
-    if (code)
-        return code;
-    code = cv_open_comments(s);
-    if (code)
-        return code;
-    code = cv_line(s);
+    FORMAT_TRY(cv_open_file(s));
+    FORMAT_TRY(cv_open_comments(s));
+    bags_code code = cv_line(s);
     if (code)
         return code;
     if (c->count == 0)
@@ -711,9 +699,7 @@ static bags_code cv_open_columns(
     if (!c->columns || !*of_first || !*firsts)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < c->count; i++) {
-        code = cv_learn(s, &(*of_first)[i], i);
-        if (code)
-            return code;
+        FORMAT_TRY(cv_learn(s, &(*of_first)[i], i));
     }
     return BAGS_OK;
 }
@@ -736,37 +722,27 @@ static bags_code cv_learn_all(bags_source *s) {
         if (code || (s->ended && decided))
             return code;
         if (s->ended) {
-            code = cv_decide(s, firsts, of_first);
-            if (code)
-                return code;
+            FORMAT_TRY(cv_decide(s, firsts, of_first));
             decided = true;
             continue;
         }
         s->length++;
         for (size_t i = 0; i < c->column_count; i++) {
-            code = cv_learn(s, &c->columns[i], i);
-            if (code)
-                return code;
+            FORMAT_TRY(cv_learn(s, &c->columns[i], i));
         }
     }
 }
 
 static bags_code cv_open(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
-    bags_code code = bags_source_files(s, bags_import_is_csv_name);
-    if (code)
-        return code;
-    code = cv_choose(s);
-    if (code)
-        return code;
-    code = cv_learn_all(s);
+    FORMAT_TRY(bags_source_files(s, bags_import_is_csv_name));
+    FORMAT_TRY(cv_choose(s));
+    bags_code code = cv_learn_all(s);
     if (code)
         return code;
     s->where = s->path;
     for (size_t i = 0; i < c->column_count; i++) {
-        code = cv_add_field(s, i);
-        if (code)
-            return code;
+        FORMAT_TRY(cv_add_field(s, i));
     }
     cv_close_file(c);
     s->path_next = 0;
@@ -778,9 +754,7 @@ static bags_code cv_read(bags_source *s, uint64_t index) {
     cv_state *c = (cv_state *)s->state;
     s->ended = false;
     while (!s->ended && c->next <= index) {
-        bags_code code = cv_next(s);
-        if (code)
-            return code;
+        FORMAT_TRY(cv_next(s));
         c->next += !s->ended;
     }
     if (s->ended ? c->next != s->length : c->next > s->length)

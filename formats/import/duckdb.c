@@ -28,6 +28,7 @@
  * columns differ.
  */
 #include "import.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -712,9 +713,7 @@ static bags_code dk_from_query(bags_source *s) {
     const char *query = s->path;
     bags_view file;
     if (bags_import_ends(query, ".sql")) {
-        bags_code code = bags_source_load(s, query, DK_QUERY, &file);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_source_load(s, query, DK_QUERY, &file));
         query = (const char *)file.data;
     }
     size_t size = strlen(query);
@@ -791,9 +790,7 @@ static bags_code dk_read(bags_source *s, uint64_t index) {
 
 static bags_code parquet_open(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = bags_source_files(s, dk_is_parquet);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_files(s, dk_is_parquet));
     d->from = dk_from_parquet(s, 0, s->path_count);
     d->metadata = dk_from_files(s, "parquet_kv_metadata", 0, s->path_count, "])");
     return d->from && d->metadata ? dk_open(s) : BAGS_ERROR_MEMORY;

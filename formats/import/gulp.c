@@ -12,6 +12,7 @@
 #include "detect.h"
 #include "json.h"
 #include "pack.h"
+#include "try.h"
 
 typedef struct gu_state {
     uint64_t *stops; /* the index after the last video of each .gmeta file */
@@ -55,9 +56,7 @@ static bags_code gu_open_chunk(bags_source *s, size_t at) {
     g->videos = NULL;
     g->at = at;
     g->index = at ? g->stops[at - 1] : 0;
-    bags_code code = bags_source_json(s, s->paths[at], &g->videos);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_json(s, s->paths[at], &g->videos));
     g->next = json_object_iter_begin(g->videos);
     const char *data = gu_pair(s, s->paths[at], "data");
     return data ? bags_source_open_file(s, data) : BAGS_ERROR_MEMORY;
@@ -94,9 +93,7 @@ static bags_code gu_read_frame(bags_source *s, const char *id, size_t i,
     if (*done > s->file.size)
         return gu_fail(s, id, i, "the frames overlap");
     bags_view frame;
-    bags_code code = bags_source_copy(s, parts[0], parts[2] - parts[1], &frame);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_copy(s, parts[0], parts[2] - parts[1], &frame));
     const char *type = bags_import_magic(frame.data, frame.size);
     if (!type || strcmp(type, "jpeg") != 0)
         return gu_fail(s, id, i, "not a JPEG");
@@ -145,9 +142,7 @@ static bool gu_is_data(const char *name) { return bags_import_ends(name, ".gulp"
 /* Find the .gmeta of every file, each once: a .gulp without one is an error. */
 static bags_code gu_find(bags_source *s) {
     size_t count = 0;
-    bags_code code = bags_source_files(s, bags_import_is_gulp_name);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_files(s, bags_import_is_gulp_name));
     for (size_t i = 0; i < s->path_count; i++) {
         if (!bags_import_is_gulp_name(s->paths[i]))
             return bags_fail(
@@ -194,15 +189,13 @@ static bags_code gu_read(bags_source *s, uint64_t index) {
         at = 0; /* open has read all chunks */
     while (index >= g->stops[at])
         at++;
-    bags_code code = at == g->at && index >= g->index ? BAGS_OK : gu_open_chunk(s, at);
-    if (code)
-        return code;
+    FORMAT_TRY(at == g->at && index >= g->index ? BAGS_OK : gu_open_chunk(s, at));
     struct json_object_iterator end = json_object_iter_end(g->videos);
     for (; g->index < index && !json_object_iter_equal(&g->next, &end); g->index++)
         json_object_iter_next(&g->next);
     if (g->index != index || json_object_iter_equal(&g->next, &end))
         return bags_source_fail(s, BAGS_ERROR_CORRUPT, "changed while it was read");
-    code = gu_read_video(
+    bags_code code = gu_read_video(
         s, json_object_iter_peek_name(&g->next), json_object_iter_peek_value(&g->next));
     json_object_iter_next(&g->next);
     g->index++;

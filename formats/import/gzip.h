@@ -6,6 +6,7 @@
 #define BAGS_IMPORT_GZIP_H
 
 #include "import.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <zlib.h>
@@ -31,9 +32,7 @@ static inline bags_code bags_import_stream_open(
     bags_source *s, bags_import_stream *stream) {
     bags_view magic;
     bags_import_stream_close(stream);
-    bags_code code = bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic));
     memset(&stream->zip, 0, sizeof stream->zip);
     stream->inside = false;
     stream->offset = 0;
@@ -65,9 +64,7 @@ static inline bags_code bags_import_stream_next(
     while (zip->avail_out == BAGS_IMPORT_PART) {
         if (zip->avail_in == 0) {
             bags_view more;
-            bags_code code = bags_import_stream_raw(s, stream, &more);
-            if (code)
-                return code;
+            FORMAT_TRY(bags_import_stream_raw(s, stream, &more));
             zip->next_in = (Bytef *)(uintptr_t)more.data;
             zip->avail_in = (uInt)more.size;
         }

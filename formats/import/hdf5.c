@@ -32,6 +32,7 @@
  * Attributes and named types are left out.
  */
 #include "detect.h"
+#include "try.h"
 
 #include <hdf5.h>
 
@@ -801,9 +802,7 @@ static bags_code h5_compare_groups(bags_source *s, h5_readings *r) {
         const char *path = bags_source_format(s, "%s/%s", r->path, names[i]);
         if (!path)
             return BAGS_ERROR_MEMORY;
-        bags_code code = h5_list_inner(s, h->group, path, H5_PATHS, &lists[i]);
-        if (code)
-            return code;
+        FORMAT_TRY(h5_list_inner(s, h->group, path, H5_PATHS, &lists[i]));
     }
     r->same = lists[0].count > 0 && lists[0].count == lists[1].count;
     for (size_t i = 0; r->same && i < lists[0].count; i++)
@@ -824,16 +823,12 @@ static bags_code h5_fail_layout(
 static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     bags_source_layout layout = s->options.layout;
     memset(r, 0, sizeof *r);
-    bags_code code = h5_compare(s, r);
-    if (code)
-        return code;
-    code = h5_find_groups(s, r);
+    FORMAT_TRY(h5_compare(s, r));
+    bags_code code = h5_find_groups(s, r);
     if (code)
         return code;
     if (r->groups.count > 0 && r->groups.others == 0) {
-        code = h5_compare_groups(s, r);
-        if (code)
-            return code;
+        FORMAT_TRY(h5_compare_groups(s, r));
     }
     *are_episodes =
         layout == BAGS_LAYOUT_EPISODES ||
@@ -863,9 +858,7 @@ static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
 static bags_code h5_open_layout(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     h5_readings found;
-    bags_code code = h5_decide(s, &found, &h->episodes);
-    if (code)
-        return code;
+    FORMAT_TRY(h5_decide(s, &found, &h->episodes));
     if (!h->episodes) {
         s->length = found.first ? found.length : 1;
         return h5_open_sets(s, h->group);
@@ -878,7 +871,7 @@ static bags_code h5_open_layout(bags_source *s) {
     h->names = found.groups;
     s->length = h->names.count;
     hid_t first = H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
-    code = first < 0 ? h5_fail(s, found.path) : h5_open_sets(s, first);
+    bags_code code = first < 0 ? h5_fail(s, found.path) : h5_open_sets(s, first);
     h5_done(first);
     return code;
 }

@@ -2,6 +2,7 @@
  * import.c - what the importers share: sources, memory, files, fields. No library.
  */
 #include "import.h"
+#include "try.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -243,9 +244,7 @@ void bags_source_close_file(bags_source *s) {
 bags_code bags_source_open_file(bags_source *s, const char *path) {
     size_t size = strlen(path) + 1;
     bags_source_close_file(s);
-    bags_code code = bags_buffer_reserve(&s->where_buffer, size, s->err);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_buffer_reserve(&s->where_buffer, size, s->err));
     s->where = (const char *)memmove(s->where_buffer.data, path, size);
     return im_open(&s->file, s->where, s->err);
 }

@@ -17,6 +17,7 @@
  */
 #include "detect.h"
 #include "lz4_frames.h"
+#include "try.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -195,9 +196,7 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
         return mc_bad(s, "invalid chunk");
     if (size > MC_MOST || size / MC_RATIO > in.size)
         return mc_bad(s, "too large a chunk");
-    bags_code code = bags_source_reserve(s, &m->chunk, (size_t)size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &m->chunk, (size_t)size));
     unsigned char *out = m->chunk->data;
     if (how.size == 4 && memcmp(how.data, "zstd", 4) == 0)
         good = ZSTD_decompress(out, (size_t)size, in.data, in.size) == size;
@@ -232,9 +231,7 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     m->at += size += 9;
     for (uint64_t done = 0; *kind != MC_DATA_END && done < size;) {
         uint64_t part = size - done < MC_PART ? size - done : MC_PART;
-        code = mc_view(s, start + done, part, body);
-        if (code)
-            return code;
+        FORMAT_TRY(mc_view(s, start + done, part, body));
         m->crc = mc_crc(m->crc, body->data, part);
         done += part;
     }
@@ -306,9 +303,7 @@ static bags_code mc_summary(bags_source *s) {
     uint64_t stop = s->file.size - tail;
     mc_bytes end, rest;
     m->record = stop;
-    bags_code code = mc_view(s, stop, tail, &end);
-    if (code)
-        return code;
+    FORMAT_TRY(mc_view(s, stop, tail, &end));
     if (end.data[0] != MC_FOOTER ||
         memcmp(end.data + tail - 8, BAGS_IMPORT_MCAP, 8) != 0)
         return mc_bad(s, "no footer (truncated?)");
@@ -320,7 +315,7 @@ static bags_code mc_summary(bags_source *s) {
         return BAGS_OK;
     if (start > stop)
         return mc_bad(s, "invalid start of the summary");
-    code = mc_view(s, start, stop + 25 - start, &rest);
+    bags_code code = mc_view(s, start, stop + 25 - start, &rest);
     if (!code)
         code = mc_check(s, crc, mc_crc(0, rest.data, rest.size), "summary");
     rest.size = stop - start;
@@ -391,9 +386,7 @@ static bags_code mc_read(bags_source *s, uint64_t index) {
     mc_state *m = (mc_state *)s->state;
     mc_bytes message = {NULL, 0, false};
     for (bool more = true; more && m->next <= index; m->next += more) {
-        bags_code code = mc_next(s, &message);
-        if (code)
-            return code;
+        FORMAT_TRY(mc_next(s, &message));
         more = message.data != NULL;
     }
     if (!message.data || m->next > s->length) {

@@ -22,6 +22,7 @@
  */
 #include "detect.h"
 #include "json.h"
+#include "try.h"
 
 #include <openssl/evp.h>
 #include <xxhash.h>
@@ -264,9 +265,7 @@ static bags_code md_check_hashes(bags_source *s, json_object *info) {
     bags_view data;
     if (!hashes || json_object_object_length(hashes) == 0)
         return BAGS_OK;
-    bags_code code = bags_source_view(s, 0, s->file.size, &data);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 0, s->file.size, &data));
     json_object_object_foreach(hashes, name, stored) {
         const char *expected = json_object_get_string(stored);
         if (!md_hash(name, data, hex))
@@ -328,13 +327,11 @@ static bags_code md_check_config(bags_source *s, uint64_t samples) {
     md_state *m = (md_state *)s->state;
     bags_view text;
     uint64_t start = 8 + 4 * samples;
-    bags_code code = bags_source_view(s, 4, 4, &text);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 4, 4, &text));
     uint64_t stop = bags_load_bytes(text.data, 4, false);
     if (stop <= start || stop > s->file.size)
         return BAGS_OK;
-    code = bags_source_view(s, start, stop - start, &text);
+    bags_code code = bags_source_view(s, start, stop - start, &text);
     char *copy = code ? NULL : bags_source_text(s, text.data, text.size);
     if (!copy)
         return code ? code : BAGS_ERROR_MEMORY;
@@ -559,16 +556,14 @@ static bags_code md_open(bags_source *s) {
                        : bags_source_text(s, s->path, (size_t)(base - s->path - 1));
     if (!m->index_path || !m->directory)
         return BAGS_ERROR_MEMORY;
-    bags_code code = bags_source_json(s, m->index_path, &m->index);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_json(s, m->index_path, &m->index));
     m->shards = bags_import_member(m->index, "shards", json_type_array);
     m->at = m->count = m->shards ? json_object_array_length(m->shards) : 0;
     if (m->count == 0)
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
             "%s: no list of \"shards\", or an empty one", m->index_path);
     m->stops = (uint64_t *)bags_source_alloc(s, m->count, sizeof *m->stops);
-    code = m->stops ? md_check_shards(s) : BAGS_ERROR_MEMORY;
+    bags_code code = m->stops ? md_check_shards(s) : BAGS_ERROR_MEMORY;
     return code ? code : md_make_columns(s);
 }
 
@@ -580,13 +575,9 @@ static bags_code md_read(bags_source *s, uint64_t index) {
         return BAGS_OK;
     while (index >= m->stops[at])
         at++;
-    bags_code code = at != m->at ? md_open_shard(s, at) : BAGS_OK;
-    if (code)
-        return code;
+    FORMAT_TRY(at != m->at ? md_open_shard(s, at) : BAGS_OK);
     uint64_t sample = index - (at ? m->stops[at - 1] : 0);
-    code = bags_source_view(s, 4 + 4 * sample, 8, &bytes);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 4 + 4 * sample, 8, &bytes));
     uint64_t start = bags_load_bytes(bytes.data, 4, false);
     uint64_t stop = bags_load_bytes(bytes.data + 4, 4, false);
     if (start > stop || stop > s->file.size)
@@ -594,7 +585,7 @@ static bags_code md_read(bags_source *s, uint64_t index) {
             "sample %" PRIu64 ": out of range (bytes %" PRIu64 " to %" PRIu64
             " of %" PRIu64 ")",
             sample, start, stop, s->file.size);
-    code = bags_source_view(s, start, stop - start, &bytes);
+    bags_code code = bags_source_view(s, start, stop - start, &bytes);
     return code ? code : md_split(s, sample, bytes);
 }
 

@@ -18,6 +18,7 @@
  * bytes of X.bin that belong to no sequence.
  */
 #include "import.h"
+#include "try.h"
 
 #include <inttypes.h>
 
@@ -182,13 +183,11 @@ static bags_code mg_open(bags_source *s) {
     bool single = false;
     if (!bags_import_ends(s->path, ".idx"))
         return bags_source_fail(s, BAGS_ERROR_TYPE, "not the .idx file of a pair");
-    bags_code code = bags_source_load(s, s->path, MG_LIMIT, &all);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_load(s, s->path, MG_LIMIT, &all));
     m->legacy = all.size >= 8 && !memcmp(all.data, mg_legacy_magic, 8);
     if (!m->legacy && (all.size < 9 || memcmp(all.data, mg_magic, 9) != 0))
         return mg_bad(s, "index (it begins neither with MMIDIDX nor with TNTIDX)");
-    code = mg_parse(s, all, &boundaries, &number);
+    bags_code code = mg_parse(s, all, &boundaries, &number);
     m->dtype = mg_dtype(number);
     if (!code && !m->dtype)
         code = bags_source_fail(
@@ -201,9 +200,7 @@ static bags_code mg_open(bags_source *s) {
     if (code)
         return code;
     memcpy(bin + strlen(bin) - 3, "bin", 3);
-    code = bags_source_open_file(s, bin);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_open_file(s, bin));
     mg_resolve(s, number);
     if (m->legacy && mg_u64(all.data + 24) != m->element)
         return mg_bad(s, "size of an element");
@@ -227,10 +224,8 @@ static bags_code mg_read(bags_source *s, uint64_t index) {
         return BAGS_ERROR_MEMORY;
     for (uint64_t i = first; i < stop; i++) {
         bags_view bytes;
-        bags_code code =
-            bags_source_copy(s, mg_offset(m, i), mg_length(m, i) * m->element, &bytes);
-        if (code)
-            return code;
+        FORMAT_TRY(
+            bags_source_copy(s, mg_offset(m, i), mg_length(m, i) * m->element, &bytes));
         values[i - first] = bags_blob(bytes.data, bytes.size);
     }
     s->entries[0].values = values;

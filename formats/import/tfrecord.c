@@ -19,6 +19,7 @@
  * number).
  */
 #include "import.h"
+#include "try.h"
 
 #include <inttypes.h>
 
@@ -193,9 +194,7 @@ static bags_code tf_walk(
                 !tf_parse_feature(entry.bytes, &feature))
                 return tf_fail(s, "not a tf.train.Example");
             *found += feature.kind != 0;
-            bags_code code = feature.kind && visit ? visit(s, &feature) : BAGS_OK;
-            if (code)
-                return code;
+            FORMAT_TRY(feature.kind && visit ? visit(s, &feature) : BAGS_OK);
         }
     }
     return BAGS_OK;

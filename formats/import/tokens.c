@@ -17,6 +17,7 @@
 #include "import.h"
 
 #include "codecs.h"
+#include "try.h"
 
 #include <inttypes.h>
 
@@ -37,10 +38,8 @@ static bags_code to_open_array(bags_source *s) {
     to_state *t = (to_state *)s->state;
     const bags_source_options *o = &s->options;
     bags_value array;
-    bags_code code = bags_source_reserve(s, &t->scratch, 0);
-    if (code)
-        return code;
-    code = bags_npy_read(t->tokens, t->scratch, &array, s->err);
+    FORMAT_TRY(bags_source_reserve(s, &t->scratch, 0));
+    bags_code code = bags_npy_read(t->tokens, t->scratch, &array, s->err);
     if (code)
         return bags_prefix(s->err, code, "%s: ", s->where);
     bags_dtype dtype = array.kind == BAGS_KIND_ARRAY ? array.dtype : BAGS_DTYPE_NONE;
@@ -72,9 +71,7 @@ static bags_code to_open_array(bags_source *s) {
     t->tokens.data = (const unsigned char *)array.data;
     t->tokens.size = array.size;
     if (!bags_little_endian()) { /* the value's elements are in native byte order */
-        code = bags_source_reserve(s, &t->swapped, array.size);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_source_reserve(s, &t->swapped, array.size));
         bags_swap_bytes(
             t->swapped->data, array.data, array.size, bags_dtype_swap(dtype));
         t->tokens.data = t->swapped->data;

@@ -6,6 +6,7 @@
 #define BAGS_FORMATS_IMPORT_UNZIP_H
 
 #include "bags.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <zip.h>
@@ -53,13 +54,9 @@ static inline bags_code format_unzip(zip_t *archive, uint64_t i, const char *nam
     zip_stat_init(&about);
     if (zip_stat_index(archive, i, 0, &about))
         return format_unzip_fail(err, name, zip_get_error(archive));
-    bags_code code = format_unzip_check(name, &about, limit, err);
-    if (code)
-        return code;
+    FORMAT_TRY(format_unzip_check(name, &about, limit, err));
     size_t size = (size_t)about.size, done = 0;
-    code = bags_buffer_reserve(buffer, size + 1, err);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_buffer_reserve(buffer, size + 1, err));
     zip_file_t *member = zip_fopen_index(archive, i, 0);
     if (!member)
         return format_unzip_fail(err, name, zip_get_error(archive));

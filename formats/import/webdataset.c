@@ -17,6 +17,7 @@
  */
 #include "detect.h"
 #include "gzip.h"
+#include "try.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -106,9 +107,8 @@ static bags_code wd_open_file(bags_source *s) {
     if (code || s->ended)
         return code;
     struct archive *archive = w->archive = archive_read_new();
-    code = archive ? bags_import_stream_open(s, &w->stream) : bags_source_no_memory(s);
-    if (code)
-        return code;
+    FORMAT_TRY(
+        archive ? bags_import_stream_open(s, &w->stream) : bags_source_no_memory(s));
     w->in_member = w->failed = false;
     w->stop = 0;
     archive_read_support_filter_zstd(archive);
@@ -153,9 +153,7 @@ static bags_code wd_split(bags_source *s, const char *path) {
     size_t size = strlen(path), first = strcspn(path, "/");
     if (first >= 4 && !memcmp(path, "__", 2) && !memcmp(path + first - 2, "__", 2))
         return BAGS_OK;
-    bags_code code = bags_source_reserve(s, &w->name, size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &w->name, size));
     char *name = (char *)memcpy(w->name->data, path, size + 1);
     char *base = name + (bags_import_base(name) - name);
     char *dot = strchr(base, '.');
@@ -187,9 +185,7 @@ static bags_code wd_advance(bags_source *s) {
             code = wd_open_file(s);
         if (code || s->ended)
             return code;
-        code = wd_header(s, &entry);
-        if (code)
-            return code;
+        FORMAT_TRY(wd_header(s, &entry));
         if (!entry) {
             wd_close(s);
             continue;
@@ -221,9 +217,7 @@ static bags_code wd_read_member(
         size_t part = limit - *size < WD_BLOCK ? limit - *size : WD_BLOCK;
         if (offset + *size > SIZE_MAX / 2)
             return bags_source_no_memory(s);
-        bags_code code = bags_source_reserve(s, &w->data, offset + *size + part);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_source_reserve(s, &w->data, offset + *size + part));
         la_ssize_t done =
             archive_read_data(w->archive, w->data->data + offset + *size, part);
         if (done < 0)
@@ -270,12 +264,10 @@ static bags_code wd_learn(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bags_import_column *column;
     size_t size;
-    bags_code code = wd_column(s, true, &column);
-    if (code)
-        return code;
+    FORMAT_TRY(wd_column(s, true, &column));
     column->seen++;
     bool all = !column->not_text;
-    code = wd_read_member(s, 0, all ? SIZE_MAX : WD_MAGIC, &size);
+    bags_code code = wd_read_member(s, 0, all ? SIZE_MAX : WD_MAGIC, &size);
     if (!code)
         bags_import_guess(column, w->data->data, size, all);
     return code;
@@ -283,13 +275,11 @@ static bags_code wd_learn(bags_source *s) {
 
 static bags_code wd_take(bags_source *s, size_t *offset) {
     bags_import_column *column;
-    bags_code code = wd_column(s, false, &column);
-    if (code)
-        return code;
+    FORMAT_TRY(wd_column(s, false, &column));
     bags_value *value = &s->values[column->field];
     *value = bags_blob(NULL, 0);
     value->uint = *offset; /* until all members were read */
-    code = wd_read_member(s, *offset, SIZE_MAX, &value->size);
+    bags_code code = wd_read_member(s, *offset, SIZE_MAX, &value->size);
     *offset += value->size;
     s->entries[column->field].count = 1;
     return code;
@@ -323,9 +313,7 @@ static bags_code wd_sample(bags_source *s, wd_task task) {
 static bags_code wd_note_key(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     size_t size = strlen((const char *)w->key->data) + 1;
-    bags_code code = bags_source_reserve(s, &w->keys, w->keys_size + size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &w->keys, w->keys_size + size));
     memcpy(w->keys->data + w->keys_size, w->key->data, size);
     w->keys_size += size;
     w->key_count++;
@@ -340,11 +328,9 @@ static int wd_compare(const void *left, const void *right) {
 static bags_code wd_check_keys(bags_source *s, size_t file) {
     wd_state *w = (wd_state *)s->state;
     const char *key = (const char *)w->keys->data;
-    bags_code code = w->key_count < SIZE_MAX / sizeof key
-                         ? bags_source_reserve(s, &w->sorted, w->key_count * sizeof key)
-                         : bags_source_no_memory(s);
-    if (code)
-        return code;
+    FORMAT_TRY(w->key_count < SIZE_MAX / sizeof key
+                   ? bags_source_reserve(s, &w->sorted, w->key_count * sizeof key)
+                   : bags_source_no_memory(s));
     const char **sorted = (const char **)(void *)w->sorted->data;
     for (size_t i = 0; i < w->key_count; i++, key += strlen(key) + 1)
         sorted[i] = key;

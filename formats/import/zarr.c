@@ -29,6 +29,7 @@
 #include "detect.h"
 #include "json.h"
 #include "text.h"
+#include "try.h"
 #include "unzip.h"
 #include "values.h"
 
@@ -285,11 +286,8 @@ static bags_code zr_dtype(
         bool simple = json_object_is_type(type, json_type_string);
         if (!simple && (member.dims > 0 || !member.name))
             return zr_refuse(s, a, "an array of structures", text);
-        bags_code code = simple
-                             ? zr_add_member(s, a, member, json_object_get_string(type))
-                             : zr_dtype(s, a, type, member.name, depth + 1);
-        if (code)
-            return code;
+        FORMAT_TRY(simple ? zr_add_member(s, a, member, json_object_get_string(type))
+                          : zr_dtype(s, a, type, member.name, depth + 1));
     }
     return BAGS_OK;
 }
@@ -567,9 +565,7 @@ static bags_code zr_chunk(
     *data = in.data;
     if (!a->codec)
         return BAGS_OK;
-    code = bags_source_reserve(s, &z->chunk, a->chunk_size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &z->chunk, a->chunk_size));
     *data = z->chunk->data;
     return zr_decompress(a, in, z->chunk->data)
                ? BAGS_OK
@@ -689,10 +685,7 @@ static bags_code zr_rows(bags_source *s, zr_array *a, uint64_t start, uint64_t s
     if (!out || !values)
         return BAGS_ERROR_MEMORY;
     for (uint64_t r = start; r < stop; r++) {
-        bags_code code =
-            r < a->band_start || r >= a->band_stop ? zr_load(s, a, r) : BAGS_OK;
-        if (code)
-            return code;
+        FORMAT_TRY(r < a->band_start || r >= a->band_stop ? zr_load(s, a, r) : BAGS_OK);
         const unsigned char *row = a->band->data + (r - a->band_start) * a->row;
         for (size_t m = 0; m < a->count; m++) {
             const zr_member *member = &a->members[m];
@@ -763,10 +756,8 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, uint64_t row, uint64_t *start, uint64_t *stop) {
     const zr_member *member = zr_interval(a, name);
     unsigned char bytes[16];
-    bags_code code =
-        row < a->band_start || row >= a->band_stop ? zr_load(s, a, row) : BAGS_OK;
-    if (code)
-        return code;
+    FORMAT_TRY(
+        row < a->band_start || row >= a->band_stop ? zr_load(s, a, row) : BAGS_OK);
     bags_swap_bytes(bytes,
         a->band->data + (row - a->band_start) * a->row + member->offset, 16,
         member->swap);
@@ -797,9 +788,7 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     size_t count = 0;
     for (uint64_t row = 0; row < a->shape[0]; row++) {
         zr_span span;
-        bags_code code = zr_refers(s, a, name, to, row, &span.start, &span.stop);
-        if (code)
-            return code;
+        FORMAT_TRY(zr_refers(s, a, name, to, row, &span.start, &span.stop));
         if (span.start == span.stop)
             continue;
         if (count > 0 && spans[count - 1].stop == span.start) {

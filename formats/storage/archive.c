@@ -9,10 +9,10 @@
  *     tar   header | bytes | header | bytes | ... | zeros
  *           The headers are read once, when the archive is opened.
  *
- * Both become one array of members, sorted by name. A directory is every name up to
- * a slash, so that those which the archive does not list exist, too. A zip's local
- * header is checked when its member is opened. Nothing of an open archive changes, so
- * threads need no locks.
+ * Both become one array of members, sorted by name: archive_search finds a member. A
+ * directory is every name up to a slash, so that those which the archive does not list
+ * exist, too. A zip's local header is checked when its member is opened. Nothing of an
+ * open archive changes, so threads need no locks.
  *
  * If the hooks below can map, a member is mapped by adding its offset. Remote hooks are
  * told which bytes will be read soon (read_many without a buffer), and keep them.
@@ -133,10 +133,8 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
         w->start = offset;
         if (bags_buffer_reserve(&w->buffer, part + 1, err))
             return BAGS_ERROR_MEMORY;
-        bags_code code =
-            bags_read(&a->base, a->file, a->path, offset, w->buffer.data, part, err);
-        if (code)
-            return code;
+        FORMAT_TRY(
+            bags_read(&a->base, a->file, a->path, offset, w->buffer.data, part, err));
         w->size = part;
     }
     *out = w->buffer.data + (offset - w->start);
@@ -318,10 +316,8 @@ static bags_code archive_zip_find_directory(const bags_archive *a, archive_windo
     const uint64_t more = ARCHIVE_END64_SIZE + ARCHIVE_LOCATOR_SIZE;
     const unsigned char *p, *wide = NULL;
     uint64_t before = end < more ? end : more;
-    bags_code code =
-        archive_bytes(a, w, end - before, (size_t)before + ARCHIVE_END_SIZE, &p, err);
-    if (code)
-        return code;
+    FORMAT_TRY(
+        archive_bytes(a, w, end - before, (size_t)before + ARCHIVE_END_SIZE, &p, err));
     if (before == more && archive_is_marked(p + ARCHIVE_END64_SIZE, 6, 7))
         wide = p;
     p += before;
@@ -444,9 +440,7 @@ static bags_code archive_zip_locate(
     const bags_archive *a, archive_window *w, archive_member *m, bags_error *err) {
     const char *why = NULL;
     const unsigned char *p;
-    bags_code code = archive_bytes(a, w, m->offset, ARCHIVE_LOCAL_SIZE, &p, err);
-    if (code)
-        return code;
+    FORMAT_TRY(archive_bytes(a, w, m->offset, ARCHIVE_LOCAL_SIZE, &p, err));
     size_t name_size = (size_t)bags_load_bytes(p + 26, 2, false);
     size_t extra = (size_t)bags_load_bytes(p + 28, 2, false);
     size_t all = ARCHIVE_LOCAL_SIZE + name_size + extra;
@@ -455,9 +449,7 @@ static bags_code archive_zip_locate(
         return archive_fail_corrupt(a, m, "no local header", err);
     if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
         return archive_fail_corrupt(a, m, "overlaps the next one", err);
-    code = archive_bytes(a, w, m->offset, all, &p, err);
-    if (code)
-        return code;
+    FORMAT_TRY(archive_bytes(a, w, m->offset, all, &p, err));
     uint64_t packed = bags_load_bytes(p + 18, 4, false),
              size = bags_load_bytes(p + 22, 4, false);
     uint64_t *wide[2] = {&size, &packed};
@@ -587,9 +579,7 @@ static size_t archive_text_size(const unsigned char *p, size_t most) {
 /* A name of any length for the next member: the window moves before it is used. */
 static bags_code archive_tar_keep_name(
     archive_tar_next *next, const void *name, size_t size, bags_error *err) {
-    bags_code code = bags_buffer_reserve(&next->name, size + 1, err);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_buffer_reserve(&next->name, size + 1, err));
     memcpy(next->name.data, name, size);
     next->name_size = size;
     return BAGS_OK;
@@ -683,10 +673,10 @@ static bags_code archive_tar_check_end(
     const unsigned char *p;
     if (rest > ARCHIVE_FILLING_MOST)
         return archive_fail(a, "too many bytes after its end", at, err);
-    bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
-    if (!code && !archive_is_zero(p, (size_t)rest))
-        code = archive_fail(a, "bytes after its end", at, err);
-    return code;
+    FORMAT_TRY(archive_bytes(a, w, at, (size_t)rest, &p, err));
+    if (!archive_is_zero(p, (size_t)rest))
+        FORMAT_TRY(archive_fail(a, "bytes after its end", at, err));
+    return BAGS_OK;
 }
 
 /*

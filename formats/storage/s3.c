@@ -11,6 +11,7 @@
  *     HEAD                   after a failure of the last POST: is the object complete?
  */
 #include "objects.h"
+#include "try.h"
 
 #include <openssl/evp.h>
 
@@ -80,9 +81,7 @@ static bags_code s3_source_read(
  * front. */
 static bags_code s3_source_hash(s3_source *from, unsigned char *all) {
     for (size_t i = 0, size = 0; i < from->count; i++) {
-        bags_code code = s3_source_read(from, i, &size, all + 16 * i);
-        if (code)
-            return code;
+        FORMAT_TRY(s3_source_read(from, i, &size, all + 16 * i));
     }
     return from->count > 1 ? s3_md5(from, all, 16 * from->count, all) : BAGS_OK;
 }
@@ -117,9 +116,7 @@ static bags_code s3_compare(
     const http_object *object = (const http_object *)file;
     if (object->size != from->size || !bagi_http_is_hash(object->tag))
         return BAGS_OK;
-    bags_code code = s3_source_etag(from, etag);
-    if (code)
-        return code;
+    FORMAT_TRY(s3_source_etag(from, etag));
     *same = strcmp(object->tag, etag) == 0;
     return BAGS_OK;
 }
@@ -179,10 +176,9 @@ static bags_code s3_put(bags_http *http, const char *url, const char *query,
     s3_reply reply;
     unsigned char md5[16];
     size_t size = 0;
-    bags_code code = s3_source_read(from, i, &size, md5);
-    if (code)
-        return code;
-    code = s3_send(http, "PUT", url, query, from->data, size, md5, &reply, from->err);
+    FORMAT_TRY(s3_source_read(from, i, &size, md5));
+    bags_code code =
+        s3_send(http, "PUT", url, query, from->data, size, md5, &reply, from->err);
     bags_buffer_free(&reply.body);
     if (etag)
         memcpy(etag, reply.tag, sizeof reply.tag);

@@ -11,9 +11,9 @@
  */
 #include "blocks.h"
 #include "files.h"
+#include "publish.h"
 #include "storage.h"
 #include "text.h"
-#include "unreferenced.h"
 
 #include <errno.h>
 #include <inttypes.h>

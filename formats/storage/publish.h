@@ -1,9 +1,9 @@
 /*
- * unreferenced.h - what may be published: datasets whose blobs are all referred to.
+ * publish.h - what may be published: datasets whose blobs are all referred to.
  * Programs do not include it.
  */
-#ifndef BAGS_FORMATS_UNREFERENCED_H
-#define BAGS_FORMATS_UNREFERENCED_H
+#ifndef BAGS_FORMATS_PUBLISH_H
+#define BAGS_FORMATS_PUBLISH_H
 
 #include "blocks.h"
 #include "datasets.h"
@@ -33,4 +33,4 @@ static inline bags_code format_check_referenced(
     return code;
 }
 
-#endif /* BAGS_FORMATS_UNREFERENCED_H */
+#endif /* BAGS_FORMATS_PUBLISH_H */
