@@ -1,13 +1,12 @@
 /*
- * What pack and images write to: a Bag or a dataset. It is flushed at least every
- * --flush-seconds and every MiB.
+ * The output of pack, images and import: a Bag or a dataset. It is flushed at least
+ * every --flush-seconds and every MiB.
  *
- * --resume: the input starts with the datapoints that exist already. Of these the
- * first, the last and a hundred in between are encoded again and compared, so
- * that another input is refused instead of losing its first datapoints.
- * --append: every datapoint of the input is new. It works after finalize too, when
- * the numbers of the shards no longer tell which worker wrote them.
- * Both follow what is finished: its checksums and .idx files, or their absence.
+ * --resume: the input starts with the existing datapoints. The first, the last and a
+ * hundred in between are encoded again and compared, so that another input is refused
+ * instead of losing its first datapoints. --append: every datapoint of the input is
+ * new. It also works after finalize, when a shard's number no longer identifies its
+ * worker. Both follow the finished shards: checksums and .idx files, or their absence.
  *
  * After a failure, everything written before it is kept: the writer is flushed
  * and not closed, so that the shard is unfinished, as after a crash, and
@@ -53,11 +52,10 @@ const option writing_options[] = {
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
     {"dedup", OPTION_TEXT, &dedup_given, "F,...",
         "store equal values of fields once per shard"},
-    {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
-        "keep .idx files, which granular 0.22 needs"},
+    {"idx", OPTION_FLAG, &writing.keep_idx, NULL, "keep .idx files for granular 0.22"},
     {"for", OPTION_CHOICE, &version, "VERSION",
-        "write what it reads: bags-0.5, granular-0.16, granular-0.21 or "
-        "granular-0.22, as in bags help types"},
+        "write only types that it reads: bags-0.5, granular-0.16, granular-0.21 or "
+        "granular-0.22; see bags help types"},
     {"sync-size", OPTION_SIZE, &sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
@@ -67,8 +65,8 @@ const option writing_options[] = {
     OPTIONS_END,
 };
 
-/* Before the input is read: options that contradict each other, and a name that cannot
- * be that of a dataset. */
+/* Before the input is read, refuse contradictory options and invalid names of a
+ * dataset. */
 void writing_check(const char *out, bool is_bag) {
     worker_check(&shard_start, &shard_stop);
     if (out)
@@ -101,7 +99,7 @@ bool writing_is_mine(uint64_t i) {
 /* ---- opening ---- */
 
 typedef struct field_state {
-    /* Of the input; with --for, that of the field may be another. */
+    /* The type of the input. With --for, the field's type may differ. */
     const char *type;
     char *inside; /* of zstd(TYPE): TYPE, whose blobs are compared; otherwise NULL */
     bool sequence;
@@ -170,7 +168,7 @@ static void choose_dictionary(void) {
     registry_dictionary(dictionary_given);
 }
 
-/* What only a dataset has is refused. */
+/* Refuse options of datasets. */
 static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.keep_idx;
@@ -346,7 +344,7 @@ bool sink_is_sequence(size_t field) { return states[field].sequence; }
 
 /* ---- comparing with what exists ---- */
 
-/* Of those that exist the first, the last and a hundred in between are compared. */
+/* Compare the first existing datapoint, the last and a hundred in between. */
 bool sink_next(void) {
     uint64_t i = seen++, last = existing - 1;
     comparing = i < existing;
@@ -363,7 +361,7 @@ ENDS static void fail_difference(size_t field, const char *what) {
     while (i + 1 < length && index >= all[i].start + all[i].length)
         i++;
     fail(BAGS_ERROR_VALUE,
-        "field \"%s\": another %s than datapoint %ju of %s; --resume needs the "
+        "field \"%s\": %s differs from datapoint %ju of %s; --resume needs the "
         "same input%s as before, --append adds to a dataset",
         fields[field].name, what, (uintmax_t)(index - all[i].start),
         shard_path(path, &all[i]),
@@ -376,8 +374,8 @@ static void must_field(bags_code code, size_t field) {
     must(code);
 }
 
-/* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
- * before it. */
+/* The blob of a value. For zstd(TYPE), the blob of TYPE: a frame depends on earlier
+ * values. */
 static bags_view encode(size_t field, const bags_value *value) {
     const char *inside = states[field].inside;
     const char *type = fields[field].type;
@@ -417,8 +415,8 @@ static void compare(size_t field, size_t item, const bags_value *value) {
         fail_difference(field, "value");
 }
 
-/* A value of the input as one of the type that is stored. It is encoded as its own
- * type first, which checks it. */
+/* Convert a value of the input to the stored type. Encoding it as its own type first
+ * checks it. */
 static bags_value stored_value(size_t field, const bags_value *value) {
     static bags_buffer encoded, decoded;
     const char *type = states[field].type;
