@@ -95,7 +95,7 @@ static bags_code late_start(late *one, const bags_codec *codec, bags_error *err)
     return BAGS_OK;
 }
 
-/* The codec, which is open; NULL with an error. */
+/* The open codec; NULL with an error. */
 static const bags_codec *late_get(late *one, bags_error *err) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     const bags_codec *codec = __atomic_load_n(&one->codec, __ATOMIC_ACQUIRE);
@@ -431,7 +431,7 @@ bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value)
 
 #endif
 
-/* From the header alone; a video needs its library. */
+/* Reads only the header; a video needs its library. */
 void media_members(const char *type, bags_view blob, text *out) {
     type_class kind = type_kind(type);
     if (kind == TYPE_IMAGE)

@@ -8,11 +8,11 @@
  *     main.c
  *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
- *     completion.c  what bash and zsh complete
- *     select.c      --rows, --where (whose SQL formats/data/sql.c runs), --exclude,
+ *     completion.c  completion for bash and zsh
+ *     select.c      --rows, --where (formats/data/sql.c runs its SQL), --exclude,
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
- *     compact.c     copies of datasets without what no datapoint refers to
+ *     compact.c     copies of datasets without unreferenced blobs
  *     sink.c        writes a Bag or a dataset
  *     existing.c    --resume and --append: what exists of the dataset
  *     writing.c     the options of the commands that write
@@ -21,7 +21,7 @@
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
  *     codecs.c      the codecs, linked or in modules; sizes of images and videos
- *     types.c       what is known about each type
+ *     types.c       the table of types
  *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
  *     storage.c     where paths are: local files, URLs, archives
@@ -34,11 +34,10 @@
  *     text.c        text that grows: JSON strings, base64; misspelt words
  *     failure.c     failures, standard output, memory
  *     clean.c       text that controls a terminal
- *     system.h      what differs between POSIX and Windows
- *
- * A failure ends the program: it is printed, and the exit code is 2 for an
- * invalid command line, which is BAGS_ERROR_ARGUMENT, otherwise 1. So no function
- * here returns an error. Memory that lives as long as the program is not freed.
+ *     system.h      differences between POSIX and Windows
+ * A failure is printed and ends the program. The exit code is 2 for an invalid command
+ * line (BAGS_ERROR_ARGUMENT), otherwise 1. So no function here returns an error. Memory
+ * that lives as long as the program is not freed.
  */
 #ifndef BAGS_COMMAND_H
 #define BAGS_COMMAND_H
@@ -75,19 +74,19 @@ bool is_clean(const char *string);
 /* The error that library calls write. */
 extern bags_error failure;
 
-/* The Bag or dataset that is mapped, which a message names if one of its files is
- * truncated; NULL: none, or several. */
+/* The mapped Bag or dataset, for the message about a truncated file. NULL: none, or
+ * several. */
 extern const char *mapped_path;
 
-/* Called once when the program fails, before the message is printed: it may
- * extend the message, and clean up. */
+/* Called once when the program fails, before it prints the message. May extend the
+ * message, and clean up. */
 extern void (*on_failure)(void);
 
-/* Ends the program by the signal that interrupted it, if there was one; called after
- * the message was printed. */
+/* Called after the message was printed. If a signal interrupted the program, ends the
+ * program by this signal. */
 extern void (*failure_ends)(void);
 
-/* The subcommand, whose help a message about an invalid command line names. */
+/* The subcommand. Messages about an invalid command line name its help. */
 extern const char *failed_command;
 
 ENDS void die(void); /* with the message in `failure` */
@@ -104,18 +103,17 @@ void must_open(const void *opened); /* not be NULL, otherwise die */
 /* Add words before or after the message in `failure`. */
 #define failure_prefix(...) bags_prefix(&failure, failure.code, __VA_ARGS__)
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
-/* A message of the library, whose remedy names functions and options of C, with those
- * of the command: "run `bags recover`". remedy: where it starts, as in a bags_error.
- * `die` and `failure_suffix` do it; valid until the next call. */
+/* Translate the remedy in a message of the library from C functions and options to the
+ * command's: "run `bags recover`". remedy: its offset, as in a bags_error. `die` and
+ * `failure_suffix` call it. Valid until the next call. */
 const char *message_of_command(const char *message, size_t remedy);
 void note_failure(void); /* print it, and continue */
 
-/* From now on a file that is truncated while it is mapped ends the program with a
- * message. */
+/* From now on, truncating a mapped file ends the program with a message. */
 void expect_truncation(void);
 
-/* The bar that progress.c has drawn in the last line of stderr is removed before
- * anything else is printed. A signal handler may call it. */
+/* Remove the bar that progress.c has drawn in the last line of stderr, before anything
+ * else is printed. A signal handler may call it. */
 extern volatile bool bar_is_shown;
 void bar_hide(void);
 
@@ -182,8 +180,8 @@ void table_put(text *out, size_t columns);
 const char *counted(uint64_t count, const char *unit);
 bool has_ending(const char *word, const char *ending); /* ignores case */
 
-/* What an unknown word may mean: start with {word, size, NULL, 0}, and try each of the
- * names that exist. */
+/* The best guess for an unknown word. Start with {word, size, NULL, 0}, and try each
+ * existing name. */
 typedef struct guess {
     const char *word;
     size_t size;
@@ -203,11 +201,11 @@ bool number_parse(const char *word, size_t size, bags_value *out);
 /* ---- json.c ---- */
 
 /*
- * Read one JSON text, which a zero byte must follow. The result is owned
- * (json_object_put) and NULL for null. NaN, Infinity and -Infinity are numbers,
- * as Python writes them. Fails for what is not JSON, and for what json-c would
- * change silently: duplicate names, integers outside -2^63 .. 2^64-1, numbers
- * above the range of a double, unpaired surrogates, U+0000 in a name.
+ * Read one JSON text. A zero byte must follow it. The result is owned (json_object_put)
+ * and NULL for null. NaN, Infinity and -Infinity are numbers, as in Python. Fails for
+ * invalid JSON, and for text that json-c would change silently: duplicate names,
+ * integers outside -2^63 .. 2^64-1, numbers above the range of a double, unpaired
+ * surrogates, U+0000 in a name.
  */
 json_object *json_read(const char *string, size_t size);
 
@@ -227,21 +225,21 @@ double seconds_now(void);
 /* A number of seconds above 0 in the environment; 0: none. */
 double seconds_of(const char *variable);
 
-/* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
- * unless they are deferred ---- */
+/* ---- interrupt.c: Ctrl-C and SIGTERM end the program at once, with a message, unless
+ * they are deferred ---- */
 
 /* Call it first, with the words of the command line as they may be shown. */
 void interrupt_expect(char **line);
-/* What the message states: what is kept ("" for nothing to be said), and `next`, as
- * "continue with", before the same command, with the option `with` unless it has it.
- * next and with may be NULL. */
+/* Set the message of an interruption: the kept data ("" for none), then `next`, such as
+ * "continue with", and the same command with the option `with` added. next and with may
+ * be NULL. */
 void interrupt_leaves(const char *kept, const char *next, const char *with);
-/* A file that is not complete, which an interruption removes; NULL: none. The path must
- * stay valid. */
+/* Remove this incomplete file on an interruption. NULL: none. The path must stay
+ * valid. */
 void interrupt_removes(const char *path);
-/* From now on the first signal only makes interrupt_check fail: the program ends like
- * after any failure, with on_failure, which states what is kept. The second signal
- * still ends it at once. */
+/* From now on, the first signal only makes interrupt_check fail. The program then ends
+ * like after any failure, and on_failure states what is kept. The second signal still
+ * ends it at once. */
 void interrupt_defer(void);
 void interrupt_check(void);
 bool interrupt_pending(void);
@@ -255,7 +253,7 @@ int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *siz
 bags_view file_read(const char *path, bags_buffer *buffer);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
-/* Create a directory, which may exist, and its parents. */
+/* Create a directory and its parents, if missing. */
 void directory_make(const char *path);
 /* Remove a directory with everything in it, following no link. */
 void directory_remove(const char *path);
@@ -266,8 +264,8 @@ bool path_exists(const char *path);
 char *path_join(const char *directory, const char *name);
 /* The directory of a path, "." if it names none; by temp_format. */
 const char *path_parent(const char *path);
-/* Fail if a local path, which need not exist, is in the directory of a dataset, by whatever
- * names. */
+/* Fail if a local path, existing or not, is in the directory of a dataset, also through
+ * links. */
 void path_must_be_outside(const char *path);
 /* File names for fields, after a prefix, valid and distinct on every file system: the
  * field's own name if it is short and plain. */
@@ -287,14 +285,14 @@ bool path_has(const char *directory, const char *name);
 bool path_is_remote(const char *path);
 /* True of an archive, and of a path in it. */
 bool path_is_archived(const char *path);
-/* Fail if the path, which `what` is, is a URL. Its password is not shown. */
+/* Fail if the path is a URL. The message calls it `what`, and does not show its
+ * password. */
 void path_must_be_local(const char *what, const char *path);
-/* Fail if the path, which is local, is in an archive. */
+/* Fail if the local path is in an archive. */
 void path_must_be_writable(const char *path);
 /* If the failure is that a path is not a dataset, append those below it. */
 void path_hint(const char *path);
-/* The path to be shown: a URL without its query and its user, which are remembered
- * for it. */
+/* The path for messages: a URL without query and user. Both are remembered for it. */
 const char *path_without_secrets(const char *path);
 /* The same for a word that may be one; nothing is remembered. To be freed. */
 char *path_shown(const char *word);
@@ -336,8 +334,8 @@ typedef struct option_number {
     bool given;
 } option_number;
 
-/* A row of a table of options, which ends with a row without a name. Parsing,
- * `bags help` and the man page are made from the tables. */
+/* A row of a table of options. The last row has no name. The tables drive parsing,
+ * `bags help` and the man page. */
 typedef struct option {
     const char *name; /* without the -- */
     option_kind kind;
@@ -372,14 +370,15 @@ typedef struct command {
  * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
 bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
-/* Fail if of "a|b" an option is given, and of "c|d" another (NULL: of the same list); or
- * if one is given and none of those that it needs. */
+/* options_exclude: fail if an option of the list "a|b" is given together with another
+ * of "c|d" (NULL: of the same list). options_need: fail if one is given without any
+ * that it needs. */
 void options_exclude(const char *some, const char *others);
 void options_need(const char *some, const char *others);
 /* The first of "a|b|c" that is given, or NULL. */
 const char *options_given(const char *names);
-/* Option `i` of a command; NULL after the last: its own, those that it shares and, if it
- * reads paths, those of the cache. */
+/* Option `i` of a command; NULL after the last. Includes its shared options and, if it
+ * reads paths, the options of the cache. */
 const option *options_get(const command *about, size_t i);
 extern const option cache_options[]; /* of storage.c */
 extern option_number part_size;      /* the same: of uploads */
@@ -398,13 +397,13 @@ void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
 /* --worker auto: to find the number of this worker. */
 extern option_choice worker_auto;
-/* If it was given: set the number of this worker, which must not be given, and that
- * of all, which is checked if it is given. Their options have these names. */
+/* If --worker was given: set the number of this worker and the count of workers. The
+ * option number_name must not be given as well; the option count_name must agree. */
 void worker_find(const char *number_name, option_number *number, const char *count_name,
     option_number *count);
 
-/* The options of commands whose workers make shards of one dataset, which call
- * worker_check; `start` and `stop` are of type option_number. */
+/* The options of commands whose workers make shards of one dataset. Such a command
+ * calls worker_check. `start` and `stop` are of type option_number. */
 #define WORKER_OPTIONS(start, stop)                                                    \
     {"shard-stop", OPTION_NUMBER, &(stop), "K",                                        \
         "the number of workers that share the input"},                                 \
@@ -445,7 +444,7 @@ typedef enum type_class {
 
 #define PYTHON_VERSIONS 4
 
-/* What a version of the Python packages reads. */
+/* A version of the Python packages, and the types it reads. */
 typedef struct python_version {
     const char *name; /* of --for */
     bool sequences;
@@ -454,7 +453,7 @@ typedef struct python_version {
 
 extern const python_version python_versions[PYTHON_VERSIONS];
 
-/* What the command knows about a type. */
+/* A type of the command's table. */
 typedef struct type_info {
     const char *name;
     const char *forms; /* as in a spec, with arguments */
@@ -474,8 +473,8 @@ type_class type_kind(const char *type);
 /* utf8[] of zstd(utf8)[]; NULL of other types. Free it. */
 char *type_inside(const char *type);
 bool type_is_compressed(const char *type);
-/* The type by which a version reads the values of a type, which may be the same; NULL
- * if it reads none. Free it. Images and video keep their bytes, other values do not. */
+/* The type (perhaps the same) under which a version reads the values of a type. NULL if
+ * there is none. Free it. Images and video keep their bytes, other values do not. */
 char *type_for_python(const char *type, size_t version);
 /* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
 bags_dtype type_dtype(const char *type);
@@ -508,8 +507,8 @@ const bags_registry *registry_get(void);
 const bags_registry *registry_blobs(void);
 /* Call it first where writers have the dictionary of zstd in a file, or "none". */
 void registry_dictionary(const char *path);
-/* From now on, decode palettes as colours, with transparent ones as alpha, or as their
- * indices, which is the default. */
+/* From now on, decode palettes as colours, with transparency as alpha, or (the default)
+ * as indices. */
 void registry_expand_palettes(bool expand);
 /* Call it first where images are to be turned upright, as their EXIF orientation
  * states. */
@@ -595,7 +594,7 @@ bags_reader *dataset_open(const char *path, const bags_registry *registry);
 /* Open it again, with another registry: fail unless it is of the same version. */
 bags_reader *dataset_again(
     const bags_reader *as, const char *path, const bags_registry *registry);
-/* Remark that a Bag, which may be NULL, is an empty file. */
+/* Remark that a Bag is an empty file. NULL: do nothing. */
 void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
@@ -605,13 +604,14 @@ void source_check(void);
 /* The number of a field; count: none has this name. */
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size);
-/* What follows "no such field": the one that was meant, if one is similar, and the first
- * 20. Valid for a while, as of temp_format. */
+/* Text after "no such field": a similar name, if any, and the first 20 fields. Valid as
+ * long as a text of temp_format. */
 const char *field_guess(const char *word, const bags_field *fields, size_t count);
-/* There is no such field in what is at `path`; the message lists those that exist. */
+/* Fail because the Bag or dataset at `path` has no such field. The message lists the
+ * existing fields. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);
-/* The number of a field, which must exist. */
+/* The number of an existing field; otherwise fail. */
 size_t field_require(
     const char *path, const char *name, const bags_field *fields, size_t count);
 /* The next field of an option's "FIELD,...", or "OLD=NEW,..." if `value` is not NULL; see
@@ -642,8 +642,9 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 /* The shards of a copy: as long as the longest of a dataset, if any that was passed is
  * sharded. */
 void shards_follow(const bags_reader *reader, bags_writer_options *writing);
-/* The shards in a directory in the order of their numbers, also those that no reader
- * accepts: only `number` and `digits`. *count is 0 if it is not a directory. */
+/* The shards in a directory in the order of their numbers, including shards that no
+ * reader accepts. Only `number` and `digits` are set. *count is 0 if it is not a
+ * directory. */
 bags_shard *shards_list(const char *path, size_t *count);
 /* The directory of a shard of the dataset at `path`; by temp_format. */
 const char *shard_path(const char *path, const bags_shard *shard);
@@ -661,8 +662,8 @@ extern bool write_compact, write_whole;
         "write only the blobs that datapoints refer to, as `bags derive --copy`"},     \
     {                                                                                  \
         "whole", OPTION_FLAG, &write_whole, NULL,                                      \
-            "also write blobs that no datapoint refers to, such as those that `bags "  \
-            "derive` did not select"                                                   \
+            "also write blobs that no datapoint refers to, such as blobs that "        \
+            "`bags derive` did not select"                                             \
     }
 
 /* Derive a dataset, with the registry, progress and interruptions of the command. */
@@ -684,8 +685,8 @@ void export_pair(const char *index, const char *name);
 /* The indexes of a dataset will be opened: start to look them up, on a server. */
 void indexes_expect(const char *path, const bags_reader *reader);
 
-/* The numbers of the fields that have an index. Of one that cannot be used, a remark
- * states why. */
+/* The numbers of the fields that have an index. Remarks state why an index cannot be
+ * used. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count);
 /* The names of their files in the dataset's directory, "index/id.bag". */
 char **index_files(const char *path, size_t *count);
@@ -700,8 +701,8 @@ void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 
 /* Open a manifest, whose lines have the fields of a --spec; *count of them. */
 const bags_field *lines_spec(const char *manifest, const char *with, size_t *count);
-/* Put up to `most` lines, of these the ones of this worker, to the sink, which is open.
- * Returns their number, which is less at the end. */
+/* Read up to `most` lines and put this worker's lines into the open sink. Returns their
+ * number; less than `most` at the end. */
 uint64_t lines_put(uint64_t most);
 /* After a failure: where it was. */
 void lines_explain(void);
@@ -759,8 +760,8 @@ void sink_failed(void);
 
 /* ---- dedup.c: equal blobs ---- */
 
-/* The number of a blob of this field and shard that has the same bytes. If none is known,
- * `next`, which the caller must store it as. */
+/* The number of a blob of this field and shard with the same bytes. If none is known,
+ * `next`: the caller must store the blob under this number. */
 uint64_t dedup_find(uint64_t shard, size_t field, bags_view blob, uint64_t next);
 
 /* ---- lines.c: the lines of the manifest ---- */
@@ -797,15 +798,15 @@ extern select_options selecting;
         "one per line or a JSON list, in their order"},                                \
     {                                                                                  \
         "where", OPTION_TEXT, &selecting.where, "EXPRESSION",                          \
-            "of those that are left, where this SQL is true, as 'label = 3 AND "       \
+            "of the rest, only those where this SQL is true: 'label = 3 AND "          \
             "score > 0.5'"                                                             \
     }
 #define SELECT_MORE_OPTIONS                                                            \
     {"exclude", OPTION_PATH, &selecting.exclude, "FILE",                               \
         "not those whose numbers are in FILE"},                                        \
         {"range", OPTION_TEXT, &selecting.range, "RANGE",                              \
-            "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; "       \
-            "negative numbers count from the end"},                                    \
+            "of the rest, START:STOP, START:STOP:STEP or [i,j,...]; negative "         \
+            "numbers count from the end"},                                             \
     {                                                                                  \
         "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
     }

@@ -1,6 +1,6 @@
 /*
- * What passes a dataset on, as a copy or a zip file, refuses blobs that no datapoint refers
- * to: they may be what a selection was to leave out.
+ * Commands that pass a dataset on, as a copy or a zip file, refuse unreferenced blobs:
+ * a selection may have removed them on purpose.
  */
 #include "command.h"
 

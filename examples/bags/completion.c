@@ -1,7 +1,7 @@
 /*
- * What bash and zsh complete: scripts, which `bags help bash` and `bags help zsh` print and
- * `make install` installs, call `bags help complete WORD...` with the words of a line up to
- * the one that is completed. It prints FILES, or the words that are possible.
+ * Completion for bash and zsh. `bags help bash` and `bags help zsh` print scripts, and
+ * `make install` installs them. The scripts call `bags help complete WORD...` with the
+ * words of a line up to the incomplete one. It prints FILES, or the possible words.
  */
 #include "command.h"
 
@@ -64,7 +64,7 @@ static void put_value(text *out, const option *one) {
         text_format(out, "%s\n", to->name(i));
 }
 
-/* bash splits words at = and :, which are words as well. */
+/* bash splits words at = and :, and treats both as words. */
 void completion_words(
     text *out, const command *const *commands, int count, char **words) {
     const char *last = count ? words[count - 1] : "";

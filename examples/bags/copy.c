@@ -1,22 +1,21 @@
 /*
  * bags copy: a finished dataset, or a Bag, to another place: local, or an object store.
  *
- * All Bags are copied first, by several threads; then each spec.json, that of the first
- * shard last. Until the end the copy is unfinished for every reader.
+ * Several threads copy all Bags first, then each spec.json, beginning with the last
+ * shard. Until the end the copy is unfinished for every reader.
  *
- * A local copy has a record until its end, spec.json.copied or, of a Bag,
- * NAME.bag.copied, which is locked against other copies:
+ * A local copy has a record until its end, spec.json.copied or, for a Bag,
+ * NAME.bag.copied. Its lock excludes other copies:
  *
- *     boot of the system | hash of what identifies all files of the source
+ *     boot of the system | hash of the identities of all files of the source
  *
- * After an interruption, the record states of which version the files are that exist. If
- * the source still is of that version, complete files are kept, and a part of one,
- * NAME.copy, continues at its end; that only in the same boot, since it may not be on
+ * After an interruption, the record identifies the version of the existing files. If
+ * the source is still this version, complete files are kept. A part of a file,
+ * NAME.copy, continues at its end, but only in the same boot, since it may not be on
  * stable storage. Otherwise all of them are removed before the record is replaced.
  *
- * A complete file keeps its version: the nanoseconds of its time are a hash of what
- * identifies the file of a server that it was copied from. Who changes the file sets
- * another time.
+ * A complete file keeps its version: the nanoseconds of its time are a hash of the
+ * identity of the server's file. Changing the file sets another time.
  */
 #include "command.h"
 #include "system.h"
@@ -32,8 +31,8 @@
 
 #define MAX_THREADS 32
 #define UPLOAD_THREADS 8 /* each may hold a part of 64 MiB */
-/* Bytes read at once; and requested in advance, of all files together. What was not
- * written yet is sent again after a kill. */
+/* Bytes read at once; bytes requested in advance, of all files together. After a kill,
+ * requested bytes that were not written yet are sent again. */
 #define COPY_SIZE ((size_t)1 << 20)
 #define COPY_AHEAD ((size_t)16 << 20)
 #define COPY_LEAST ((size_t)256 << 10) /* of one file */
@@ -70,7 +69,7 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-/* Add a file of the dataset, which may be missing; the last one is not. With `omit` it
+/* Add a file of the dataset. It may be missing, unless it is the last. With `omit` it
  * is not copied. */
 static void add(const char *name, bool last, bool omit) {
     entry one = {0};
@@ -129,8 +128,8 @@ static void lock_target(const char *name) {
     on_failure = unlock_target;
 }
 
-/* What a writer has left, or is writing, is never replaced: `bags recover` can still
- * finish it. The error of a reader states if the writer is running. */
+/* Never replace the files of a crashed or running writer: `bags recover` can still
+ * finish them. The error of a reader states if the writer is running. */
 static void check_not_begun(const char *directory) {
     char *path = string_format("%s", directory);
     if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json")) {
@@ -162,7 +161,7 @@ static void check_destination(const bags_shard *shards, size_t shards_count) {
             shards[k].digits != found[i].digits)
             fail(BAGS_ERROR_EXISTS,
                 "%s: already has another dataset (shard %0*ju is not in the "
-                "one that is copied)",
+                "source)",
                 target, (int)found[i].digits, (uintmax_t)found[i].number);
     }
     free(found);
@@ -186,11 +185,12 @@ static void plan_dataset(void) {
         for (; expected < shards_count && expected < i + EXPECTED; expected++)
             expect_shard(reader, expected);
         add_shard(reader, i);
-        /* Of a local copy, they recognize the dataset by the times of the former one. */
+        /* In a local copy they would not match: they contain the times of the
+         * source. */
         if (i == 0 && to_url)
             add_indexes();
     }
-    /* Opens every Bag. What was added is of the version that the reader has open. */
+    /* Opens every Bag. All added files have the version that the reader has open. */
     must(bags_reader_info(reader, &about, NULL, &failure));
     if (!write_whole)
         must(format_check_referenced(reader, &options.env, &failure));
@@ -235,8 +235,8 @@ static bool find_finished(void) {
 
 /* ---- versions ---- */
 
-/* False if nothing identifies the version of a file. (Of a server, inode and time are
- * hashes, which are equal if it states neither an ETag nor a Last-Modified.) */
+/* False if nothing identifies the version of a file. (A server's inode and time are
+ * hashes. They are equal if it sends neither an ETag nor a Last-Modified.) */
 static bool has_version(const entry *one) {
     return in->identify && one->identity.inode != one->identity.time;
 }
@@ -476,8 +476,8 @@ static bags_code write_file(const entry *one, bags_error *err) {
 
 static bags_code fail_different(const entry *one, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: already exists and differs, and nothing that is finished is "
-        "replaced; remove the old copy, or write to a new path",
+        "%s: already exists with different content; remove the old copy, or write to "
+        "a new path",
         bags_path_tail(one->to));
 }
 
@@ -673,19 +673,18 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, options, NULL,
     "Copies a finished dataset, or a Bag: every Bag, its .crc, .idx and .dict "
     "files, then each spec.json, so that the copy is unfinished until it is complete. "
-    "Of a Bag that belongs to a dataset, the checksums are left out: they are "
-    "those of the dataset. An object store also receives the indexes that are "
+    "A single Bag of a dataset is copied without its checksums: they belong to the "
+    "dataset. An object store also receives the indexes that are "
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
-    "not copied. Of a FROM.zip or FROM.tar the files in it are copied: TO is a "
-    "directory. A dataset with blobs that no datapoint refers to, as `bags derive` "
-    "makes of a selection, needs --compact or --whole.\n"
-    "If it is interrupted, call it again: if the source has not changed, "
-    "complete files are kept, and a local file that is not complete continues "
-    "where it ended. An object in a store is kept if its size and its MD5, from "
-    "its ETag, are equal; an ETag depends on the size of the parts. If all is "
-    "complete, others are compared. What is finished and differs is never "
-    "replaced. "
+    "not copied. FROM.zip or FROM.tar is unpacked: TO is a directory. A dataset with "
+    "blobs that no datapoint refers to, such as a selection by `bags derive`, needs "
+    "--compact or --whole.\n"
+    "After an interruption, run the command again. If the source has not changed, "
+    "complete files are kept, and an incomplete local file continues at its end. An "
+    "object in a store is kept if its size and its MD5, from its ETag, are equal; an "
+    "ETag depends on the size of the parts. In a complete copy, other objects are "
+    "compared. Finished files that differ are never replaced. "
     "A second copy to the same local place fails while the first is running; "
     "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

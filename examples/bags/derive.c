@@ -1,5 +1,5 @@
 /*
- * bags derive: another version of a dataset, which shares its Bags, or a copy of them.
+ * bags derive: another version of a dataset that shares or copies its Bags.
  */
 #include "command.h"
 
@@ -31,12 +31,13 @@ static const option options[] = {
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
     WORKER_OPTIONS(shard_start, shard_stop),
     {"copy", OPTION_FLAG, &copying, NULL,
-        "copy the blobs instead of linking Bags: only those that are referred to, "
-        "unchanged, in any order and to any shards"},
+        "copy the blobs instead of linking Bags: only referenced blobs, unchanged, in "
+        "any order and to any shards"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "of a copy: start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
-        "of a copy: start a new shard at N datapoints (those of the longest shard)"},
+        "of a copy: start a new shard at N datapoints (the length of the longest "
+        "shard)"},
     {"unsharded", OPTION_FLAG, &unsharded, NULL, "of a copy: make no shards"},
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "of a copy: write checksums: the default if DATASET has them"},
@@ -82,7 +83,7 @@ static void open_all(char **operands, size_t count) {
 
 /* ---- directories next to OUT ---- */
 
-/* What this process makes, and removes after a failure. */
+/* Directories that this process creates, and removes after a failure. */
 static char *claimed[2];
 static size_t claimed_count;
 
@@ -263,7 +264,7 @@ static void print_made(const char *to, const bags_derive_report *made) {
     if (!made->shards)
         print("%s: no shard is left for this worker\n", to);
     else if (!made->length)
-        print("%s: no datapoint is selected: made an empty dataset\n", to);
+        print("%s: nothing selected: made an empty dataset\n", to);
     else if (copying)
         print("%s: copied %s in %s, %s\n", to, counted(made->length, "datapoint"),
             counted(made->shards, "shard"), counted(made->made, "byte"));
@@ -273,7 +274,7 @@ static void print_made(const char *to, const bags_derive_report *made) {
             counted(made->linked, "byte"), counted(made->made, "byte"));
 }
 
-/* What was not selected is passed on with OUT. */
+/* OUT also contains the blobs that were not selected. */
 static void print_shared(const char *to, uint64_t linked) {
     if (linked)
         print("%s: shares the files of %s; --copy leaves out what was not selected\n",
@@ -375,7 +376,7 @@ static void hash_values(member *members) {
 /* The datapoints of the selection, by groups: of one each, or of equal values. The largest
  * groups come first, in a random order if they are equal. */
 static member *make_groups(void) {
-    static member *members; /* a failure, which ends the program, leaves it */
+    static member *members; /* not freed: a failure ends the program */
     members = (member *)allocate(rows_count + 1, sizeof *members);
     uint64_t groups = 0;
     for (size_t i = 0; i < rows_count; i++)
@@ -389,7 +390,7 @@ static member *make_groups(void) {
         for (size_t k = i; k < stop; k++)
             members[k].size = stop - i;
     }
-    /* The numbers of groups are those of their first datapoints. */
+    /* The number of a group is the number of its first datapoint. */
     for (size_t i = 0; i < rows_count; i++)
         members[i].major = members[i].first;
     qsort(members, rows_count, sizeof *members, compare_members);
@@ -432,7 +433,7 @@ static size_t *assign_parts(void) {
     return part_of;
 }
 
-/* All parts appear at once, when OUT.parts becomes OUT; those of workers do not. */
+/* All parts appear at once, when OUT.parts becomes OUT, except parts of workers. */
 static void derive_split(const char *to) {
     const bags_io *io = bags_io_local();
     if (!rows) {
@@ -524,20 +525,18 @@ const command command_derive = {"derive",
     "another version of a dataset, without copying", "DATASET... OUT",
     {ARGUMENT_PATH, ARGUMENT_PATH, ARGUMENT_PATH}, 2, 0, options, NULL,
     "Makes a dataset of some datapoints or fields of DATASET in milliseconds, without "
-    "copying data: its Bags are hard links to those of DATASET. It is a dataset like "
-    "any other, also for Python, and stays complete when DATASET is removed. OUT must "
+    "copying data: its Bags are hard links to the Bags of DATASET. It is an ordinary "
+    "dataset, also for Python, and stays complete when DATASET is removed. OUT must "
     "not exist, and must be on the same file system.\n"
-    "Selections apply in the order of this list; names and numbers are those of "
-    "DATASET. Each shard has datapoints of one shard; those without any are left out. "
-    "If nothing is selected, OUT is an empty dataset. Checksums are carried over. A "
-    "DATASET that is replaced meanwhile is an error; workers do not compare theirs "
-    "with "
-    "those of others.\n"
+    "Selections apply in the order of this list; names and numbers refer to DATASET. "
+    "Each shard has datapoints of one shard; empty shards are skipped. If nothing is "
+    "selected, OUT is an empty dataset. Checksums are carried over. If another process "
+    "replaces DATASET, the command fails; workers do not compare their versions.\n"
     "--copy does what links cannot: an order across shards, shards of other sizes, "
-    "several DATASETs (of one spec; numbers continue; --where sees each alone), or one "
-    "on a server or in an archive.\n"
-    "A process that is killed leaves directories without spec.json, or OUT.derived, "
-    "OUT.parts or OUT.lines: the next call names what to remove.\n",
+    "several DATASETs (of one spec; numbers continue; --where runs on each "
+    "separately), or a DATASET on a server or in an archive.\n"
+    "A killed process leaves directories without spec.json, or OUT.derived, OUT.parts "
+    "or OUT.lines: the next run names the files to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"

@@ -5,14 +5,14 @@
  *     OUT/manifest.jsonl           one line per datapoint; written last
  *     OUT/files/FIELD/000012.jpg   blobs; 000012-000003.jpg: of a sequence
  *
- * The manifest is manifest.jsonl.partial, which is locked, until it is complete. A
- * failure or a signal keeps it and the files once lines were written to it; otherwise
- * what was created is removed: all of it is in OUT, which was empty or missing.
+ * Until it is complete, the manifest is manifest.jsonl.partial, and locked. Once it has
+ * lines, a failure or a signal keeps it and the files. Before that, all created files
+ * are removed; OUT was empty or missing.
  *
- * --resume does all of it again, but compares with what exists instead of writing it:
- * the manifest must be a prefix of the new one, and each file equal, unless it was
- * truncated, and no other may exist. So the result is that of an export which nothing
- * interrupted, whatever has happened to the source, the options and OUT.
+ * --resume does all of it again, but compares existing data instead of writing it. The
+ * manifest must be a prefix of the new one, each file must be equal or truncated, and
+ * no other file may exist. The result therefore equals an uninterrupted export, even if
+ * the source, the options or OUT have changed.
  */
 #include "command.h"
 #include "system.h"
@@ -54,7 +54,7 @@ static uint64_t files;     /* written there */
 static void *manifest_file;
 static bool complete;     /* --resume: it has the name manifest.jsonl, */
 static uint64_t existing; /* and these bytes */
-static uint64_t written;  /* bytes of it; those of `existing` below are equal */
+static uint64_t written;  /* bytes of it; the first `existing` bytes are equal */
 static uint64_t lines;    /* complete ones among them */
 static double written_at;
 static text line; /* what is written next */
@@ -70,8 +70,8 @@ ENDS static void fail_difference(const char *path, const char *what) {
         path, what, out);
 }
 
-/* Write a file, or compare it. The last one of an interrupted export may be truncated,
- * and those of its lines exist. */
+/* Write a file, or compare it. The last file of an interrupted export may be truncated.
+ * The files of its lines exist. */
 static void keep_file(const char *path, const void *data, size_t size) {
     static bags_buffer scratch;
     bool exists = resume && path_exists(path);
@@ -173,7 +173,7 @@ static void put_item(uint64_t index, size_t field, size_t item) {
     }
 }
 
-/* Write the lines, or compare them with those that exist. */
+/* Write the lines, or compare them with the existing lines. */
 static void write_lines(void) {
     static bags_buffer scratch;
     const bags_io *io = bags_io_local();
@@ -297,7 +297,7 @@ static int count_names(void *user, const char *name) {
     return io->list(io->user, path, count_name, user);
 }
 
-/* What an export of another source has left would be taken for a part of this one. */
+/* Files of an export of another source would be treated as a part of this one. */
 static void check_files(void) {
     const bags_io *io = bags_io_local();
     uint64_t found = 0;
@@ -369,17 +369,16 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "PATH OUT", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, reading_options,
     "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
-    "NEW` gives the same bytes again. OUT must be missing or empty. A Bag "
+    "NEW` writes the same bytes again. OUT must be missing or empty. A Bag "
     "becomes lines {\"blob\": ...} without a spec.\n"
     "Numbers, text and arrays of up to 64 elements are in the lines. Other "
-    "blobs are files, as they are: {\"file\": PATH}; so are values that pack "
+    "blobs are unchanged files: {\"file\": PATH}. So are values that pack "
     "would encode differently, such as numbers above 64 bits and a NaN with a "
-    "sign. (An `int` is a number, also if another writer has stored it in "
+    "sign. (An `int` is a number, even if another writer has stored it in "
     "other bytes; --raw keeps them.) Text that is not UTF-8 needs `bags pack "
     "--unchecked`.\n"
-    "To X.idx, the documents of a field are written as a pair of Megatron-LM, X.idx "
-    "and "
-    "X.bin, as `bags import X.idx` reads.\n"
-    "An export that was interrupted is kept, as is one that fails after a "
-    "second: call it again with --resume.\n",
+    "If OUT is X.idx, the documents of a field are written as a Megatron-LM pair, "
+    "X.idx and X.bin. `bags import X.idx` reads it.\n"
+    "An export that was interrupted, or that fails after a second, is kept: run it "
+    "again with --resume.\n",
     "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};

@@ -26,7 +26,8 @@ void bar_hide(void) {
         bar_is_shown = false;
 }
 
-/* Messages contain names of files and fields, which may control a terminal. */
+/* Names of files and fields in a message may contain characters that control a
+ * terminal. */
 void note(const char *format, ...) {
     char message[2 * BAGS_ERROR_SIZE], clean[4 * sizeof message];
     va_list arguments;
@@ -52,7 +53,7 @@ static const struct remedy {
     {"resume it without", "pass --no-checksum to resume it"},
     {"set allow_gaps", "pass --allow-gaps"},
     {"set whole to write all of them",
-        "--compact writes only what is referred to, --whole all of it"},
+        "--compact writes only referenced blobs, --whole all"},
     {"set BAGS_EXISTING_RESUME", "pass --resume"},
     {"set BAGS_EXISTING_APPEND", "pass --append"},
     {"with values for it", "with --set FIELD=JSON"},

@@ -158,9 +158,8 @@ void directory_remove(const char *path) {
 #define MAX_NAME 48
 #define PLAIN "abcdefghijklmnopqrstuvwxyz0123456789_-"
 
-/* True if a name can be used as it is: short, of plain characters, without
- * capitals, which some file systems fold, and not a device of Windows (they have
- * 3 or 4 characters). */
+/* True if a name can be used unchanged: short, of plain characters, without capitals
+ * (some file systems fold them), and not a device of Windows (3 or 4 characters). */
 static bool is_good_name(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul", "com", "lpt"};
     size_t size = strlen(name);
@@ -172,7 +171,7 @@ static bool is_good_name(const char *name) {
     return true;
 }
 
-/* Other names receive ~ and the field's number, which no good name contains. */
+/* Append ~ and the field's number to other names. No good name contains a ~. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix) {
     char **names = (char **)allocate(count, sizeof *names);
     for (size_t i = 0; i < count; i++) {

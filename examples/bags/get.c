@@ -5,7 +5,7 @@
 
 #define KEYS_AT_ONCE 64 /* datapoints that are read together */
 
-/* What a word such as frames[0:8:2] selects. */
+/* A parsed word such as frames[0:8:2]. */
 typedef struct selection {
     size_t field;
     bool whole;  /* all blobs of the field; otherwise the items: */
@@ -20,8 +20,8 @@ static const char *directory, *key;
 static const option options[] = {
     {"key", OPTION_TEXT, &key, "FIELD=KEY",
         "instead of INDEX: the datapoints with this key, with their numbers as "
-        "\"#\"; of numbers also the keys START:STOP, of text those that begin "
-        "with KEY*, in their order. FIELD<=KEY: the last one at or before it. "
+        "\"#\". START:STOP selects a range of numbers, KEY* texts that begin with "
+        "KEY, in the order of the keys, FIELD<=KEY the last key at or before it. "
         "`bags index` makes the index"},
     {"lists", OPTION_FLAG, &lists, NULL,
         "show arrays of up to 1024 elements completely, as nested lists"},
@@ -55,7 +55,7 @@ static selection parse_selection(const char *word) {
         if (open && word[size - 1] == ']')
             out.field = field_find(fields, fields_count, word, (size_t)(open - word));
         if (out.field == fields_count && key && !word[strspn(word, "-0123456789:,[]")])
-            usage("--key takes the place of INDEX: omit %s", word);
+            usage("%s: --key and INDEX are mutually exclusive", word);
         if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
         out.items =
@@ -289,7 +289,8 @@ static void get_keys(uint64_t start, uint64_t stop) {
         directory_make(directory);
     if (field_find(fields, fields_count, "#", 1) < fields_count)
         fail(BAGS_ERROR_FIELD,
-            "%s: --key prints numbers as \"#\", which is a field here", source_path());
+            "%s: --key prints numbers as \"#\", but a field has this name",
+            source_path());
     bool ahead = true;
     for (size_t i = 0; i < count; i++)
         ahead = ahead && (selections[i].whole || !is_negative(&selections[i].items));
@@ -335,7 +336,7 @@ static int run(char **operands) {
     while (words[words_count])
         words_count++;
     if (!source_dataset() && words_count)
-        usage("%s is a Bag, which has no fields", operands[0]);
+        usage("%s is a Bag and has no fields", operands[0]);
     parse_selections(words, words_count);
     options_exclude("raw|npy|out", NULL);
     if (key)

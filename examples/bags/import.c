@@ -1,6 +1,6 @@
 /*
- * bags import: what other formats contain as a dataset; and bags images, which is
- * bags import --from images with options of its own.
+ * bags import: import other formats as a dataset. bags images is bags import --from
+ * images with its own options.
  */
 #include "command.h"
 #include "system.h"
@@ -118,9 +118,9 @@ static const option options[] = {
 
 static const option images_options[] = {
     {"type", OPTION_TEXT, &image_type, "T",
-        "type of the field image: jpeg, jpeg(90), png, or bytes, which keeps "
-        "every file as it is but is not decoded by readers. Files of the other "
-        "format are converted. Needed if DIR contains both formats"},
+        "type of the field image: jpeg, jpeg(90) or png converts files of the other "
+        "format; bytes keeps every file unchanged, but readers do not decode it. "
+        "Required if DIR contains both formats"},
     IMAGES_OPTIONS,
     OPTIONS_END,
 };
@@ -187,7 +187,7 @@ static const bags_importer *importer_find(const char *path) {
 
 /* ---- fields ---- */
 
-/* The words of --fields and --type: NAME=VALUE, or NAME alone, of which value is NULL. */
+/* The words of --fields and --type: NAME=VALUE, or NAME with a value of NULL. */
 typedef struct pair {
     char *name, *value;
 } pair;
@@ -238,7 +238,7 @@ static void add_plan(size_t field, const char *name) {
     plans[count++] = one;
 }
 
-/* A field of --fields, which may be renamed; no name and no field may come twice. */
+/* Add a field of --fields, perhaps renamed. No name and no field may be repeated. */
 static void add_given(size_t field, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(plans[i].name, name))
@@ -319,7 +319,7 @@ static bags_field *plan_fields(void) {
     return fields;
 }
 
-/* True if a field of the source is the one that a word means. */
+/* True if a word refers to this field of the source. */
 static bool is_meant(const char *word, const char *field) {
     size_t size = strlen(word), length = strlen(field);
     char *name = (char *)allocate(size + length + 4, 1);
@@ -391,9 +391,8 @@ static void prepare_images(bags_source_options *how) {
 ENDS static void fail_open(void) {
     const char *field = !strcmp(failed_command, "images") ? "" : "image=";
     if (images && failure.code == BAGS_ERROR_ARGUMENT)
-        failure_suffix(
-            "; choose --type %sjpeg or --type %spng, which convert, or --type "
-            "%sbytes, which readers do not decode",
+        failure_suffix("; choose --type %sjpeg or --type %spng to convert, or --type "
+                       "%sbytes to store them without decoding",
             field, field, field);
     die();
 }
@@ -515,8 +514,8 @@ static bags_value integer_of(const bags_value *array, size_t i) {
     return bags_import_integer(array->dtype, bytes);
 }
 
-/* Whole numbers, which are the elements of an array or `items` values, as elements of the
- * dtype of --type, which has each of them. */
+/* Convert whole numbers, the elements of an array or `items` values, to elements of the
+ * dtype of --type. It must represent each of them. */
 static bags_value array_from_integers(
     const plan *to, const bags_value *values, size_t items) {
     static bags_buffer elements;
@@ -555,12 +554,12 @@ typedef enum conversion {
     AS_BLOB = 0, /* its bytes must be a blob of the type */
     AS_NUMBER,   /* text is a number */
     AS_ELEMENT, /* text is the element of an array, never its bytes: any text could be */
-    AS_JSON,    /* text is JSON, which becomes msgpack */
+    AS_JSON,    /* JSON text becomes msgpack */
     AS_ELEMENTS /* integers become other integers; one of them is a number */
 } conversion;
 
-/* All others: AS_BLOB, as an array that keeps its dtype. Numbers and arrays must fit, which
- * is checked when they are encoded. */
+/* All others: AS_BLOB, including an array that keeps its dtype. Encoding checks that
+ * numbers and arrays fit. */
 static const conversion conversions[CONTENTS][TYPE_VIDEO + 1] = {
     [CONTENT_TEXT] = {[TYPE_NUMBER] = AS_NUMBER,
         [TYPE_ARRAY] = AS_ELEMENT,
@@ -584,7 +583,8 @@ static conversion find_conversion(const char *type, const char *to) {
     return conversions[one][kind];
 }
 
-/* An array, which may be a blob of its own type, as one of other integers, or as a number. */
+/* Convert an array, or a blob of its own type, to an array of other integers or to a
+ * number. */
 static bags_value convert_elements(const plan *to, const bags_value *value) {
     static bags_buffer decoded;
     bags_view blob = value_bytes(value);
@@ -755,7 +755,7 @@ static void put_all(void) {
             known ? source->length : 0, sink_length());
     }
     progress_end();
-    /* What is after the last datapoint may be wrong as well: a checksum, a count. */
+    /* The data after the last datapoint may be invalid as well: a checksum, a count. */
     if (known) {
         must(bags_source_read(source, source->length, &entries, &failure));
         if (entries)
@@ -803,7 +803,7 @@ static void show_opening(void *user, uint64_t bytes) {
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
 }
 
-/* What the source contains that no field has. */
+/* Remark on content of the source that no field has. */
 static void note_left_out(void) {
     static text line;
     for (size_t i = 0; i < source->left_out_count; i++) {
@@ -901,12 +901,12 @@ static int run_images(char **operands) {
 const command command_import = {"import", "a dataset from another format", "SRC DST",
     {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 1, 2, options, writing_options,
     "SRC is a file, a directory of files that belong together, or a "
-    "pattern such as 'train-*.tar', of which only the last part contains "
-    "a star. Encoded values are stored as they are. "
+    "pattern such as 'train-*.tar' with stars in its last part only. "
+    "Encoded values are stored unchanged. "
     "formats/import/README.md lists the formats and their fields.\n"
     "--type converts text to numbers and msgpack (from JSON), lists of numbers to "
     "arrays, and the text of CSV; other bytes must be a blob of the type.\n"
-    "What was imported before a failure is kept: continue with --resume.\n",
+    "After a failure, imported datapoints are kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",
     run};

@@ -32,8 +32,8 @@ void indexes_expect(const char *path, const bags_reader *reader) {
             temp_format("%s/index/%s.bag", shard_path(path, &first), fields[i].name));
 }
 
-/* An index is opened to find out whether it fits the dataset: one that does not is as
- * good as none, and is remarked upon. */
+/* Open each index to check if it matches the dataset. Remark on an index that does not,
+ * and treat it as missing. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count) {
     bags_index_options how = {0};
     size_t shards_count, fields_count;
@@ -155,7 +155,7 @@ static void open_index(size_t field, const char *name) {
     die();
 }
 
-/* What a key means. */
+/* Kinds of keys. */
 typedef enum key_kind { KEY_EQUAL, KEY_RANGE, KEY_PREFIX, KEY_BEFORE } key_kind;
 
 /* The value of a key of text or bytes. A final * stands for any end, two for one. */
@@ -168,8 +168,8 @@ static bags_value parse_text(const char *key, key_kind *kind) {
     return bags_utf8_sized(key, size - is_star);
 }
 
-/* A key of numbers is one, or a range START:STOP; of text, one, or a prefix with a
- * star. What both sides of the colon leave out has no limit. */
+/* A key of a number field is a number or a range START:STOP. A key of a text field is a
+ * text, or a prefix with a star. A missing START or STOP is unbounded. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     static bags_buffer scratch;
     size_t count = 0;
@@ -180,7 +180,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     given = word;
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
-        usage("%s is a Bag, which has no keys", source_path());
+        usage("%s is a Bag and has no keys", source_path());
     size_t number = find_field(word, fields, count, &key, &before);
     const bags_field *field = &fields[number];
     open_index(number, field->name);
@@ -270,11 +270,10 @@ static int run(char **operands) {
 
 const command command_index = {"index", "an index, to find datapoints by key",
     "DATASET FIELD", {ARGUMENT_LOCAL, ARGUMENT_WORD}, 2, 2, options, NULL,
-    "Writes a sorted index of a field of numbers, utf8 or bytes, with which "
-    "`bags get DATASET --key FIELD=KEY` finds datapoints without reading all. "
-    "It is stored in the dataset's directory, in that of its first shard if it "
-    "is sharded; other readers ignore it. When the dataset has changed, the "
-    "index is refused until it is built again.\n",
+    "Writes a sorted index of a field of numbers, utf8 or bytes. `bags get DATASET "
+    "--key FIELD=KEY` then finds datapoints without reading all. The index is stored "
+    "in the directory of the dataset or of its first shard; other readers ignore it. "
+    "If the dataset has changed, the index is refused: build it again.\n",
     "  bags index pets name\n"
     "  bags get pets --key name=rex label\n",
     run};

@@ -46,7 +46,7 @@ static size_t shards_count;
 static uint64_t unfinished;
 static const bags_shard *existing; /* the same, and skipped ones */
 static size_t existing_count;
-/* What no datapoint refers to, in all fields; unless it is unknown. */
+/* Unreferenced blobs of all fields, unless unknown. */
 static bags_field_info unreferenced;
 static bool unreferenced_is_known;
 static size_t *indexes; /* the fields that have one */
@@ -234,7 +234,7 @@ static void show_text(void) {
 
 /* ---- what zstd would save ---- */
 
-/* The field is encoded twice: as by bags_encode, and as by a writer, which makes a
+/* The field is encoded twice: as by bags_encode, and as by a writer with a
  * dictionary. */
 enum { RATIO_ALONE, RATIO_WRITER };
 
@@ -317,7 +317,7 @@ static void sample_read(uint64_t length, uint64_t step, bool training) {
     bags_select whole = bags_select_all(sample.field);
     uint64_t start = 0, numbers[1024];
     sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
-    /* More at once each time, which are one wait for a server. */
+    /* Request more each time: a server answers them in one round trip. */
     for (size_t part = 4, i; start < length; part = part < 1024 ? part * 2 : part) {
         for (i = 0; i < part && start < length; i++, start += step) {
             numbers[i] = start + format_mix(start) % step;
@@ -342,13 +342,12 @@ static void put_part(int which) {
         100 * size / (double)(sample.plain ? sample.plain : 1));
 }
 
-/* The first datapoints make a dictionary, as those that a writer appends first, but no
- * more than the first shard has. Of all, some are measured. */
+/* Like a writer, train the dictionary on the first datapoints, at most the first shard.
+ * Measure a sample of all. */
 static void show_ratio(void) {
     fields = source_fields(&count);
     if (!source_dataset())
-        fail(BAGS_ERROR_FIELD, "%s: a Bag has no fields, which --ratio needs",
-            source_path());
+        fail(BAGS_ERROR_FIELD, "%s: a Bag has no fields for --ratio", source_path());
     sample.field = field_require(source_path(), ratio, fields, count);
     codec_check("zstd(bytes)");
     sample_open();

@@ -155,7 +155,7 @@ static bool read_more(int patience) {
     return true;
 }
 
-/* The next line, which may be empty. */
+/* The next line, perhaps empty. */
 static line_state any_line(int patience, char **line, size_t *size) {
     unsigned char *end = NULL;
     for (;;) {

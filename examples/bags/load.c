@@ -149,7 +149,7 @@ static void select_each(const bags_reader *const *readers) {
 
 /* ---- fields ---- */
 
-/* What the loader needs of the formats that were linked. */
+/* Pass the linked formats to the loader. */
 static void link_images(void) {
     static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
@@ -185,7 +185,7 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     memcpy(field->std, deviation, sizeof deviation);
 }
 
-/* The fields to load: all of the first dataset, or those that were given. Returns
+/* Choose the fields to load: the given fields, or all of the first dataset. Returns
  * true if some are images. */
 static bool choose_fields(const char *path, const bags_reader *reader) {
     size_t count, all_count;
@@ -275,12 +275,13 @@ static bool state_read(void) {
     return true;
 }
 
-/* What becomes the state. Each rank has one of its own, should they share FILE. */
+/* The new file that replaces the state. Each rank has its own, in case they share
+ * FILE. */
 static const char *state_fresh;
 
-/* Replace the state or, without `keep`, find out whether it can be written. Not synced:
- * that takes milliseconds, longer than most batches. After a power failure FILE may be
- * older, or truncated, which bags_loader_restore notices. */
+/* Replace the state or, without `keep`, check that it can be written. Not synced: that
+ * takes milliseconds, longer than most batches. After a power failure FILE may be
+ * older, or truncated. bags_loader_restore refuses a truncated file. */
 static void state_write(bool keep) {
     const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
@@ -337,8 +338,8 @@ static void put_values(text *line, const bags_batch *loaded) {
     }
 }
 
-/* A number alone, or a pair if there are several datasets; of packed rows, a list of
- * pieces. */
+/* Print an index as a number, or as a pair if there are several datasets. A packed row
+ * is a list of pieces. */
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;
@@ -389,16 +390,15 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
             sum->images += one->tensors[i].items;
 }
 
-/* What a run does not show: tokens that are the input of no window, and space that
- * packing left. */
+/* Print the unused tokens, and the fill of packed rows. */
 static void print_tokens(const totals *sum) {
     uint64_t unused = 0;
     for (size_t i = 0; i < dataset_count; i++)
         unused += bags_tokens_count(tokens, i).unused;
     if (!sequences.pack)
-        fprintf(stderr, "%s the input of no window\n",
-            unused == 1 ? "1 token is"
-                        : temp_format("%ju tokens are", (uintmax_t)unused));
+        fprintf(stderr, "%s not used\n",
+            unused == 1 ? "1 trailing token is"
+                        : temp_format("%ju trailing tokens are", (uintmax_t)unused));
     else if (sum->datapoints)
         fprintf(stderr, "fill %.2f %%\n",
             100 * (double)sum->tokens /
@@ -510,8 +510,7 @@ static int run(char **operands) {
     if (selecting.rows && dataset_count > 1)
         usage("--rows needs a single dataset");
     if (selecting.where && tokens_given)
-        usage("--where and --tokens are mutually exclusive: numbers are those of "
-              "windows");
+        usage("--where and --tokens are mutually exclusive: numbers refer to windows");
     if (state_path && !*state_path)
         usage("--state: the name of the file is empty");
     if (weights_given)

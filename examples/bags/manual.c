@@ -1,6 +1,6 @@
 /*
- * The help of all commands, and the man page, which `bags help man` prints in mdoc(7)
- * and `make install` installs. Both are made from the tables of the commands.
+ * The help of all commands, and the man page. `bags help man` prints it in mdoc(7), and
+ * `make install` installs it. Both are generated from the tables of the commands.
  */
 #include "command.h"
 

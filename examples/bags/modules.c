@@ -30,8 +30,8 @@ void *module_find(const char *format, const char *symbol, bags_error *err) {
     pthread_mutex_unlock(&opening);
     if (!found)
         bags_suffix(err,
-            "; the format %s is in %s, which must be in ../lib of the "
-            "command's directory or where the loader finds it",
+            "; format %s: install %s in ../lib of the command's directory or on the "
+            "path of the loader",
             format, name);
     free(name);
     return found;

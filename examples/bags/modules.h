@@ -1,8 +1,8 @@
 /*
- * The formats that need a library: each is a library of its own, libbags-NAME, which is
- * opened when a function or a codec of it is first used. So a call loads only what it
- * needs: FFmpeg alone takes tens of milliseconds. MODULES in formats/packages.mk lists
- * them; a build without modules links them.
+ * Each format that needs a library is a library of its own, libbags-NAME. The first use
+ * of its functions or codec opens it, so a call loads only what it needs: loading
+ * FFmpeg takes tens of milliseconds. MODULES in formats/packages.mk lists the formats.
+ * A build without modules links them.
  */
 #ifndef MODULES_H
 #define MODULES_H
@@ -16,12 +16,12 @@ typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
 module_function module_get(const char *format, const char *symbol);
 
-/* Call it first: no thread opens a library while the program exits, which would initialize
- * again what the loader has finished. */
+/* Call this first. It keeps threads from opening a library while the program exits:
+ * that would initialize libraries again that the loader has finished. */
 void modules_prepare(void);
 
-/* Members of a table: the name of a symbol of a format, and its address, which is NULL if
- * it is in a module. */
+/* Members of a table: the name of a symbol of a format, and its address (NULL: in a
+ * module). */
 #ifdef BAGS_MODULES
 #define LINKED(symbol) #symbol, NULL
 #else
@@ -30,8 +30,8 @@ void modules_prepare(void);
 
 #ifdef BAGS_MODULES
 
-/* What the command calls of a module needs a line here: without one the program does not
- * link. A function is found by the first call at each place. */
+/* Each function of a module that the command calls needs a line here, or the program
+ * does not link. The first call at each place looks the function up. */
 #define MODULE(format, symbol)                                                         \
     (*__extension__({                                                                  \
         static __typeof__(symbol) *found_in_module;                                    \

@@ -35,7 +35,8 @@ static bool parse_size(const char *word, uint64_t *out) {
            (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
-/* The value of an OPTION_CHOICE; an unknown one lists those that exist. */
+/* Set the value of an OPTION_CHOICE. The message about an unknown value lists all
+ * values. */
 static void choose(const option *given, const char *value) {
     option_choice *to = (option_choice *)given->to;
     guess from = {value, strlen(value), NULL, 0};
@@ -51,7 +52,7 @@ static void choose(const option *given, const char *value) {
         text_format(&names, "%s%s", to->value ? ", " : "", name);
     }
     usage("--%s: \"%s\" is not one of %s%s", given->name, value,
-        names.size ? text_string(&names) : "those of this build, which has none",
+        names.size ? text_string(&names) : "(none in this build)",
         guess_words(&from, "", ""));
 }
 
@@ -210,7 +211,7 @@ static bool is_given(const option *one) {
     return ((const option_number *)one->to)->given;
 }
 
-/* The first of "a|b|c" that is given, or NULL. What follows it is in *rest. */
+/* The first of "a|b|c" that is given, or NULL. *rest is the list after it. */
 static const char *find_given(const char *names, const char **rest) {
     for (*rest = names; names && **rest;) {
         const char *name = *rest;

@@ -9,13 +9,13 @@ static value_reader values;
 
 static const option options[] = {
     {"spec", OPTION_TEXT, &spec, "SPEC",
-        "'photo=jpeg,label=int(4),words=utf8[]', or a FILE.json; without it, "
-        "the spec.json next to the manifest or, with --append, that of OUT"},
+        "'photo=jpeg,label=int(4),words=utf8[]', or a FILE.json; default: the "
+        "spec.json next to the manifest or, with --append, of OUT"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
         "accept unknown types in --spec: bags help types"},
     {"dictionary", OPTION_PATH, &dictionary_given, "FILE",
-        "of fields of zstd: instead of one made of the first values; none: "
-        "without"},
+        "for zstd fields: use this dictionary; none: no dictionary; default: train on "
+        "the first values"},
     {"unchecked", OPTION_FLAG, &values.unchecked, NULL,
         "store \"file\" and \"base64\" values without checking that they are "
         "of their type"},
@@ -31,7 +31,7 @@ static const char *spec_path; /* of the file that is read, for failures */
 static bool in_words;         /* a type or a name that is refused is one of --spec */
 
 /* Unknown types are legal, but more likely a mistake. In a spec.json next to the
- * manifest, which `bags export` may have written, they are only reported. */
+ * manifest, perhaps by `bags export`, they are only reported. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
@@ -62,14 +62,13 @@ static void spec_from_words(void) {
             usage("--spec: \"%s\" is not NAME=TYPE", name);
         if (strpbrk(name, "= \t\n"))
             usage("--spec: the name of a field in \"%s=%s\" contains = or "
-                  "spaces, which only a FILE.json may have; commas separate "
-                  "fields",
+                  "spaces; use a FILE.json. Commas separate fields",
                 name, type);
         add_field(name, type, true);
     }
 }
 
-/* A spec.json as a dataset has it. What it names stays in memory. */
+/* Parse a spec.json in the format of a dataset. The names stay in memory. */
 static void spec_from_file(const char *path, bool given) {
     bags_buffer file = {0};
     bags_view content = file_read(path, &file);
@@ -90,8 +89,8 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
-/* --spec wins; then the spec.json next to the manifest, then that of the dataset that
- * is appended to. */
+/* --spec has precedence, then the spec.json next to the manifest, then the spec of the
+ * dataset to append to. */
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
     char *appended = out ? existing_spec(out) : NULL;
@@ -251,11 +250,11 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     writing_options,
     "Each line is an object with a value for every field: numbers, text, lists "
     "for sequences, nested lists for arrays, any JSON for msgpack; {\"file\": "
-    "PATH} and {\"base64\": TEXT}, which are encoded already; or {\"from\": "
-    "PATH}, a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file to be "
-    "converted. PATH is relative to the manifest. Lines {\"blob\": ...} and an "
-    "OUT.bag make a Bag. A MANIFEST of - is standard input. Of K workers, "
-    "worker W packs the lines W, W+K, W+2K, ..., counted from 0.\n"
-    "A bad line ends the command. What was packed before is kept, unfinished: "
-    "correct the line and call it again with --resume.\n",
+    "PATH} and {\"base64\": TEXT} for encoded values; or {\"from\": PATH}, a .npy, "
+    "JPEG, PNG, MP4, WebM, .txt or .msgpack file to convert. PATH is relative to "
+    "the manifest. Lines {\"blob\": ...} and an OUT.bag make a Bag. A MANIFEST of "
+    "- is standard input. Worker W of K packs the lines W, W+K, W+2K, ..., counted "
+    "from 0.\n"
+    "A bad line ends the command. Earlier datapoints are kept, unfinished: correct "
+    "the line and run the command again with --resume.\n",
     "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n", run};

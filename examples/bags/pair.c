@@ -16,7 +16,7 @@ static const struct pair_dtype {
     {BAGS_DTYPE_INT32, 4}, {BAGS_DTYPE_UINT32, 4}, {BAGS_DTYPE_INT64, 5},
     {BAGS_DTYPE_FLOAT64, 6}, {BAGS_DTYPE_FLOAT32, 7}, {BAGS_DTYPE_UINT16, 8}};
 
-/* The file that is written: PATH.partial, which becomes PATH. */
+/* The file that is written: PATH.partial, renamed to PATH at the end. */
 static const char *complete;
 static char *partial;
 static FILE *file;
@@ -73,7 +73,7 @@ static const struct pair_dtype *find_dtype(const bags_field *field) {
     return &dtypes[i];
 }
 
-/* The elements of a sequence, which are written as they are. */
+/* Write the elements of a sequence unchanged. */
 static uint64_t put_sequence(
     bags_view blob, bags_dtype dtype, const char *name, uint64_t datapoint) {
     size_t size = bags_dtype_size(dtype);

@@ -70,7 +70,7 @@ static bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
-    size_t size = strcspn(to, "["); /* without that of a sequence */
+    size_t size = strcspn(to, "["); /* without the [] of a sequence */
     if ((size == 5 && !strncmp(to, "bytes", size)) ||
         (size == 11 && !strncmp(to, "zstd(bytes)", size)))
         return bags_bytes(file.data, file.size);
@@ -99,7 +99,7 @@ bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratc
     bags_value out = bags_blob(blob.data, blob.size);
     if (inside && (type_kind(inside) == TYPE_IMAGE || type_kind(inside) == TYPE_VIDEO))
         fail(BAGS_ERROR_TYPE,
-            "%.80s would decode and encode images again, which changes them; use %.80s",
+            "%.80s would decode images, encode them again and change them; use %.80s",
             type, inside);
     if (inside)
         must(bags_decode(registry_get(), inside, blob, scratch, &out, &failure));
@@ -285,7 +285,7 @@ bags_value element_from_text(const char *type, const bags_value *value) {
 
 /* ---- arrays ---- */
 
-/* Its shape is that of the first elements, which all others must have. */
+/* The first elements determine the shape. All others must have it. */
 typedef struct list {
     bags_dtype dtype;
     size_t dims;

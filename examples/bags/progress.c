@@ -13,7 +13,7 @@ double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* An invalid number is an error, which progress_prepare finds before the work starts. */
+/* An invalid number is an error. progress_prepare reports it before the work starts. */
 double seconds_of(const char *variable) {
     const char *value = getenv(variable);
     char *end = NULL;

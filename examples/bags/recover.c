@@ -9,14 +9,13 @@ static option_list sets;
 static const option options[] = {
     {"dry-run", OPTION_FLAG, &given.dry_run, NULL,
         "print what would be done, and change nothing"},
-    {"idx", OPTION_FLAG, &given.keep_idx, NULL,
-        "keep .idx files, which granular 0.22 reads"},
+    {"idx", OPTION_FLAG, &given.keep_idx, NULL, "keep .idx files for granular 0.22"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     {"set", OPTION_LIST, &sets, "FIELD=JSON",
         "the value of FIELD in a datapoint that was not ended, if it has none; may be "
         "repeated"},
     {"drop-partial", OPTION_FLAG, &given.drop_partial, NULL,
-        "remove what was flushed of a datapoint that was not ended"},
+        "remove the flushed part of a datapoint that was not ended"},
     OPTIONS_END,
 };
 
@@ -96,8 +95,8 @@ static const char *parsed_set;
 
 static void explain_set(void) { failure_prefix("--set %s: ", parsed_set); }
 
-/* The values of --set, as the types of their fields, which any shard has. They refer to
- * the JSON and to what it was read with, which live until the end of the program. */
+/* Parse the values of --set by the types of their fields, from any shard. They refer to
+ * the JSON and its parser. Both live until the end of the program. */
 static void read_sets(const char *path) {
     static bags_entry *entries;
     static bags_value *values;
@@ -143,7 +142,7 @@ static void read_sets(const char *path) {
     given.registry = registry_get();
 }
 
-/* What is finished is not recovered. If it is damaged, say so. */
+/* Finished shards are not recovered. Report damage in them. */
 static void check_finished(const char *path) {
     bags_verify_options how = {0};
     how.quick = how.allow_gaps = how.allow_empty_file = true;
@@ -178,11 +177,11 @@ static int run(char **operands) {
 const command command_recover = {"recover", "finish what crashed writers left", "PATH",
     {ARGUMENT_LOCAL}, 1, 1, options, NULL,
     "Finishes every shard that a crashed or killed writer left without its "
-    "spec.json: the data that was flushed is kept, what follows it is "
-    "truncated, and a shard without a datapoint is removed. A datapoint that was "
-    "flushed before it was ended is kept with what was flushed of it. If one of its "
-    "fields has no value yet, nothing is done before --set or --drop-partial decides. "
-    "Prints for each what was kept, what was truncated and why. Finished "
-    "shards, and those of running writers, are unchanged. It can be "
-    "interrupted and called again.\n",
+    "spec.json. Flushed data is kept, the rest is truncated, and a shard without "
+    "a datapoint is removed. If a datapoint was flushed before it was ended, its "
+    "flushed items are kept. If one of its fields has no value yet, --set or "
+    "--drop-partial is required. "
+    "Prints the kept and truncated data of each shard, and why. Finished shards, "
+    "and shards of running writers, are unchanged. The command can be interrupted "
+    "and repeated.\n",
     "  bags recover pets --dry-run\n", run};

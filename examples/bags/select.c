@@ -14,8 +14,8 @@ select_options selecting;
 
 /* ---- ranges ---- */
 
-/* A number at the start of `at`, which becomes the end of the number. strtoll clamps
- * it to 64 bits, which is past the end of everything. */
+/* Parse the number at *at, and move *at to its end. strtoll clamps it to 64 bits, past
+ * the end of everything. */
 static bool parse_integer(const char **at, int64_t *out) {
     char *end, digit = (*at)[**at == '-'];
     if (digit < '0' || digit > '9')
@@ -91,7 +91,7 @@ void indices_range(
         *stop = *start;
 }
 
-/* The index that a number means, which must exist. */
+/* The index for a number. It must exist. */
 static uint64_t find_index(const char *number, const char *where, uint64_t length) {
     const char *end = number;
     int64_t index = 0;
@@ -301,7 +301,7 @@ static void mark_found(uint64_t *numbers, size_t count) {
     free(numbers);
 }
 
-/* Keep those that were found, or the others. */
+/* Keep the datapoints that were found, or the others. */
 static void keep_found(bool which) {
     size_t left = 0;
     for (size_t i = 0; i < chosen_count; i++)
@@ -339,7 +339,7 @@ static void choose_others(uint64_t length) {
     keep_found(false);
 }
 
-/* Put number order(i) of those that were chosen in place i. */
+/* Reorder the chosen datapoints: position i receives number order(i). */
 static void reorder(size_t count, uint64_t (*order)(uint64_t i)) {
     uint64_t *ordered = (uint64_t *)allocate(count + 1, sizeof *ordered);
     for (size_t i = 0; i < count; i++)

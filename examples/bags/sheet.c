@@ -188,7 +188,7 @@ static void report_faults(void) {
     if (faults_count && !drawn)
         fail(BAGS_ERROR_VALUE, "%s", faults[0]);
     for (size_t i = 0; i < faults_count; i++)
-        note("%s: an empty tile", faults[i]);
+        note("%s: tile left empty", faults[i]);
 }
 
 /* ---- which field ---- */
@@ -289,6 +289,6 @@ const command command_sheet = {"sheet", "an image of the first images",
     "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
     "If the field is a sequence or a video, each datapoint has a row with up "
     "to 8 of its images, evenly spaced. Images are turned upright by their "
-    "EXIF orientation. The tile of one that cannot be decoded is empty, and it "
-    "is named.\n",
+    "EXIF orientation. If an image cannot be decoded, its tile is left empty and a "
+    "line names it.\n",
     "  bags sheet pets pets.png --field photo --rows 4\n", run};

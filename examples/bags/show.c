@@ -70,7 +70,7 @@ static void put_number(text *out, bags_dtype dtype, const unsigned char *at, boo
     }
 }
 
-/* Text of NumPy, which ends before its trailing NULs. False if it is not valid. */
+/* Print a NumPy text without its trailing NULs. False if it is not valid. */
 static bool put_text(text *out, const bags_npy_type *type, const unsigned char *at) {
     static bags_buffer utf8;
     size_t width = type->kind == 'U' ? 4 : 1, size = type->item_size, used = 0;
@@ -183,7 +183,7 @@ static bool write_array(
     bool stated = type_dtype(type) != BAGS_DTYPE_NONE;
     bags_npy npy = npy_of(array);
     bool is_list = npy.dims > 0 || !stated;
-    /* Of an array without elements, a list shows only the last dimension. */
+    /* For an array without elements, a list shows only the last dimension. */
     if (is_list && (!most || npy.length > most || (!npy.length && npy.dims != 1)))
         return false;
     if (npy.descr && parts_of(&npy.type, npy.shape, npy.dims) > MOST_PARTS)

@@ -25,7 +25,7 @@ static bags_buffer scratch;
 
 /* ---- opening ---- */
 
-/* What only a dataset has is refused. */
+/* Refuse options of datasets. */
 static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.options.keep_idx;
@@ -128,8 +128,8 @@ static void must_field(bags_code code, size_t field) {
     must(code);
 }
 
-/* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
- * before it. */
+/* The blob of a value. For zstd(TYPE), the blob of TYPE: a frame depends on earlier
+ * values. */
 static bags_view encode(size_t field, const bags_value *value) {
     const char *inside = to.states[field].inside;
     const char *type = to.fields[field].type;

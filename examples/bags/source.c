@@ -1,5 +1,5 @@
 /*
- * What the reading subcommands read: a Bag or a dataset. A Bag is treated as a
+ * The input of the reading subcommands: a Bag or a dataset. A Bag is treated as a
  * dataset with one plain field, "blob", of type bytes.
  */
 #include "command.h"
@@ -20,18 +20,17 @@ static bags_view blob;
 
 const option reading_options[] = {
     {"check", OPTION_FLAG, &reading.verify_checksums, NULL,
-        "compare every blob with its checksum, which must exist"},
+        "compare every blob with its checksum; checksums must exist"},
     {"allow-gaps", OPTION_FLAG, &reading.allow_gaps, NULL,
         "read the other shards if some are missing"},
-    {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
-        "leave out unfinished shards"},
+    {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL, "skip unfinished shards"},
     {"live", OPTION_FLAG, &live, NULL,
-        "read the data that was flushed of unfinished shards, while they are "
-        "written or after their writer crashed"},
+        "read the flushed data of unfinished shards, during writing or after a "
+        "crash"},
     OPTIONS_END,
 };
 
-/* What the options state about unfinished shards. */
+/* The options for unfinished shards. */
 static bags_unfinished how_unfinished(void) {
     options_exclude("live|skip-unfinished", NULL);
     return live              ? BAGS_UNFINISHED_READ
@@ -86,8 +85,7 @@ bags_reader *dataset_again(
     return reader;
 }
 
-/* A URL's secrets are remembered by storage.c: from here on the path is the one that
- * may be shown. */
+/* storage.c remembers a URL's secrets: from here on `path` may be shown. */
 void source_open(const char *given) {
     path = mapped_path = path_without_secrets(given);
     how_unfinished();

@@ -1,6 +1,6 @@
 /*
  * Where paths are: local files, datasets on web servers and in object stores, and
- * datasets inside archives, which may be at any of these places.
+ * datasets inside archives at any of these places.
  */
 #include "command.h"
 #include "system.h"
@@ -460,8 +460,8 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* What a split has made is named, but a directory that is no dataset only in an archive,
- * whose directories are not seen otherwise. */
+/* Name the parts of a split. Name the datasets in a directory only in an archive, whose
+ * directories are not visible otherwise. */
 void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
     bool in_archive = io && path_is_archived(path);

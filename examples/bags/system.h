@@ -41,7 +41,7 @@ static inline int publish_file(const char *from, const char *to) {
     return rename(from, to); /* which replaces nothing */
 }
 
-/* What identifies a file has the time of its creation. */
+/* The identity of a file includes the time of its creation. */
 static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
     (void)path, (void)nanoseconds;
     return false;
@@ -78,7 +78,7 @@ static inline long processors(void) {
     return (long)about.dwNumberOfProcessors;
 }
 
-BOOLEAN NTAPI SystemFunction036(PVOID, ULONG); /* RtlGenRandom, which no header has */
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG); /* RtlGenRandom; no header declares it */
 
 /* Bytes that nobody can guess. */
 static inline bool secret_fill(void *out, size_t size) {

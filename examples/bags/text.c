@@ -178,7 +178,7 @@ void text_json_string(text *out, const char *string) {
     text_json(out, string, strlen(string));
 }
 
-/* What precedes shows whether this is the first element. */
+/* The preceding character shows if this is the first element. */
 void text_next(text *out) {
     char last = (char)out->buffer.data[out->size - 1];
     if (last != '{' && last != '[')
@@ -227,7 +227,7 @@ bool number_parse(const char *word, size_t size, bags_value *out) {
 
 /* ---- misspelt words ---- */
 
-/* What others call commands and options. */
+/* Names of commands and options in other programs. */
 static const struct other_names {
     const char *name, *words;
 } other_names[] = {{"info", "ls list show stat"}, {"get", "cat head read print"},

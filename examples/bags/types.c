@@ -1,6 +1,6 @@
 /*
- * The types: one row each, which states how values are shown, which file has the codec,
- * and which versions of the Python packages read it.
+ * The table of types: how values are shown, the file with the codec, and the versions
+ * of the Python packages that read it.
  */
 #include "command.h"
 
@@ -36,9 +36,9 @@ static const type_info types[] = {
         {NULL, NULL, "i64", "i64"}, "bin", TYPE_NUMBER},
     {"array", "array(DTYPE,D0,D1,...)",
         "an array of exactly this dtype and shape; the first dimension may be "
-        "-1: any. DTYPE alone means array(DTYPE): one number",
+        "-1: any. DTYPE by itself means array(DTYPE): one number",
         NULL, {"array*", "array", "array", "array"}, "bin", TYPE_ARRAY},
-    {"array", "array", "an array of any dtype and shape, which the blob states", NULL,
+    {"array", "array", "an array of any dtype and shape, stated by the blob", NULL,
         {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
     {"npy", "npy", "an array of any dtype and shape, as a .npy file", "formats/numpy.c",
         {NULL, "array", "array", "array"}, "npy", TYPE_ARRAY},
@@ -60,7 +60,7 @@ static const type_info types[] = {
     {"webm", "webm, webm(FPS), webm(FPS,CODEC)", "a WebM video; CODEC: vp9, av1",
         "formats/mp4.c (FFmpeg)", {NULL, "webm", "webm", "webm"}, "webm", TYPE_VIDEO},
     {"zstd", "zstd(TYPE), zstd(TYPE,ARGUMENTS)",
-        "a value of TYPE, or of TYPE(ARGUMENTS), which is compressed: zstd(utf8), "
+        "a compressed value of TYPE or TYPE(ARGUMENTS): zstd(utf8), "
         "zstd(array,float32,64)",
         "formats/zstd.c (zstd)", NAMED("TYPE"), "zst", TYPE_OTHER},
 };
@@ -129,7 +129,7 @@ char *type_for_python(const char *type, size_t version) {
         keep ? (int)size : 0, arguments, sequence ? "[]" : "");
 }
 
-/* What is compressed is not a file of an image or a video. */
+/* A compressed value is not an image or video file. */
 type_class type_kind(const char *type) {
     const type_info *info = type_find(type);
     char *inside = type_inside(type);
@@ -231,8 +231,8 @@ static void put_python_table(text *out) {
     }
     text_puts(out,
         "\n"
-        "What the versions of the Python packages read: \"yes\", or the type\n"
-        "as which --for VERSION of pack, images and import stores the values:\n"
+        "Types that the versions of the Python packages read: \"yes\", or the type\n"
+        "under which --for VERSION of pack, images and import stores the values:\n"
         "\n");
     put_cells(out, "", packages);
     put_cells(out, "type", versions);

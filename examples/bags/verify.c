@@ -1,8 +1,8 @@
 /*
  * bags verify: every fault in the files, by several threads.
  *
- * Each thread does its part of the work; bags_verify divides it. What they find
- * is printed by one function, under a lock.
+ * Each thread does its part of the work; bags_verify divides it. One function prints
+ * all faults, under a lock.
  */
 #include "command.h"
 #include "system.h"
@@ -11,7 +11,7 @@
 
 #define MAX_JOBS 256
 
-/* What all threads share while they check one path. */
+/* Shared by all threads while they check one path. */
 static const char *path;
 static uint64_t total; /* bytes that will be read, about; 0: unknown */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: */
@@ -117,8 +117,8 @@ static void add_skipped(void *user, const bags_field *field, uint64_t blobs) {
     pthread_mutex_unlock(&lock);
 }
 
-/* A line for each field that was not decoded. False if a type is one that other builds
- * decode: then --decode has not done what it promises. */
+/* Print a line for each field that was not decoded. False if another build would decode
+ * the type: --decode has then not checked everything. */
 static bool show_skipped(text *line) {
     bool complete = true;
     for (size_t i = 0; i < skips_count; i++) {
@@ -238,7 +238,7 @@ static void run_jobs(job *jobs, size_t count) {
             do_job(&jobs[i]);
 }
 
-/* All members of a report are numbers; those of the parts add up. */
+/* All members of a report are numbers. Add up the parts. */
 static void add(bags_verify_report *sum, const bags_verify_report *part) {
     for (size_t at = 0; at < sizeof *sum; at += sizeof(uint64_t)) {
         uint64_t one, two;
@@ -249,7 +249,7 @@ static void add(bags_verify_report *sum, const bags_verify_report *part) {
     }
 }
 
-/* What ended a job before it had checked everything: not a fault. */
+/* An error that ended a job early, not a fault. */
 static const bags_error *find_failure(const job *jobs, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (jobs[i].code &&
@@ -258,8 +258,9 @@ static const bags_error *find_failure(const job *jobs, size_t count) {
     return NULL;
 }
 
-/* The bytes that will be read, about, for a terminal: with checksums everything once, with
- * --decode the blobs once more. 0: unknown; tables and refs alone take little time. */
+/* Estimate the bytes to read, for a terminal: with checksums everything once, with
+ * --decode the blobs once more. 0: unknown; reading only tables and refs takes little
+ * time. */
 static uint64_t estimate_total(void) {
     bags_reader_options reading = {0};
     bags_info info = {0};
@@ -355,9 +356,8 @@ const command command_verify = {"verify", "find every fault", "PATH...",
     "Checks every file of datasets and Bags: spec.json, each entry of each "
     "table, each datapoint's references and that the blobs exist; that no "
     "shard is missing, unfinished, duplicate, or has another spec; and, if "
-    "there are checksums, every byte; the summary says what was compared. Continues "
-    "after a fault, prints a line "
-    "for each with its shard, field, index and offset, then a summary; exit "
-    "code 1 if there is any. For each path, at most 1000 faults per thread are "
-    "printed.\n",
+    "there are checksums, every byte. Continues after a fault. Prints a line for "
+    "each fault with its shard, field, index and offset, then a summary of the "
+    "comparisons. The exit code is 1 if there are faults. For each path, at most "
+    "1000 faults per thread are printed.\n",
     "  bags verify pets --decode\n", run};

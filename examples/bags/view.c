@@ -8,9 +8,9 @@
  *     /TOKEN/NAME/...    the dataset's files, or
  *     /TOKEN/NAME        the archive or Bag
  *
- * Other users of this computer and other pages in the browser do not know the token; the
- * Host header is compared, so that a name that leads here (DNS rebinding) is refused.
- * Paths below the dataset name a file of one, which may be in a shard and in a directory
+ * Other users of this computer and other pages in the browser do not know the token.
+ * The Host header is compared, so that another name of this address (DNS rebinding) is
+ * refused. Only names of a dataset's files are served, also in shards and directories
  * of indexes, and no link is followed.
  */
 #include "command.h"
@@ -293,8 +293,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
     }
     (void)MHD(MHD_get_connection_values)(to, MHD_HEADER_KIND, count_host, &host);
     if (host.count != 1 || !host.valid)
-        return refuse(
-            to, MHD_HTTP_FORBIDDEN, "another Host than that of `bags view`\n");
+        return refuse(to, MHD_HTTP_FORBIDDEN, "wrong Host header\n");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return refuse(to, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     if (url[0] != '/' || !is_token(url + 1))
@@ -314,7 +313,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
 
 /* ---- start ---- */
 
-/* A socket of 127.0.0.1 alone; the port is set. */
+/* Listen on 127.0.0.1 only; sets the port. */
 static int listen_locally(void) {
     struct sockaddr_in here = {0};
     socklen_t size = sizeof here;
@@ -383,7 +382,8 @@ static void open_browser(const char *address) {
     (void)dup2(null, STDIN_FILENO);
     (void)dup2(null, STDOUT_FILENO);
     (void)dup2(null, STDERR_FILENO);
-    struct rlimit open_files; /* as programs expect it, which may close all up to it */
+    struct rlimit open_files; /* the usual limit: programs may close all files up to
+                               * it */
     if (!getrlimit(RLIMIT_NOFILE, &open_files) && open_files.rlim_cur > 1024) {
         open_files.rlim_cur = 1024;
         setrlimit(RLIMIT_NOFILE, &open_files);
@@ -398,8 +398,8 @@ static int run(char **operands) {
     (void)MHD(MHD_start_daemon);
     page_find();
     if (remote && strncmp(path, "http://", 7) != 0 && strncmp(path, "https://", 8) != 0)
-        usage("%s: a browser reads http:// and https:// addresses; of S3, use that of "
-              "the bucket",
+        usage("%s: a browser needs an http:// or https:// address; for S3, use the "
+              "address of the bucket",
             path_without_secrets(operands[0]));
     if (!remote)
         open_dataset(path);
@@ -445,9 +445,8 @@ static int run(char **operands) {
 const command command_view = {"view", "show a dataset in a browser", "PATH|URL",
     {ARGUMENT_PATH}, 1, 1, options, NULL,
     "Serves a dataset, a zip or tar file or a Bag, and the page that shows it, to the "
-    "browser of this computer, and prints the address, which is new each time: only "
-    "who knows it can read the dataset. Nothing is written, and symbolic links are not "
-    "followed. Ctrl-C ends it. The browser itself reads a dataset at a URL, whose "
-    "server "
-    "must allow it (the header Access-Control-Allow-Origin).\n",
+    "browser of this computer, and prints the address. It is new each time, and others "
+    "cannot read the dataset without it. Nothing is written, and symbolic links are "
+    "not followed. Ctrl-C ends it. A dataset at a URL is read by the browser itself, "
+    "if the server allows it (the header Access-Control-Allow-Origin).\n",
     "  bags view pets\n  bags view pets.zip --port 8000 --no-browser\n", run};

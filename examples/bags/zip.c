@@ -72,11 +72,11 @@ static int run(char **operands) {
 
 const command command_zip = {"zip", "write a dataset as one file", "DATASET X.zip",
     {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
-    "Writes a finished dataset as a zip file, which the other commands read "
-    "like the directory, and which every unzip unpacks. Nothing is compressed, "
-    "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
-    "place. Indexes that are not older than the dataset are included, except with "
-    "--compact. A dataset with blobs that no datapoint refers to, as `bags derive` "
-    "makes of a selection, needs --compact or --whole. X.zip must not exist, and has "
-    "its name once it is complete; until then it is X.zip.partial.\n",
+    "Writes a finished dataset as a zip file. The other commands read it like the "
+    "directory, and any unzip tool unpacks it. Nothing is compressed, and every Bag "
+    "starts at a multiple of 4096 bytes, so that it is read in place. Indexes that "
+    "are not older than the dataset are included, except with --compact. A dataset "
+    "with blobs that no datapoint refers to, such as a selection by `bags derive`, "
+    "needs --compact or --whole. X.zip must not exist. Until it is complete, it is "
+    "X.zip.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

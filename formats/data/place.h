@@ -211,7 +211,7 @@ static inline bags_code format_fail_exists(
     if (ours && !top.any)
         remedy = "it is an empty directory, which rmdir removes";
     else if (ours && (temporary || top.unfinished || (top.files && !top.finished)))
-        remedy = "if no process is writing it, one that was killed left it: remove it";
+        remedy = "if an earlier run was killed, remove it";
     return bags_fail(
         err, BAGS_ERROR_EXISTS, "%s: already exists; %s", bags_path_tail(path), remedy);
 }

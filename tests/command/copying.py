@@ -81,7 +81,7 @@ def a_copy_that_was_killed_is_continued(options):
     # The shard's name was given, and the other not yet removed.
     spec = 'out/000000/spec.json' if options else 'out/spec.json'
     os.link(spec, f'{spec}.copy')
-    refuse('copy', 'b', 'out', says='differs')
+    refuse('copy', 'b', 'out', says='different content')
     run('copy', 'a', 'out')
     assert files('out') == files('a')
     shutil.copyfile(spec, f'{spec}.copy')
@@ -357,7 +357,7 @@ def a_complete_copy_transfers_nothing_again(what):
         if what == 'a time':
             times['ds'] = 'Mon, 01 Jan 2024 00:00:01 GMT'
             assert copy() > 2 << 20
-        differs = (': out/', 'already exists and differs')  # whichever is copied first
+        differs = (': out/', 'already exists with different content')  # whichever is copied first
         refuse('copy', server.url + '/ds?v=2', 'out', says=differs, env=PATIENT)
         path = pathlib.Path('out/f0.bag')
         data = path.read_bytes()

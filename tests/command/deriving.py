@@ -142,7 +142,7 @@ def checksums_are_carried_over():
 def nothing_selected_makes_an_empty_dataset_and_one_line(case):
     shards, words = case
     _pack(_rows(50), 'src', *shards, '--checksum')
-    line = ': no datapoint is selected: made an empty dataset\n'
+    line = ': nothing selected: made an empty dataset\n'
     for out, chosen in [('where', ['--where', 'label > 100']), ('range', ['--range', '3:3']),
                         ('none', ['--rows', _numbers('numbers', [])])]:
         done = run('derive', 'src', out, *chosen, *words)
@@ -610,10 +610,10 @@ def only_what_a_killed_process_has_left_is_to_be_removed():
         for spec in pathlib.Path('left').rglob('spec.json'):
             os.rename(spec, f'{spec}.derived')
             break
-        refuse('derive', source, 'left', says='left: already exists; if no process is writing it, '
-               'one that was killed left it: remove it')
+        refuse('derive', source, 'left', says='left: already exists; '
+               'if an earlier run was killed, remove it')
         os.rename('left', 'to.derived')
-        refuse('derive', source, 'to', '--copy', says='to.derived: already exists; if no process')
+        refuse('derive', source, 'to', '--copy', says='to.derived: already exists; if an earlier')
         shutil.rmtree('to.derived')
 
 

@@ -516,7 +516,7 @@ def values_are_compared_not_frames():
     for i in (0, 19999):
         write_lines('rows', [{**row, 't': 'other'} if k == i else row
                              for k, row in enumerate(rows)])
-        refuse(*words, '--resume', says=['field "t": another value'])
+        refuse(*words, '--resume', says=['field "t": value differs from datapoint'])
     write_lines('rows', rows)
     run('pack', 'rows', 'shared', '--spec', spec, '--no-sync', '--dedup', 't')
     assert run('get', 'shared', ':').lines == rows

@@ -738,7 +738,7 @@ def a_damaged_image_is_an_empty_tile():
     pack([{'p': good, 's': [good, bad]}, {'p': bad, 's': [bad]}, {'p': good, 's': []}],
          'p=png,s=png[]')
     done = run('sheet', 'out', 'p.png')
-    assert 'datapoint 1' in done.err and 'empty tile' in done.err, done.err
+    assert 'datapoint 1' in done.err and 'tile left empty' in done.err, done.err
     assert done.err.count('\n') == 1, done.err
     width, height, rows = _pixels('p.png')
     assert (width, height) == (4 + 3 * 132, 136)

@@ -909,7 +909,7 @@ def another_source_is_not_resumed():
     _tar('a.tar', [(f'{i}.txt', b'%d' % i) for i in range(9)])
     _tar('b.tar', [(f'{i}.txt', b'%d' % (i + 1)) for i in range(9)])
     run('import', 'a.tar', 'out', '--shard-length', 4)
-    refuse('import', 'b.tar', 'out', '--shard-length', 4, '--resume', says='another value')
+    refuse('import', 'b.tar', 'out', '--shard-length', 4, '--resume', says='value differs')
     _tar('c.tar', [(f'{i}.txt', b'%d' % i) for i in range(5)])
     refuse('import', 'c.tar', 'out', '--shard-length', 4, '--resume', says='has only 5')
 

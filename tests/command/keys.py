@@ -183,7 +183,7 @@ def the_number_of_a_datapoint_is_printed():
     assert run('get', 'out', '--key', 'n=7', 'raw', '--raw').out == b'r7'
     pack([{'#': 'x'}], '#=utf8', 'odd')
     run('index', 'odd', '#')
-    refuse('get', 'odd', '--key', '#=x', says='"#", which is a field')
+    refuse('get', 'odd', '--key', '#=x', says='as "#", but a field has this name')
 
 
 NAMES = ['abc', 'ab', 'b', 'abd', 'a*', 'ab*', 'ab**', 'ab', 'aé', '', '*', 'ab\\*']

@@ -111,7 +111,7 @@ if LIBRARIES:
                                   (['import', 'set', 'out', '--from', 'hdf5'], 'import/hdf5'),
                                   (['import', 'some.csv', 'out'], 'import/csv')]:
                 name = f'libbags-{format.replace("/", "-")}.so.'
-                refuse(*words, says=[name, f'the format {format} is in {name}', '../lib'])
+                refuse(*words, says=[name, f'format {format}: install {name}', '../lib'])
         finally:
             harness.PROGRAM = before
 

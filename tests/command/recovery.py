@@ -328,7 +328,7 @@ def a_finished_dataset_is_resumed_if_there_is_nothing_left_to_do():
         _pack(LINES[:3], 'out', '--resume').out
     _pack(LINES[:4], 'out', '--resume', call=refuse,
           says=('line 4', 'finished', '3 datapoints'))
-    _pack(LINES[1:4], 'out', '--resume', call=refuse, says=('line 1', 'another'))
+    _pack(LINES[1:4], 'out', '--resume', call=refuse, says=('line 1', 'value differs'))
     _pack(LINES[:2], 'out', '--resume', call=refuse, says=('has 3', 'only 2'))
     assert files('out') == before
     _pack(LINES[:7], 'shards', '--shard-length', '3')
@@ -501,7 +501,7 @@ def resuming_as_another_worker_is_noticed(which):
     before = files('out')
     start = '0' if stop == '1' else start
     _pack(LINES, 'out', '--shard-length', '4', '--shard-stop', stop,
-          '--shard-start', start, '--resume', call=refuse, says='another value')
+          '--shard-start', start, '--resume', call=refuse, says='value differs')
     assert {name: files('out').get(name) for name in before} == before
 
 
@@ -520,7 +520,7 @@ def resuming_after_recover_continues():
         assert b'already complete' in _pack(LINES[:25], out, '--resume').out
         changed = json.dumps({**ROWS[24], 'n': 7}).encode()
         _pack(LINES[:24] + [changed], out, '--resume', call=refuse,
-              says=('line 25', '"n"', 'another value than datapoint 24'))
+              says=('line 25', '"n"', 'value differs from datapoint 24'))
 
 
 def the_loser_of_a_race_is_not_told_to_remove_what_the_other_writes():

@@ -1052,7 +1052,7 @@ def a_finished_dataset_is_not_replaced():
         for place in ('there', 's3://bucket/ds'):
             _copy(path, place, env=environment)
             for other, says in (('one', 'another dataset'), ('two', 'another dataset'),
-                                ('changed', 'differs')):
+                                ('changed', 'different content')):
                 refuse('copy', other, place, says=[place, says], env=environment)
         assert files('there') == files('site/bucket/ds') == files(path)
 
@@ -1071,7 +1071,7 @@ def a_finished_dataset_in_a_store_whose_etags_are_no_hashes_is_compared():
         out = run('copy', path, 's3://bucket/ds', env=environment).out
         assert b' 0 files copied' in out, out
         refuse('copy', 'changed', 's3://bucket/ds', env=environment,
-               says=('s3://bucket/ds', 'already exists and differs'))
+               says=('s3://bucket/ds', 'already exists with different content'))
         assert files('site/bucket/ds') == files(path)
 
 
@@ -1079,7 +1079,7 @@ def a_finished_dataset_receives_no_field_of_another():
     harness.pack([{'n': 1}], 'n=int(4)', 'one')
     harness.pack([{'m': 1}], 'm=int(4)', 'two')
     before = files('one')
-    error = refuse('copy', 'two', 'one', says='one/spec.json: already exists and differs').err
+    error = refuse('copy', 'two', 'one', says='one/spec.json: already exists with different content').err
     assert 'again' not in error, error
     assert files('one') == before
 
