@@ -60,7 +60,7 @@
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
- *     >>open 460           >>fetch 410          >>cursor 330         >>bag-read 120
+ *     >>open 460           >>fetch 490          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
  *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180

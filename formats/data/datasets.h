@@ -255,7 +255,7 @@ typedef struct bags_diff_report {
  *   BAGS_ERROR_TYPE     values of that type cannot be keys, or not be equal
  *   BAGS_ERROR_VALUE    two datapoints of a dataset have one key, or a key is NaN
  *   BAGS_ERROR_CORRUPT  also: checksums of another version than their Bags
- *   BAGS_ERROR_STATE    a dataset was replaced meanwhile
+ *   BAGS_ERROR_CHANGED  a dataset was replaced meanwhile
  *
  * Threads: any. Memory: 600 bytes per field and shard, where files are not mapped with 12
  * bytes per blob; with `key`, for each datapoint 42 bytes and its key. Cost: reads
