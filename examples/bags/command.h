@@ -28,6 +28,7 @@
  *     modules.c     opens the libraries of formats when they are needed
  *     lines.c       the lines of a manifest
  *     files.c       files, directories, names for files
+ *     sha256.c      SHA-256 of a file
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
  *     json.c        reads JSON
@@ -85,6 +86,9 @@ extern void (*on_failure)(void);
 /* Called after the message was printed. If a signal interrupted the program, ends the
  * program by this signal. */
 extern void (*failure_ends)(void);
+
+/* The exit code after a failure: 1, unless a command has another meaning for that. */
+extern int failure_exit;
 
 /* The subcommand. Messages about an invalid command line name its help. */
 extern const char *failed_command;
@@ -253,6 +257,9 @@ int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *siz
 bags_view file_read(const char *path, bags_buffer *buffer);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
+/* sha256.c: the SHA-256 of a local file in hexadecimal digits; its size. `progress`
+ * receives the number of the bytes that were read since its last call. */
+uint64_t file_sha256(const char *path, void (*progress)(uint64_t bytes), char hex[65]);
 /* Create a directory and its parents, if missing. */
 void directory_make(const char *path);
 /* Remove a directory with everything in it, following no link. */

@@ -15,6 +15,7 @@ bags_error failure;
 const char *failed_command, *mapped_path;
 void (*on_failure)(void);
 void (*failure_ends)(void);
+int failure_exit = 1;
 
 /* ---- stderr ---- */
 
@@ -106,7 +107,7 @@ void die(void) {
         note("%s", failure.message);
     if (failure_ends)
         failure_ends();
-    exit(is_usage ? 2 : 1);
+    exit(is_usage ? 2 : failure_exit);
 }
 
 void fail(bags_code code, const char *format, ...) {
@@ -146,7 +147,7 @@ void fail_in_signal(const char *path, const char *what) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
             break;
-    _exit(1);
+    _exit(failure_exit);
 }
 
 static void say_truncated(int number) {
@@ -189,7 +190,7 @@ void output(const void *data, size_t size) {
     if (size == 0 || fwrite(data, 1, size, stdout) == size)
         return;
     if (errno == EPIPE)
-        exit(1);
+        exit(failure_exit);
     fail_system(errno ? errno : EIO, "standard output", "write");
 }
 

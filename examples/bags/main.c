@@ -7,10 +7,11 @@
 #include "modules.h"
 #include "system.h"
 
-extern const command command_checksum, command_copy, command_derive, command_export,
-    command_finalize, command_get, command_images, command_index, command_import,
-    command_info, command_load, command_pack, command_recover, command_sheet,
-    command_sql, command_stats, command_verify, command_view, command_zip;
+extern const command command_card, command_checksum, command_copy, command_derive,
+    command_diff, command_export, command_finalize, command_get, command_images,
+    command_import, command_index, command_info, command_load, command_pack,
+    command_recover, command_sheet, command_sql, command_stats, command_verify,
+    command_view, command_zip;
 
 /* A new subcommand is one name above and one here. */
 static const command *const commands[] = {
@@ -24,6 +25,7 @@ static const command *const commands[] = {
     &command_sheet,
     &command_view,
     &command_derive,
+    &command_diff,
     &command_sql,
     &command_load,
     &command_stats,
@@ -31,6 +33,7 @@ static const command *const commands[] = {
     &command_recover,
     &command_verify,
     &command_checksum,
+    &command_card,
     &command_zip,
     &command_copy,
     NULL,
@@ -123,5 +126,5 @@ int main(int argc, char **argv) {
     expect_truncation();
     interrupt_expect(shown);
     int code = run(argc - 1, argv + 1);
-    return output_is_complete() ? code : 1;
+    return output_is_complete() ? code : failure_exit;
 }

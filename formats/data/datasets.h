@@ -1,9 +1,11 @@
 /*
- * datasets.h - what is done with datasets: versions that copy no data, keys, queries.
+ * datasets.h - what is done with datasets: versions that copy no data, differences, keys,
+ * queries.
  *
  *     file              subject                 library
  *     derive.c          derived datasets        none, with derive_copy.c, derived.c
  *     unreferenced.c    blobs without datapoint none
+ *     diff.c            differences             none
  *     index_build.c     to build an index       none
  *     index_find.c      datapoints by key       none
  *     sql.c             queries                 SQLite  -lsqlite3
@@ -179,6 +181,90 @@ bags_code bags_derive(const char *from, const char *to,
  */
 bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool sizes,
     bags_field_info *fields, bags_error *err);
+
+/* ========================================================================
+ * >>diff
+ * The differences of two datasets, or of two versions of one. No library.
+ * ====================================================================== */
+
+typedef enum bags_difference_kind {
+    BAGS_DIFFERENCE_ADDED,         /* a datapoint of B that A does not have */
+    BAGS_DIFFERENCE_REMOVED,       /* a datapoint of A that B does not have */
+    BAGS_DIFFERENCE_MOVED,         /* only with a key: see bags_diff */
+    BAGS_DIFFERENCE_CHANGED,       /* blobs of `fields` differ */
+    BAGS_DIFFERENCE_FIELD_ADDED,   /* a field of B that A does not have */
+    BAGS_DIFFERENCE_FIELD_REMOVED, /* a field of A that B does not have */
+    BAGS_DIFFERENCE_FIELD_TYPE     /* a field with another type in B */
+} bags_difference_kind;
+
+/* A difference; valid until the callback returns. */
+typedef struct bags_difference {
+    bags_difference_kind kind;
+    uint64_t a, b;             /* the datapoint's number in each; UINT64_MAX: none */
+    const bags_value *key;     /* its key; NULL without `key` */
+    const char *key_type;      /* the type of that */
+    const char *const *fields; /* names; of CHANGED one or more, of FIELD_* one */
+    size_t fields_count;
+} bags_difference;
+
+typedef struct bags_diff_options {
+    /* A field with one value for each datapoint, by which the datapoints of A and B
+     * correspond. NULL: by their numbers. */
+    const char *key;
+    bool exact;      /* compare bytes, also where both have checksums */
+    bool allow_gaps; /* read the other shards if some are missing */
+    void (*each)(void *user, const bags_difference *found);
+    /* From time to time; if it returns false, bags_diff fails, with BAGS_ERROR_IO. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    const bags_registry *registry; /* decodes keys */
+    const bags_io *a, *b;          /* where each dataset is; NULL: env.io */
+    bags_env env;
+} bags_diff_options;
+
+typedef struct bags_diff_report {
+    uint64_t added, removed, moved, changed; /* datapoints */
+    uint64_t fields; /* fields that one of both lacks, or whose types differ */
+    bool probable;   /* equality was decided by checksums */
+} bags_diff_report;
+
+/*
+ * Compare two finished datasets. Datapoints correspond by their numbers or, with `key`, by
+ * the value of a field, of a type that bags_index_build accepts. The blobs of the
+ * fields that both have are compared as they are stored: equal values
+ * that were encoded differently differ. A dictionary counts as a part of each blob of
+ * its field and shard.
+ *
+ * If all shards of both datasets have checksums, a blob equals another if the CRC-32C and
+ * the size are the same, and no blob is read: equality is probable. Two
+ * different blobs of one size are taken for equal with a probability of 1 in 4 billion, or
+ * if they were made to be.
+ * Otherwise, and with `exact`, the bytes are compared.
+ *
+ * With `key`, a datapoint has moved if its place among the datapoints that both datasets
+ * have differs: an added or a removed datapoint does not move those after it.
+ *
+ *   a, b     paths
+ *   report   may be NULL; written on failure too
+ *
+ * `each` receives the fields, then, in the order of A, the datapoints that are removed,
+ * moved or changed (twice if both), then, in the order of B, the added ones.
+ *
+ * Returns BAGS_OK, whether there are differences or not; what bags_reader_open, bags_reader_refs and
+ * bags_reader_get return for the datasets, or
+ *   BAGS_ERROR_FIELD    a dataset has no field `key`
+ *   BAGS_ERROR_TYPE     values of that type cannot be keys, or not be equal
+ *   BAGS_ERROR_VALUE    two datapoints of a dataset have one key, or a key is NaN
+ *   BAGS_ERROR_CORRUPT  also: checksums of another version than their Bags
+ *   BAGS_ERROR_CHANGED  a dataset was replaced meanwhile
+ *
+ * Threads: any. Memory: 600 bytes per field and shard, where files are not mapped with 12
+ * bytes per blob; with `key`, for each datapoint 42 bytes and its key. Cost: reads
+ * refs, and the tables and .crc files or the blobs of the common fields, once; with
+ * `key`, sorts.
+ */
+bags_code bags_diff(const char *a, const char *b, const bags_diff_options *options,
+    bags_diff_report *report, bags_error *err);
 
 /* ========================================================================
  * >>index

@@ -23,6 +23,7 @@ MODULES = [
     'keys',
     'copying',
     'deriving',
+    'differing',
     'selecting',
     'normalising',
     'asking',

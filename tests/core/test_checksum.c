@@ -228,6 +228,89 @@ static void checksums_are_verified_in_every_variant_and_mode(void **state) {
     }
 }
 
+static void checksums_and_sizes_are_found_without_reading_a_blob(void **state) {
+    (void)state;
+    for (int variant = V1; variant <= SPLIT; variant++) {
+        hand_bag bag = {{0}, {0}};
+        bytes made;
+        char text[8];
+        add_texts(&bag, 70);
+        snprintf(text, sizeof text, "x%d", variant);
+        char *path = strdup(at("%s.bag", text));
+        hand_save(&bag, (enum variant)variant, at("%s", ""), text);
+        made = sidecar(&bag, (enum variant)variant, text, NULL);
+        save(at("%s.crc", text), made.data, made.size);
+        for (int mode = 0; mode < MODES; mode++) {
+            static const uint64_t ranges[][2] = {{0, 70}, {0, 1}, {1, 2}, {69, 99},
+                {7, 7}, {90, 99}, {0, UINT64_MAX}, {5, 64}};
+            bag_reader_options options = checking(mode);
+            bags_buffer scratch = {0};
+            bags_checksums found;
+            bag_reader *reader;
+            assert_opens(reader, bag_reader_open(path, &options, &said));
+            for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+                uint64_t start = ranges[i][0],
+                         stop = ranges[i][1] < 70 ? ranges[i][1] : 70;
+                assert_ok(bag_reader_checksums(
+                    reader, start, ranges[i][1], &scratch, &found, &said));
+                assert_int_equal(found.length, start < stop ? stop - start : 0);
+                for (size_t k = 0; k < found.length; k++) {
+                    const unsigned char *end = bag.ends.data + 8 * (start + k);
+                    assert_memory_equal(
+                        found.crcs + 4 * k, made.data + 4 * (start + k), 4);
+                    assert_memory_equal(found.ends + 8 * k, end, 8);
+                    if (k == 0)
+                        assert_int_equal(found.start, start ? load_u64(end - 8) : 0);
+                }
+            }
+            assert_fails(BAGS_ERROR_RANGE,
+                bag_reader_checksums(reader, 3, 2, &scratch, &found, &said));
+            bag_reader_close(reader);
+            options.verify_checksums = false;
+            assert_opens(reader, bag_reader_open(path, &options, &said));
+            assert_fails(BAGS_ERROR_ARGUMENT,
+                bag_reader_checksums(reader, 0, 1, &scratch, &found, &said));
+            assert_says("x*.bag: opened without verify_checksums");
+            bag_reader_close(reader);
+            bags_buffer_free(&scratch);
+        }
+        bytes_free(&made);
+        free(path);
+        hand_free(&bag);
+    }
+}
+
+/* The entries of two blobs in the middle are exchanged. */
+static void checksums_next_to_an_invalid_table_are_refused(void **state) {
+    (void)state;
+    hand_bag bag = {{0}, {0}};
+    bags_buffer scratch = {0};
+    bags_checksums found;
+    add_texts(&bag, 9);
+    hand_save(&bag, V1, at("%s", ""), "x");
+    bytes made = sidecar(&bag, V1, "x", NULL), file = load(at("x.bag"));
+    save(at("x.crc"), made.data, made.size);
+    unsigned char *entry = file.data + bag.blobs.size + 8 * 4, kept[8];
+    memcpy(kept, entry, 8);
+    memcpy(entry, entry + 8, 8);
+    memcpy(entry + 8, kept, 8);
+    save(at("x.bag"), file.data, file.size);
+    for (int mode = 0; mode < MODES; mode++) {
+        bag_reader_options options = checking(mode);
+        bag_reader *reader;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_checksums(reader, 0, 9, &scratch, &found, &said));
+        assert_says("x.bag: blob 4: invalid range");
+        assert_ok(bag_reader_checksums(reader, 6, 9, &scratch, &found, &said));
+        bag_reader_close(reader);
+    }
+    bags_buffer_free(&scratch);
+    bytes_free(&made);
+    bytes_free(&file);
+    hand_free(&bag);
+}
+
 static void an_empty_bag_of_no_bytes_can_have_checksums(void **state) {
     (void)state;
     save(at("x.bag"), "", 0);
@@ -1098,6 +1181,8 @@ int main(void) {
         TEST(an_abort_removes_the_checksums),
         TEST(existing_checksums_are_not_overwritten),
         TEST(checksums_are_verified_in_every_variant_and_mode),
+        TEST(checksums_and_sizes_are_found_without_reading_a_blob),
+        TEST(checksums_next_to_an_invalid_table_are_refused),
         TEST(an_empty_bag_of_no_bytes_can_have_checksums),
         TEST(a_checksum_mismatch_names_the_blob),
         TEST(a_checksum_mismatch_among_many_datapoints_names_the_blob),

@@ -23,11 +23,12 @@ from .codecs import build, choose, complete, decoders, encoders
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
-from .tools import Index, build_index, checksum, finalize, recover, stats, verify, write_zip
+from .tools import (Index, build_index, checksum, diff, finalize, recover, stats, verify,
+                    write_zip)
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build', 'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'stats',
+           'build', 'build_index', 'checksum', 'decoders', 'diff', 'encoders', 'finalize', 'recover', 'stats',
            'verify', 'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3

@@ -160,6 +160,39 @@ def stats(path, *fields, rows=None, threads=0, storage=None, **options):
             for name, elements in zip(fields, found)}
 
 
+def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
+    """The differences of two datasets: a dict, in which equal datasets have only empty lists.
+
+    added, removed, moved: lists of numbers of datapoints or, with the name of a field as key, of
+    its values. Numbers are those of a, and of b for added. changed: for each field with changed
+    datapoints such a list. fields: a dict of lists of names, added, removed, and type for those
+    that have another type. exact: True if bytes were compared. If both datasets have checksums
+    and exact is False, these and sizes are compared, and equality is probable.
+
+    With a key, a datapoint has moved if its place among the datapoints of both differs. Blobs are
+    compared as they are stored. storage, for both paths: as of DatasetReader.
+    """
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f'key must be the name of a field, not {type(key)}')
+    if key == '':
+        raise KeyError(f'{a}: field "": unknown')
+    found = []
+    exact = _core.diff(os.fsencode(a), os.fsencode(b), (key or '').encode(), exact, allow_gaps,
+                       hooks(a, storage, True), hooks(b, storage, True), found)
+    lists = {name: [] for name in ('added', 'removed', 'moved')}
+    fields = {name: [] for name in ('added', 'removed', 'type')}
+    changed = {}
+    for kind, number, value, field in found:
+        one = number if key is None else value
+        if kind < 3:
+            [*lists.values()][kind].append(one)
+        elif kind == 3:
+            changed.setdefault(field, []).append(one)
+        else:
+            [*fields.values()][kind - 4].append(field)
+    return {**lists, 'changed': dict(sorted(changed.items())), 'fields': fields, 'exact': exact}
+
+
 def build_index(path, field):
     """Build the index of a field, for reader.index."""
     if not isinstance(field, str):

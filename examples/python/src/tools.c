@@ -1,6 +1,8 @@
 /* tools.c - functions on datasets, which bags/tools.py documents; and Index. */
 #include "core.h"
 
+#include "index.h"
+
 /* ---- functions on datasets ---- */
 
 typedef union Options {
@@ -262,8 +264,94 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
     return out;
 }
 
+/* ---- differences of two datasets ---- */
+
+/* The key of a datapoint: None, an int, a float, a str or bytes. */
+static PyObject *key_object(const bags_value *key) {
+    double real = 0;
+    if (!key)
+        return Py_NewRef(Py_None);
+    const char *data = (const char *)key->data;
+    bags_value number =
+        key->kind == BAGS_KIND_ARRAY ? index_key_element(key, &real) : *key;
+    switch (number.kind) {
+    case BAGS_KIND_UINT:
+        return PyLong_FromUnsignedLongLong(number.uint);
+    case BAGS_KIND_INT:
+        return PyLong_FromLongLong(number.sint);
+    case BAGS_KIND_UTF8:
+        return PyUnicode_DecodeUTF8(data, (Py_ssize_t)key->size, "surrogateescape");
+    case BAGS_KIND_ARRAY:
+        return PyFloat_FromDouble(real);
+    default:
+        return PyBytes_FromStringAndSize(data, (Py_ssize_t)key->size);
+    }
+}
+
+/* Append (kind, number, key, field or None): of a changed datapoint one for each field. */
+static void add_difference(void *user, const bags_difference *found) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    uint64_t number = found->a == UINT64_MAX ? found->b : found->a;
+    for (size_t i = 0;
+         !PyErr_Occurred() && i < found->fields_count + !found->fields_count; i++) {
+        OWNED PyObject *key = key_object(found->key);
+        OWNED PyObject *made =
+            key ? Py_BuildValue("(iKOz)", (int)found->kind, (unsigned long long)number,
+                      key, found->fields_count ? found->fields[i] : NULL)
+                : NULL;
+        if (made)
+            PyList_Append((PyObject *)user, made);
+    }
+    PyGILState_Release(gil);
+}
+
+static bool may_continue(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)done, (void)total;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    bool stop = PyErr_Occurred() || signal_raised_sometimes();
+    PyGILState_Release(gil);
+    return !stop;
+}
+
+/* diff(a, b, key, exact, allow_gaps, storage of a, of b, list): True if bytes were compared.
+ * Paths are bytes; key: bytes, empty for none. */
+static PyObject *run_diff(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *a, *b, *key;
+    int exact, allow_gaps;
+    PyObject *storage[2], *list;
+    bags_diff_options options;
+    bags_diff_report report;
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "yyyppOOO!", &a, &b, &key, &exact, &allow_gaps,
+            &storage[0], &storage[1], &PyList_Type, &list))
+        return NULL;
+    options.key = *key ? key : NULL;
+    options.exact = exact;
+    options.allow_gaps = allow_gaps;
+    options.each = add_difference;
+    options.progress = may_continue;
+    options.user = list;
+    options.registry = state->registry;
+    options.a = storage_io(state, storage[0], tool_io());
+    options.b = options.a ? storage_io(state, storage[1], tool_io()) : NULL;
+    if (!options.b)
+        return NULL;
+    WITHOUT_GIL(code = bags_diff(a, b, &options, &report, &err));
+    if (code && !PyErr_Occurred()) {
+        bool of_b = !strncmp(err.message, b, strlen(b)) &&
+                    (strncmp(err.message, a, strlen(a)) != 0 || strlen(b) > strlen(a));
+        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_b ? b : a);
+        raise_error(state, &err, shown);
+    }
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(!report.probable);
+}
+
 PyMethodDef tool_functions[] = {{"tool", run_tool, METH_VARARGS, NULL},
-    {"stats", run_stats, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+    {"diff", run_diff, METH_VARARGS, NULL}, {"stats", run_stats, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
 
