@@ -149,38 +149,49 @@ static bags_code frames_open_column(loader_worker *w, const loader_column *c,
     return frames_time(s, s->count - 1, &ends[1], err);
 }
 
-/* The first item that is not before a time, or the number of items. */
+/* The first item that is not before a time, or the number of items. The search begins at
+ * *item, in steps that double. */
 static bags_code frames_search(
     const frames_series *s, double time, uint64_t *item, bags_error *err) {
-    uint64_t low = 0, high = s->count;
+    uint64_t low = 0, high = s->count, probe = *item, step = 1;
     while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
         double at;
-        FORMAT_TRY(frames_time(s, middle, &at, err));
+        probe = probe < low ? low : probe < high ? probe : high - 1;
+        FORMAT_TRY(frames_time(s, probe, &at, err));
         if (at < time)
-            low = middle + 1;
+            low = probe + 1;
         else
-            high = middle;
+            high = probe;
+        bool bounded = low > 0 && high < s->count;
+        if (bounded || step > s->count)
+            probe = low + (high - low) / 2;
+        else
+            probe = at < time ? probe + step : probe < step ? 0 : probe - step;
+        step *= 2;
     }
     *item = low;
     return BAGS_OK;
 }
 
-/* The item that is nearest to a time, and its own; of several, the first. */
+/* The item that is nearest to a time, and its own; of several, the first. *item is where
+ * the search begins. */
 static bags_code frames_nearest(
     const frames_series *s, double time, uint64_t *item, double *at, bags_error *err) {
-    uint64_t next;
-    double after = 0;
-    FORMAT_TRY(frames_search(s, time, &next, err));
+    double after = 0, before = 0, same;
+    FORMAT_TRY(frames_search(s, time, item, err));
+    uint64_t next = *item;
     if (next < s->count)
         FORMAT_TRY(frames_time(s, next, &after, err));
     if (next > 0)
-        FORMAT_TRY(frames_time(s, next - 1, at, err));
-    if (next > 0 && (next == s->count || time - *at <= after - time))
-        return frames_search(s, *at, item, err);
-    *item = next;
+        FORMAT_TRY(frames_time(s, next - 1, &before, err));
     *at = after;
-    return BAGS_OK;
+    if (next == 0 || (next < s->count && after - time < time - before))
+        return BAGS_OK;
+    *at = before;
+    *item = next - 1;
+    if (next > 1)
+        FORMAT_TRY(frames_time(s, next - 2, &same, err));
+    return next > 1 && same >= before ? frames_search(s, before, item, err) : BAGS_OK;
 }
 
 /* ---- windows ---- */
@@ -209,6 +220,7 @@ static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
     const bags_load_field *g = &c->given;
     frames_series s;
     double ends[2] = {0, 0}, at = 0;
+    uint64_t item = f->number; /* most likely near */
     FORMAT_TRY(frames_open_column(w, c, f, &s, ends, err));
     for (size_t k = 0; k < c->items; k++) {
         double time = now + g->seconds[k];
@@ -220,7 +232,8 @@ static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
         items[k] = late ? s.count - 1 : 0;
         if (outside[k])
             continue;
-        FORMAT_TRY(frames_nearest(&s, time, &items[k], &at, err));
+        FORMAT_TRY(frames_nearest(&s, time, &item, &at, err));
+        items[k] = item;
         if (g->has_tolerance && fabs(at - time) > g->tolerance)
             return frames_fail_far(&s, f, now, time, &at, err);
     }

@@ -38,9 +38,9 @@ class _Model:
         self.path, self.chance = path, chance
         longest = chance.choice([1, 3, 30, 200])
         self.episodes = [self._episode(e, longest) for e in range(chance.choice([1, 2, 7, 20]))]
-        each_shard = chance.choice([0, 1, 3])
+        self.each = chance.choice([0, 1, 3])
         pack([{**e, 'state': [list(row) for row in e['state']]} for e in self.episodes], SPEC, path,
-             *(['--shard-length', each_shard] if each_shard else []), '--no-checksum')
+             *(['--shard-length', self.each] if self.each else []), '--no-checksum')
 
     def _episode(self, number, longest):
         chance = self.chance
@@ -56,8 +56,9 @@ class _Model:
                 'task': f'task {number}', 'n': number}
 
     def derive(self, path):
-        """Some of the episodes, in another order, some several times."""
+        """Some of the episodes, in another order within their shard, some several times."""
         rows = [self.chance.randrange(len(self.episodes)) for _ in range(self.chance.randint(1, 9))]
+        rows.sort(key=lambda row: row // self.each if self.each else 0)
         pathlib.Path('rows').write_text('\n'.join(map(str, rows)) + '\n')
         run('derive', self.path, path, '--rows', 'rows')
         self.episodes, self.path = [self.episodes[row] for row in rows], path
