@@ -10,7 +10,7 @@ PKG_sql := sqlite3
 PKG_http := libcurl libssl libcrypto
 # Other files of the same library.
 PARTS_http := aws listing lookup objects request s3 transfer url version
-PARTS_loader := convert crop opening state
+PARTS_loader := convert crop frames opening state
 PKG_import/arrow := libzstd liblz4
 PKG_import/csv := zlib
 PKG_import/gulp := json-c $(PKG_msgpack)

@@ -11,6 +11,7 @@
 #include <errno.h>
 
 #include "formats.h"
+#include "frames.h"
 #include "modules.h"
 
 static const char *weights_given, *fields_given, *state_path;
@@ -87,7 +88,8 @@ static const option options[] = {
         "print each batch's datapoints as a line of JSON"},
     {"digest", OPTION_FLAG, &digest, NULL,
         "print each batch's checksum as a line of JSON"},
-    {"values", OPTION_FLAG, &values, NULL, "print the tokens, too"},
+    {"values", OPTION_FLAG, &values, NULL, "print tokens or frames, too"},
+    FRAMES_OPTIONS,
     OPTIONS_END,
 };
 
@@ -185,6 +187,14 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     memcpy(field->std, deviation, sizeof deviation);
 }
 
+/* With --values, a line has the values of a field under its name, next to these. */
+static void refuse_key(const char *name) {
+    static const char *const keys[] = {"epoch", "batch", "indices", "digest"};
+    for (size_t k = 0; values && k < sizeof keys / sizeof *keys; k++)
+        if (!strcmp(name, keys[k]))
+            usage("--values: a field called \"%s\" cannot be printed", name);
+}
+
 /* Choose the fields to load: the given fields, or all of the first dataset. Returns
  * true if some are images. */
 static bool choose_fields(const char *path, const bags_reader *reader) {
@@ -198,15 +208,24 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
         (void)field_require(path, names[i], all, all_count);
     uint32_t size = (uint32_t)crop.value;
     static bags_load_field *fields; /* it and `names` live as long as the loader */
+    size_t used = 0;
     fields = (bags_load_field *)allocate(count, sizeof *fields);
     for (size_t i = 0; i < count; i++) {
-        fields[i].name = names ? names[i] : all[i].name;
-        if (!is_image(reader, fields[i].name))
+        if (!names && framing.clock && !frames_names(i, path, all, all_count))
+            continue;
+        bags_load_field *field = &fields[used++];
+        field->name = names ? names[i] : all[i].name;
+        if (!is_image(reader, field->name))
             continue;
         found = true;
         if (size)
-            choose_crop(&fields[i], size);
+            choose_crop(field, size);
     }
+    count = used;
+    if (framing.clock)
+        loading.frames = frames_apply(path, all, all_count, fields, count);
+    for (size_t i = 0; i < count; i++)
+        refuse_key(fields[i].name);
     if ((size || orient) && !found)
         usage("--%s: no field that is loaded is an image", size ? "crop" : "orient");
     loading.fields = count ? fields : NULL;
@@ -220,7 +239,6 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
 static void open_tokens(const char *path, const bags_reader **readers) {
     static const bags_dtype dtypes[] = {
         BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32};
-    static const char *const keys[] = {"epoch", "batch", "indices", "digest"};
     const char *name = pack_given ? "pack" : "tokens";
     char *field = string_format("%s", pack_given ? pack_given : tokens_given);
     char *equals = strrchr(field, '=');
@@ -249,9 +267,7 @@ static void open_tokens(const char *path, const bags_reader **readers) {
     for (size_t i = 0; i <= sequences.parallel_count; i++) {
         const char *one = i ? sequences.parallel[i - 1] : field;
         (void)field_require(path, one, all, all_count);
-        for (size_t k = 0; values && k < sizeof keys / sizeof *keys; k++)
-            if (!strcmp(one, keys[k]))
-                usage("--values: a field called \"%s\" cannot be printed", one);
+        refuse_key(one);
     }
     tokens = bags_tokens_open(readers, dataset_count, &sequences, &failure);
     must_open(tokens);
@@ -318,28 +334,72 @@ static void put_row(text *line, const bags_batch *loaded, size_t i) {
     text_puts(line, "]");
 }
 
-/* Of each window or row a list of its numbers. */
+static void put_value(
+    text *line, const bags_tensor *tensor, const char *type, const bags_value *value) {
+    text_next(line);
+    if (!value_write(line, type, value, SIZE_MAX))
+        fail(BAGS_ERROR_TYPE, "field \"%s\": %s is not printed by --values",
+            tensor->name, value->dtype ? bags_dtype_name(value->dtype) : "its type");
+}
+
+/* The numbers of a window of tokens, a row, or a frame, as nested lists. */
+static void put_numbers(
+    text *line, const bags_batch *loaded, const bags_tensor *tensor, size_t i) {
+    const char *type = temp_format("array(%s,-1)", bags_dtype_name(tensor->dtype));
+    bags_view bytes = bags_tensor_get(loaded, tensor, i, NULL, NULL);
+    uint64_t count = bytes.size / bags_dtype_size(tensor->dtype);
+    bags_value list = tensor->offsets ? bags_array(tensor->dtype, 1, &count, bytes.data)
+                                      : bags_array(tensor->dtype, tensor->dims - 1,
+                                            tensor->shape + 1, bytes.data);
+    put_value(line, tensor, type, &list);
+}
+
+/* Values that are not numbers of one shape: of a window, a list. */
+static void put_items(
+    text *line, const bags_batch *loaded, const bags_tensor *tensor, size_t i) {
+    uint64_t first, count;
+    bool is_window = tensor->dims > 1;
+    (void)bags_tensor_get(loaded, tensor, i, &first, &count);
+    if (is_window) {
+        text_next(line);
+        text_puts(line, "[");
+    }
+    for (uint64_t k = first; k < first + count; k++) {
+        const unsigned char *from =
+            (const unsigned char *)tensor->data + tensor->ends[k];
+        bags_value words = bags_utf8_sized((const char *)from,
+            tensor->values ? 0 : (size_t)(tensor->ends[k + 1] - tensor->ends[k]));
+        put_value(line, tensor, "utf8", tensor->values ? &tensor->values[k] : &words);
+    }
+    if (is_window)
+        text_puts(line, "]");
+}
+
+/* Of each window, row or frame its values. */
 static void put_values(text *line, const bags_batch *loaded) {
     for (size_t t = 0; t < loaded->count; t++) {
         const bags_tensor *tensor = &loaded->tensors[t];
-        const char *type = temp_format("array(%s,-1)", bags_dtype_name(tensor->dtype));
         text_member(line, tensor->name);
         text_puts(line, "[");
-        for (size_t i = 0; i < loaded->length; i++) {
-            bags_view bytes = bags_tensor_get(loaded, tensor, i, NULL, NULL);
-            uint64_t count = bytes.size / bags_dtype_size(tensor->dtype);
-            bags_value list = bags_array(tensor->dtype, 1, &count, bytes.data);
-            text_next(line);
-            if (!value_write(line, type, &list, SIZE_MAX))
-                fail(BAGS_ERROR_TYPE, "field \"%s\": %s is not printed by --values",
-                    tensor->name, bags_dtype_name(tensor->dtype));
-        }
+        for (size_t i = 0; i < loaded->length; i++)
+            (tensor->ends ? put_items : put_numbers)(line, loaded, tensor, i);
         text_puts(line, "]");
     }
 }
 
-/* Print an index as a number, or as a pair if there are several datasets. A packed row
- * is a list of pieces. */
+/* A number; of packed rows a list of pieces, of frames [episode, frame]. The dataset comes
+ * first if there are several. */
+static void put_pick(text *line, const bags_pick *pick, const uint64_t *frame) {
+    bool is_list = frame || dataset_count > 1;
+    text_puts(line, is_list ? "[" : "");
+    if (dataset_count > 1)
+        text_format(line, "%ju, ", (uintmax_t)pick->dataset);
+    text_format(line, "%ju", (uintmax_t)pick->index);
+    if (frame)
+        text_format(line, ", %ju", (uintmax_t)*frame);
+    text_puts(line, is_list ? "]" : "");
+}
+
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;
@@ -354,11 +414,8 @@ static void print_batch(const bags_batch *loaded) {
             text_next(&line);
             if (loaded->pieces)
                 put_row(&line, loaded, i);
-            else if (dataset_count > 1)
-                text_format(&line, "[%ju, %ju]", (uintmax_t)pick->dataset,
-                    (uintmax_t)pick->index);
             else
-                text_format(&line, "%ju", (uintmax_t)pick->index);
+                put_pick(&line, pick, loaded->frames ? &loaded->frames[i] : NULL);
         }
         text_puts(&line, "]");
     }
@@ -412,10 +469,18 @@ static void print_tokens(const totals *sum) {
             stderr, "%s longer than a row left out\n", counted(dropped, "document"));
 }
 
+/* What is loaded. */
+static const char *unit_name(void) {
+    return loading.frames   ? "frame"
+           : !tokens        ? "datapoint"
+           : sequences.pack ? "row"
+                            : "window";
+}
+
 /* The last line. It is not JSON, so it goes to stderr if the others are. */
 static void print_summary(const totals *sum, bool has_images) {
     double seconds = sum->seconds > 1e-9 ? sum->seconds : 1e-9;
-    const char *unit = !tokens ? "datapoint" : sequences.pack ? "row" : "window";
+    const char *unit = unit_name();
     text line = {0};
     text_format(&line, "%s in %s, %.1f s: %.0f %ss/s", counted(sum->datapoints, unit),
         counted(sum->batches, "batch"), sum->seconds, (double)sum->datapoints / seconds,
@@ -465,11 +530,8 @@ static totals load_all(const bags_reader *reader, uint64_t most, const char *tit
             print_batch(loaded);
         if (state_path)
             state_write(true);
-        progress_show(title,
-            !tokens          ? "datapoints"
-            : sequences.pack ? "rows"
-                             : "windows",
-            sum.batches, total, sum.datapoints);
+        progress_show(
+            title, temp_format("%ss", unit_name()), sum.batches, total, sum.datapoints);
     }
     sum.seconds = seconds_now() - start;
     progress_end();
@@ -503,8 +565,10 @@ static int run(char **operands) {
     options_exclude("tokens|pack", NULL);
     options_need("stride", "tokens");
     options_need("long", "pack");
-    options_need("dtype|bos|eos|values", "tokens|pack");
-    options_exclude("tokens|pack", "crop|orient");
+    options_need("dtype|bos|eos", "tokens|pack");
+    options_need("values", "tokens|pack|frames");
+    options_need("offsets|seconds|times|rate|tolerance|pad|same-draw", "frames");
+    options_exclude("tokens|pack", "crop|orient|frames");
     options_exclude("pack", "skip-damaged");
     bool by_token = tokens_given || pack_given;
     if (selecting.rows && dataset_count > 1)
@@ -565,7 +629,10 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "With --tokens or --pack, the datapoints of a field are documents: what is loaded "
     "are windows of a stream of them, counted through the shards, or rows, each a list "
     "of [document, first token, tokens]. --fields are then fields that have an element "
-    "for each token.\n",
+    "for each token.\n"
+    "With --frames, datapoints are episodes, and the items of CLOCK are loaded: pairs "
+    "[episode, frame], each with the plain fields and the windows of others. --rows, "
+    "--where and --take select episodes.\n",
     "  bags load pets --batch 256 --crop 224\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

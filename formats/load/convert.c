@@ -274,15 +274,33 @@ static bags_code loader_fail_blobs(bags_error *err) {
         "bags_zstd_options");
 }
 
+/* The value of an item of the row. A failure names the item's place in the slot, which is
+ * replaced by its number in the sequence. */
+static bags_code loader_row_value(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, size_t place, size_t at, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    bags_code code = bags_row_value(&w->row, place, at, scratch, value, err);
+    if (!code || item->item == at)
+        return code;
+    char front[sizeof err->message];
+    int size = snprintf(front, sizeof front,
+        "%s: field \"%.200s\": datapoint %" PRIu64 ": item %" PRIu64 ": ",
+        bags_path_tail(bags_reader_path(item->reader)), c->given.name, item->pick.index,
+        (uint64_t)at);
+    if (size < 0 || strncmp(err->message, front, (size_t)size))
+        return code;
+    memmove(err->message, err->message + size, strlen(err->message) + 1 - (size_t)size);
+    return loader_fail_item(c, item, code, err);
+}
+
 /* Decode an item of the row by the field's own function, which gets the blob inside of
  * zstd. */
 static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
-    bags_load_item *item, size_t place, bags_value *value, bags_error *err) {
+    bags_load_item *item, size_t place, size_t at, bags_value *value, bags_error *err) {
     bags_value inside;
     bags_code code = BAGS_OK;
     if (c->sources[item->pick.dataset].compressed) {
-        FORMAT_TRY(bags_row_value(
-            &w->row, place, (size_t)item->item, &w->inside, &inside, err));
+        FORMAT_TRY(loader_row_value(w, c, item, place, at, &w->inside, &inside, err));
         item->blob.data = (const unsigned char *)inside.data;
         item->blob.size = inside.size;
         if (inside.kind != BAGS_KIND_BYTES && inside.kind != BAGS_KIND_UTF8)
@@ -295,14 +313,13 @@ static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
 /* The value of an item of the row; zeroed if crop.c decodes the blob. Messages name the
  * item. */
 static bags_code loader_decode_item(loader_worker *w, const loader_column *c,
-    bags_load_item *item, size_t place, bags_value *value, bags_error *err) {
+    bags_load_item *item, size_t place, size_t at, bags_value *value, bags_error *err) {
     memset(value, 0, sizeof *value);
     if (c->given.decode)
-        return loader_call_decode(w, c, item, place, value, err);
+        return loader_call_decode(w, c, item, place, at, value, err);
     if (c->image && c->sources[item->pick.dataset].kind != LOADER_BLOB_OTHER)
         return BAGS_OK;
-    bags_code code =
-        bags_row_value(&w->row, place, (size_t)item->item, &w->value, value, err);
+    bags_code code = loader_row_value(w, c, item, place, at, &w->value, value, err);
     if (code == BAGS_ERROR_TYPE && c->form == LOADER_FORM_VALUES)
         *value = bags_blob(item->blob.data, item->blob.size);
     else if (code)
@@ -333,12 +350,21 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
 }
 
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
-    loader_part *p, bags_load_item *item, size_t place, bags_error *err) {
+    loader_part *p, bags_load_item *item, size_t place, size_t at, bags_error *err) {
+    const loader_source *source = &c->sources[item->pick.dataset];
     bags_value value;
-    item->blob = bags_row_bytes(&w->row, place, (size_t)item->item);
-    item->field = c->sources[item->pick.dataset].field;
+    item->blob = bags_row_bytes(&w->row, place, at);
+    item->field = source->field;
     w->unwatched += item->blob.size;
-    FORMAT_TRY(loader_decode_item(w, c, item, place, &value, err));
+    if (source->raw && item->blob.size == c->item_size) {
+        FORMAT_TRY(loader_part_reserve(&p->data, p->used.size, c->item_size, err));
+        if (c->item_size)
+            memcpy(p->data.data + p->used.size, item->blob.data, c->item_size);
+        p->used.size += c->item_size;
+        p->used.items++;
+        return BAGS_OK;
+    }
+    FORMAT_TRY(loader_decode_item(w, c, item, place, at, &value, err));
     bags_code code = loader_store(w, c, p, item, &value, err);
     if (code)
         return loader_fail_item(c, item, code, err);

@@ -371,7 +371,8 @@ typedef struct bags_load_item {
     uint64_t item; /* of a sequence; otherwise 0 */
     bags_view blob;
     uint64_t random; /* a number that depends only on seed, epoch and position:
-                        the same for all fields and items of a datapoint */
+                        the same for all fields and items of a datapoint. Of frames it
+                        also depends on the name of the field, without same_draw */
 } bags_load_item;
 
 /* What a callback that changes images receives: what was drawn for one. */
@@ -454,6 +455,28 @@ typedef struct bags_load_field {
     uint64_t window;
     uint64_t stride; /* 0: 1 */
 
+    /* With options.frames, of a sequence: the window of each sample, of offset_count or
+     * second_count items. Without either it is the item with the number of the frame. See
+     * bags_frames_options. */
+    const int64_t
+        *offsets; /* item offsets[k] + the number of the frame. The sequence has
+                               as many items as the clock, in each episode */
+    size_t offset_count;
+    const double *seconds; /* the item nearest to the time of the frame + seconds[k]; of
+                              two as near, the first */
+    size_t second_count;
+    /* Of seconds: when the items are. The name of a field of times, which is a sequence of
+     * float64 (its type is array(float64)[]) with a time in seconds for each item, none
+     * below the one before; or a rate, and item i is at i / rate. Of the field that is the
+     * clock, both are those of bags_frames_options and must not be set here. */
+    const char *times;
+    double rate; /* items per second, above 0 */
+    /* Of seconds: how far the item may be from its time, in seconds, from 0. Without it an
+     * item between two others may be at any distance, and a time before the first item or
+     * after the last one is outside. */
+    bool has_tolerance;
+    double tolerance;
+
     /* Decode with this instead of the reader's codec. It gets the blob; of zstd(TYPE) the
      * blob of TYPE, which the codec must make: with the option `blobs` of
      * bags_zstd_options, unless TYPE is bytes or utf8. *value may view the scratch.
@@ -463,6 +486,47 @@ typedef struct bags_load_field {
         bags_value *value, bags_error *err);
     void *user;
 } bags_load_field;
+
+/* ---- frames ---- */
+
+typedef enum bags_pad {
+    BAGS_PAD_EDGE = 0, /* repeat the first or last item, and set the mask */
+    BAGS_PAD_DROP      /* leave samples whose windows are not inside out of the order */
+} bags_pad;
+
+/*
+ * Load frames in place of datapoints. A datapoint is an episode; each item of its field
+ * `clock`, a sequence, is a frame. The order is that of all frames of all episodes, which
+ * bags_order_options applies to as it does to datapoints: shuffles, chunks and weights are
+ * of frames. Only `selections` and `take` are of episodes. Episodes without items count 0.
+ *
+ * A sample is a frame, and a window of each field around it:
+ *
+ *     field                     tensor                   items
+ *     plain                     as without frames        the episode's only one
+ *     sequence                  [n, shape...]            the one with the frame's number
+ *     sequence with offsets     [n, count, shape...]     frame + offsets[k]
+ *     sequence with seconds     [n, count, shape...]     nearest to the frame's time +
+ *                                                        seconds[k]
+ *
+ * A window's mask is the tensor NAME_pad, bool, [n, count]: true if there is no such item
+ * and the first or last one is repeated in its place. The masks follow the tensors of the
+ * fields, in their order. A time is outside if it is before the first item or after the
+ * last one by more than the tolerance. A time inside without an item within the tolerance
+ * is BAGS_ERROR_VALUE, and the message names the episode and the time.
+ *
+ * All images of a field in a sample are cropped, mirrored, warped and jittered alike: one
+ * draw. Two fields draw different numbers unless `same_draw` is set. (bags_load_item.random
+ * is then the same for all fields.)
+ */
+typedef struct bags_frames_options {
+    const char *clock; /* a field that is a sequence */
+    /* When its items are, as in bags_load_field. Needed by fields with seconds */
+    const char *times;
+    double rate;
+    bags_pad pad;
+    bool same_draw; /* one draw for all fields: cameras see the same crop */
+} bags_frames_options;
 
 /* ---- tokens ---- */
 
@@ -599,9 +663,14 @@ typedef struct bags_loader_options {
     /* The item at which windows of sequences start. BAGS_WINDOW_RANDOM: anywhere where the
      * windows of all fields fit. Other than 0 needs a field with a window. */
     int64_t window_start;
-    /* NULL: all fields of the first dataset, as they are; field_count is then 0. */
+    /* NULL: all fields of the first dataset, as they are; field_count is then 0. With
+     * frames: the clock, and all fields that are not sequences. */
     const bags_load_field *fields;
     size_t field_count;
+    /* Load frames in place of datapoints. NULL: none. Not with tokens, window_start, or the
+     * option `window` of fields. A sampler returns numbers of frames, counted through all
+     * episodes of a dataset. */
+    const bags_frames_options *frames;
     /* Load its windows or rows in place of datapoints; of the same readers. NULL: none. */
     const bags_tokens *tokens;
     const bags_loader_images *images; /* NULL: none */
@@ -619,13 +688,18 @@ typedef struct bags_loader_options {
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_FIELD     a dataset has no such field, or it is listed twice
  *   BAGS_ERROR_TYPE      no value of a field's type can become what its options
- *                        request
+ *                        request; the clock is not a sequence; a field of times is not one
+ *   BAGS_ERROR_VALUE     frames: the items of two fields of an episode differ in number;
+ *                        with BAGS_PAD_DROP, times that decrease
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
  *   BAGS_ERROR_MEMORY    out of memory
+ *   or, of frames, what bags_reader_get returns
  *
  * Threads: one at a time per loader. Threads start with the first batch. A child made by
  * fork() after that has none: there the loader's functions return BAGS_ERROR_STATE, and
- * closing it frees nothing. Cost: nothing is read.
+ * closing it frees nothing. Cost: nothing is read. Of frames, the refs of all episodes are
+ * read, and with seconds and BAGS_PAD_DROP their times; 8 bytes of memory per episode, and
+ * for each field of times a bit per episode and thread.
  */
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err);
@@ -663,14 +737,16 @@ typedef struct bags_batch {
     uint64_t position;        /* in the epoch, of the first datapoint of the slice */
     size_t length;            /* datapoints in the tensors */
     const bags_pick *picks;   /* `length` of them. Of windows, index is the window; of
-                               packed rows, it is the first document */
+                               packed rows, it is the first document; of frames, it is
+                               the episode, */
+    const uint64_t *frames;   /* and this is the frame in it. Otherwise NULL */
     const bags_piece *pieces; /* of packed rows, otherwise NULL: row i has the */
     const uint64_t *rows;     /* pieces rows[i] .. rows[i + 1] */
     uint64_t dropped; /* documents that packing left out, which were longer than a
                                  row, in the blocks that this batch ends */
     uint64_t skipped; /* datapoints that were left out */
     uint64_t bytes;   /* of the blobs that were decoded */
-    size_t count;     /* tensors, in the order of the options' fields */
+    size_t count;     /* tensors, in the order of the options' fields; then masks */
     const bags_tensor *tensors;
 } bags_batch;
 

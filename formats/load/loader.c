@@ -85,7 +85,8 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
         loader_part *p = &s->parts[i];
         size_t items = bags_row_length(&w->row, i);
         for (item.item = 0; item.item < items; item.item++)
-            FORMAT_TRY(bagi_loader_load_item(w, &l->columns[i], p, &item, i, err));
+            FORMAT_TRY(bagi_loader_load_item(
+                w, &l->columns[i], p, &item, i, (size_t)item.item, err));
         if (p->offsets.capacity)
             FORMAT_TRY(
                 loader_part_push(&p->offsets, s->batch.length + 1, p->used.items, err));
@@ -199,7 +200,7 @@ static bags_code loader_start_parts(
         loader_part *p = &s->parts[i];
         size_t each = c->given.window ? (size_t)c->given.window : 1;
         memset(&p->used, 0, sizeof p->used);
-        if (c->sequence && !c->given.window)
+        if (c->ragged)
             FORMAT_TRY(loader_part_push(&p->offsets, 0, 0, err));
         else if (c->form == LOADER_FORM_STACKED)
             FORMAT_TRY(bags_buffer_reserve(&p->data, count * each * c->item_size, err));
@@ -266,9 +267,7 @@ static bags_code loader_pick(const bags_loader *l, uint64_t epoch, uint64_t star
         FORMAT_TRY(o->sampler(o->sampler_user, epoch, start, count, picks, err));
     for (size_t i = 0; i < count; i++) {
         size_t d = picks[i].dataset;
-        uint64_t length = d >= l->count ? 0
-                          : l->tokens   ? l->tokens->units[d]
-                                        : bags_reader_length(l->readers[d]);
+        uint64_t length = d < l->count ? bagi_loader_units(l, d) : 0;
         if (picks[i].index >= length)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "the sampler returned index %" PRIu64 " of dataset %" PRIu64
@@ -300,6 +299,7 @@ static bags_code loader_start_batch(
     s->batch.batch = s->at.batch;
     s->batch.position = start + slice->first;
     s->batch.picks = s->picks;
+    s->batch.frames = s->frames;
     s->batch.count = l->column_count;
     s->batch.tensors = s->tensors;
     if (packed)
@@ -310,14 +310,26 @@ static bags_code loader_start_batch(
     return loader_start_parts(l, s, slice->count, err);
 }
 
-/* Append number i of the slice to the tensors: the datapoint, window or row `pick`, which
- * may have another place in s->picks after others were skipped. */
+/* Append a frame to the tensors. *pick becomes its episode. */
+static bags_code loader_load_frame(loader_worker *w, loader_slot *s, bags_pick *pick,
+    uint64_t random, bags_error *err) {
+    loader_frame frame;
+    FORMAT_TRY(bagi_frames_find(w, pick, &frame, err));
+    pick->index = frame.episode;
+    s->frames[s->batch.length] = frame.number;
+    return bagi_frames_load(w, s, &frame, random, err);
+}
+
+/* Append number i of the slice to the tensors: the datapoint, frame, window or row `pick`,
+ * which may have another place in s->picks after others were skipped. */
 static bags_code loader_load_one(loader_worker *w, loader_slot *s,
-    const loader_slice *slice, size_t i, const bags_pick *pick, bags_error *err) {
+    const loader_slice *slice, size_t i, bags_pick *pick, bags_error *err) {
     const bags_loader *l = w->loader;
+    uint64_t random = format_mix(slice->key + s->batch.position + i);
+    if (l->frames)
+        return loader_load_frame(w, s, pick, random, err);
     if (!l->tokens)
-        return loader_load_datapoint(
-            w, s, pick, format_mix(slice->key + s->batch.position + i), err);
+        return loader_load_datapoint(w, s, pick, random, err);
     if (l->tokens->packed)
         return loader_load_row(w, s, (size_t)slice->first + i, err);
     return loader_load_window(
@@ -330,12 +342,13 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
     const bags_loader_options *o = &l->options;
     loader_slice slice;
     FORMAT_TRY(loader_start_batch(l, s, &slice, err));
-    if (o->prefetch && !l->tokens)
+    bool datapoints = !l->tokens && !l->frames;
+    if (o->prefetch && datapoints)
         loader_announce(w, s->picks, slice.count, true);
     for (size_t i = 0; i < slice.count && !loader_must_stop(w, i); i++) {
         size_t unwatched = w->unwatched, left = slice.count - i;
         bags_pick pick = s->picks[i];
-        if (i % LOADER_TOUCHED == 0 && l->count <= 8 && !l->tokens)
+        if (i % LOADER_TOUCHED == 0 && l->count <= 8 && datapoints)
             loader_announce(
                 w, s->picks + i, left < LOADER_TOUCHED ? left : LOADER_TOUCHED, false);
         for (size_t k = 0; k < l->column_count; k++)

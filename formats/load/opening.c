@@ -12,8 +12,7 @@
 
 #define LOADER_MAX_THREADS 1024
 
-static void *loader_allocate(
-    bags_loader *l, size_t count, size_t size, bags_error *err) {
+void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error *err) {
     return format_block_add(&l->blocks, l->options.allocator, count, size, err);
 }
 
@@ -55,7 +54,7 @@ static bool loader_is_same_form(const loader_column *a, const loader_column *b) 
            !memcmp(a->shape, b->shape, a->dims * sizeof *a->shape);
 }
 
-static bags_code loader_fail_field(
+bags_code bagi_loader_fail_field(
     const loader_column *c, bags_code code, const char *what, bags_error *err) {
     return bags_fail(err, code, "%s: field \"%.200s\": %s", bags_path_tail(c->path),
         c->given.name, what);
@@ -101,6 +100,19 @@ static bags_code loader_find_sources(
     return BAGS_OK;
 }
 
+/* Find the sources whose blobs can be copied to the tensor of a planned column. */
+static void loader_find_raw(const bags_loader *l, loader_column *c) {
+    for (size_t d = 0; d < l->count; d++) {
+        const bags_type *type = bags_reader_type(l->readers[d], c->sources[d].field);
+        loader_column stored;
+        (void)loader_classify(type, &stored);
+        c->sources[d].raw = bags_view_is(type->name, "array") && !c->given.decode &&
+                            !c->image && !c->center && bags_little_endian() &&
+                            stored.form == LOADER_FORM_STACKED &&
+                            loader_is_same_form(&stored, c);
+    }
+}
+
 /* Check what is drawn for an image, and set the defaults. */
 static bags_code loader_check_draws(
     loader_column *c, bags_load_field *g, bags_error *err) {
@@ -144,7 +156,7 @@ static bags_code loader_check_draws(
             (void)snprintf(message, sizeof message,
                 "%s out of range (%g to %g, allowed %g to %g)", rules[i].name, low,
                 high, rules[i].low, rules[i].high);
-        return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
+        return bagi_loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
     }
     if (!(g->area.high > 0))
         g->area = area;
@@ -207,10 +219,12 @@ static bags_code loader_check_field(
         {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
         {g->stride && !g->window, "stride without window"},
         {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
+        {g->window > 0 && l->options.frames,
+            "window and frames are mutually exclusive; use offsets"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].broken)
-            return loader_fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+            return bagi_loader_fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
     g->stride = g->stride ? g->stride : 1;
     if (!image)
         return BAGS_OK;
@@ -264,7 +278,8 @@ static void loader_plan_column(loader_column *c) {
     }
     if (g->dtype && c->form == LOADER_FORM_STACKED)
         c->dtype = g->dtype;
-    c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
+    c->span = g->window && !c->items ? (g->window - 1) * g->stride + 1 : 0;
+    c->ragged = c->sequence && !g->window && !c->items;
 }
 
 /* Copy the mean and the deviation of each element. */
@@ -278,31 +293,20 @@ static bags_code loader_plan_center(bags_loader *l, loader_column *c, bags_error
             count ? "mean and std have %" PRIu64 " elements (a value has %" PRIu64 ")"
                   : "mean and std need numbers, or arrays of one shape",
             (uint64_t)g->elements, (uint64_t)count);
-        return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
+        return bagi_loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
     }
-    c->center = (double *)loader_allocate(l, count, 2 * sizeof *c->center, err);
+    c->center = (double *)bagi_loader_allocate(l, count, 2 * sizeof *c->center, err);
     if (!c->center)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count; i++) {
         double mean = g->element_mean ? g->element_mean[i] : 0;
         double std = g->element_std ? g->element_std[i] : 1;
         if (!(mean >= -DBL_MAX && mean <= DBL_MAX && std >= 0 && std <= DBL_MAX))
-            return loader_fail_field(c, BAGS_ERROR_ARGUMENT,
+            return bagi_loader_fail_field(c, BAGS_ERROR_ARGUMENT,
                 "mean and std must be finite, and std at least 0", err);
         c->center[2 * i] = mean;
         c->center[2 * i + 1] = std > 0 ? std : 1;
     }
-    return BAGS_OK;
-}
-
-/* Fail if a tensor of a full batch, with this number of items per datapoint, is above the
- * address space. */
-static bags_code loader_check_size(
-    const bags_loader *l, const loader_column *c, uint64_t items, bags_error *err) {
-    size_t most = l->slice_most ? l->slice_most : 1;
-    if (c->item_size && (SIZE_MAX >> 1) / c->item_size / items < most)
-        return loader_fail_field(
-            c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
     return BAGS_OK;
 }
 
@@ -314,54 +318,63 @@ static bags_code loader_column_open(
     c->path = bags_reader_path(l->readers[0]);
     if (!given->name)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
-    c->sources = (loader_source *)loader_allocate(l, l->count, sizeof *c->sources, err);
+    c->sources =
+        (loader_source *)bagi_loader_allocate(l, l->count, sizeof *c->sources, err);
     if (!c->sources)
         return BAGS_ERROR_MEMORY;
     c->image = given->width || given->height;
     FORMAT_TRY(loader_find_sources(l, c, err));
     for (loader_column *before = l->columns; before < c; before++)
         if (!strcmp(before->given.name, g->name))
-            return loader_fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
+            return bagi_loader_fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
     FORMAT_TRY(loader_check_field(l, c, g, err));
+    FORMAT_TRY(bagi_frames_plan(l, c, err));
     loader_plan_column(c);
     FORMAT_TRY(loader_check_types(l, c, err));
     if (c->image && g->dtype == BAGS_DTYPE_FLOAT32) {
-        c->scale = (float *)loader_allocate(l, 256 * g->channels, sizeof(float), err);
+        c->scale =
+            (float *)bagi_loader_allocate(l, 256 * g->channels, sizeof(float), err);
         if (!c->scale)
             return BAGS_ERROR_MEMORY;
         bagi_loader_make_scale(g->channels, g->mean, g->std, c->scale);
     }
-    l->windowed = l->windowed || g->window;
+    l->windowed = l->windowed || c->span;
     l->calls = l->calls || g->decode || g->draw;
     if (c->form == LOADER_FORM_STACKED &&
         !bags_array_size(c->dtype, c->dims, c->shape, &c->item_size))
-        return loader_fail_field(
+        return bagi_loader_fail_field(
             c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
     if (g->elements)
         FORMAT_TRY(loader_plan_center(l, c, err));
-    if (c->form != LOADER_FORM_STACKED)
-        return BAGS_OK;
-    return loader_check_size(l, c, g->window ? g->window : 1, err);
+    loader_find_raw(l, c);
+    return BAGS_OK;
 }
 
-/* Without a list, all fields of the first dataset, which the others must have. */
+/* Without a list, all fields of the first dataset, which the others must have; with frames
+ * no sequence but the clock. */
 static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     size_t count;
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);
     const bags_load_field *given = l->options.fields;
     count = given ? l->options.field_count : count;
-    l->columns = (loader_column *)loader_allocate(l, count, sizeof *l->columns, err);
+    l->columns = (loader_column *)bagi_loader_allocate(
+        l, 2 * count, sizeof *l->columns, err); /* with masks */
     if (!l->columns)
         return BAGS_ERROR_MEMORY;
-    l->column_count = count;
     for (size_t i = 0; i < count; i++) {
+        loader_column *c = &l->columns[l->field_count];
         bags_load_field whole;
         memset(&whole, 0, sizeof whole);
         if (!given)
             whole.name = fields[i].name;
-        FORMAT_TRY(
-            loader_column_open(l, &l->columns[i], given ? &given[i] : &whole, err));
+        if (!given && l->frames && bags_reader_type(l->readers[0], i)->sequence &&
+            strcmp(whole.name, l->frames->given.clock))
+            continue;
+        FORMAT_TRY(loader_column_open(l, c, given ? &given[i] : &whole, err));
+        l->column_count = ++l->field_count;
     }
+    if (l->frames)
+        FORMAT_TRY(bagi_frames_add_masks(l, err));
     if (l->options.window_start && !l->windowed)
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "window_start needs a field with a window");
@@ -374,7 +387,8 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
     if (t->packed && l->options.skip_damaged)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "skip_damaged and packed rows are mutually exclusive");
-    l->columns = (loader_column *)loader_allocate(l, t->count, sizeof *l->columns, err);
+    l->columns =
+        (loader_column *)bagi_loader_allocate(l, t->count, sizeof *l->columns, err);
     if (!l->columns)
         return BAGS_ERROR_MEMORY;
     l->column_count = t->count;
@@ -384,16 +398,15 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
         c->path = bags_reader_path(l->readers[0]);
         c->form = LOADER_FORM_STACKED;
         c->dtype = t->tensors[i].dtype;
-        c->sequence = t->tensors[i].length == 0;
-        c->dims = !c->sequence;
+        c->ragged = t->tensors[i].length == 0;
+        c->dims = !c->ragged;
         c->shape[0] = t->tensors[i].length;
-        c->item_size = bags_dtype_size(c->dtype) *
-                       (c->sequence ? 1 : (size_t)t->tensors[i].length);
-        FORMAT_TRY(loader_check_size(l, c, 1, err));
+        c->item_size =
+            bags_dtype_size(c->dtype) * (c->ragged ? 1 : (size_t)t->tensors[i].length);
     }
     if (!t->packed)
         return BAGS_OK;
-    l->packer = (format_packer *)loader_allocate(l, 1, sizeof *l->packer, err);
+    l->packer = (format_packer *)bagi_loader_allocate(l, 1, sizeof *l->packer, err);
     if (!l->packer)
         return BAGS_ERROR_MEMORY;
     l->packer->pieces = l->packer->rows = bags_buffer_of(l->options.allocator);
@@ -420,6 +433,9 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
         {o->fields && !o->field_count, "fields without field_count"},
         {o->tokens && (o->fields || o->window_start),
             "tokens and fields are mutually exclusive"},
+        {o->frames && o->tokens, "frames and tokens are mutually exclusive"},
+        {o->frames && o->window_start,
+            "frames and window_start are mutually exclusive"},
     };
     FORMAT_TRY(FORMAT_CHECK(rules, "", err));
     if (o->ranks ? o->rank >= o->ranks : o->rank)
@@ -482,18 +498,30 @@ static bags_code loader_count_batches(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
+uint64_t bagi_loader_units(const bags_loader *l, size_t dataset) {
+    return l->tokens   ? l->tokens->units[dataset]
+           : l->frames ? bagi_frames_length(l->frames, dataset)
+                       : bags_reader_length(l->readers[dataset]);
+}
+
 /* Weights and selections need not live as long as the loader: the order has shares of
- * the former, and a copy of the latter. */
+ * the former, and a copy of the latter. Selections of frames are those of episodes. */
 static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
-    uint64_t *lengths = (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
+    bags_order_options order = o->order;
+    uint64_t *lengths =
+        (uint64_t *)bagi_loader_allocate(l, l->count, sizeof *lengths, err);
     if (!lengths)
         return BAGS_ERROR_MEMORY;
+    if (l->frames) {
+        FORMAT_TRY(bagi_frames_open(l, err));
+        order.selections = NULL;
+        order.take = 0;
+    }
     for (size_t i = 0; i < l->count; i++)
-        lengths[i] =
-            l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
+        lengths[i] = bagi_loader_units(l, i);
     FORMAT_TRY(
-        bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err));
+        bags_order_init(&l->order, lengths, l->count, &order, o->allocator, err));
     if (o->sampler) {
         FORMAT_TRY(loader_check_sampler(l, err));
         l->order.length = o->sampler_length;
@@ -503,16 +531,34 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     return loader_count_batches(l, err);
 }
 
+/* Fail if a tensor of a full batch is above the address space. */
+static bags_code loader_check_sizes(const bags_loader *l, bags_error *err) {
+    size_t most = l->slice_most ? l->slice_most : 1;
+    for (size_t i = 0; i < l->column_count; i++) {
+        const loader_column *c = &l->columns[i];
+        uint64_t items = c->given.window ? c->given.window : 1;
+        if (c->item_size && (SIZE_MAX >> 1) / c->item_size / items < most)
+            return bagi_loader_fail_field(
+                c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
+    }
+    return BAGS_OK;
+}
+
 /* ---- memory ---- */
 
 static bags_code loader_open_slot(bags_loader *l, loader_slot *s, bags_error *err) {
     const bags_loader_options *o = &l->options;
     size_t columns = l->column_count;
     bags_buffer empty = bags_buffer_of(o->allocator);
-    s->picks = (bags_pick *)loader_allocate(l, l->slice_most, sizeof *s->picks, err);
-    s->tensors = (bags_tensor *)loader_allocate(l, columns, sizeof *s->tensors, err);
-    s->parts = (loader_part *)loader_allocate(l, columns, sizeof *s->parts, err);
-    if (!s->picks || !s->tensors || !s->parts)
+    s->picks =
+        (bags_pick *)bagi_loader_allocate(l, l->slice_most, sizeof *s->picks, err);
+    s->tensors =
+        (bags_tensor *)bagi_loader_allocate(l, columns, sizeof *s->tensors, err);
+    s->parts = (loader_part *)bagi_loader_allocate(l, columns, sizeof *s->parts, err);
+    if (l->frames)
+        s->frames =
+            (uint64_t *)bagi_loader_allocate(l, l->slice_most, sizeof *s->frames, err);
+    if (!s->picks || !s->tensors || !s->parts || (l->frames && !s->frames))
         return BAGS_ERROR_MEMORY;
     s->pieces = s->rows = empty;
     for (size_t i = 0; i < columns; i++) {
@@ -528,16 +574,27 @@ static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error
     bags_buffer empty = bags_buffer_of(l->options.allocator);
     w->value = w->inside = w->pixels = w->converted = empty;
     w->resized = w->resampling = w->indices = empty;
+    size_t items = l->frames ? l->frames->items : 0;
     w->loader = l;
-    w->selects = (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
-    w->targets = (unsigned char **)loader_allocate(l, columns, sizeof *w->targets, err);
-    return w->selects && w->targets ? BAGS_OK : BAGS_ERROR_MEMORY;
+    w->selects = (bags_select *)bagi_loader_allocate(
+        l, columns + items, sizeof *w->selects, err);
+    w->targets =
+        (unsigned char **)bagi_loader_allocate(l, columns, sizeof *w->targets, err);
+    if (!w->selects || !w->targets)
+        return BAGS_ERROR_MEMORY;
+    if (!l->frames)
+        return BAGS_OK;
+    w->chosen = (uint64_t *)bagi_loader_allocate(l, items, sizeof *w->chosen, err);
+    w->checked = (unsigned char *)bagi_loader_allocate(
+        l, bagi_frames_checked_size(l->frames), 1, err);
+    return w->chosen && w->checked ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static bags_code loader_open_ring(bags_loader *l, bags_error *err) {
-    l->slots = (loader_slot *)loader_allocate(l, l->slot_count, sizeof *l->slots, err);
-    l->workers =
-        (loader_worker *)loader_allocate(l, l->worker_count, sizeof *l->workers, err);
+    l->slots =
+        (loader_slot *)bagi_loader_allocate(l, l->slot_count, sizeof *l->slots, err);
+    l->workers = (loader_worker *)bagi_loader_allocate(
+        l, l->worker_count, sizeof *l->workers, err);
     if (!l->slots || !l->workers)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->slot_count; i++)
@@ -547,12 +604,12 @@ static bags_code loader_open_ring(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* In this order: datasets, their order, fields, memory. */
+/* In this order: datasets, fields, their order, memory. */
 bags_code bagi_loader_prepare(
     bags_loader *l, const bags_reader *const *readers, bags_error *err) {
     FORMAT_TRY(loader_check_options(l, err));
     l->readers =
-        (const bags_reader **)loader_allocate(l, l->count, sizeof(void *), err);
+        (const bags_reader **)bagi_loader_allocate(l, l->count, sizeof(void *), err);
     if (!l->readers)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->count; i++)
@@ -562,8 +619,16 @@ bags_code bagi_loader_prepare(
         if (l->count != l->tokens->dataset_count || l->tokens->readers[i] != readers[i])
             return bags_fail(
                 err, BAGS_ERROR_ARGUMENT, "the tokens are of other readers");
-    FORMAT_TRY(loader_open_order(l, err));
+    if (l->options.frames) {
+        l->frames = (loader_frames *)bagi_loader_allocate(l, 1, sizeof *l->frames, err);
+        if (!l->frames)
+            return BAGS_ERROR_MEMORY;
+        l->frames->given = *l->options.frames;
+        FORMAT_TRY(bagi_frames_start(l, err));
+    }
     FORMAT_TRY(l->tokens ? loader_open_tokens(l, err) : loader_open_columns(l, err));
+    FORMAT_TRY(loader_open_order(l, err));
+    FORMAT_TRY(loader_check_sizes(l, err));
     return loader_open_ring(l, err);
 }
 
@@ -582,6 +647,7 @@ static void loader_free_slot(loader_slot *s, size_t columns) {
 
 static void loader_free_worker(loader_worker *w) {
     bags_row_free(&w->row);
+    bags_row_free(&w->times);
     bags_buffer_free(&w->value);
     bags_buffer_free(&w->inside);
     bags_buffer_free(&w->pixels);
@@ -603,6 +669,8 @@ void bagi_loader_free(bags_loader *l) {
     }
     bags_row_free(&l->packer_row);
     bags_order_free(&l->order);
+    if (l->frames)
+        bags_order_free(&l->frames->episodes);
     format_blocks_free(l->blocks);
     format_state_close(l);
 }

@@ -7,6 +7,7 @@
  *     opening.c   options and fields: checked, planned, their memory
  *     convert.c   an item of a datapoint becomes a part of a tensor
  *     crop.c      ... if it is an image
+ *     frames.c    frames of episodes: counted, found, and their windows
  *     state.c     digests and states
  */
 #ifndef BAGS_FORMATS_RING_H
@@ -36,9 +37,18 @@ typedef enum loader_blob_kind {
 /* A field in one dataset. */
 typedef struct loader_source {
     size_t field;
+    size_t times; /* of seconds: the field of times */
     loader_blob_kind kind;
     bool compressed; /* zstd(TYPE) */
+    bool raw;        /* blobs are an item of the tensor, byte for byte */
 } loader_source;
+
+/* How the items of a field have times. */
+typedef struct loader_times {
+    const char *name; /* of the field of times; NULL: by the rate */
+    double rate;      /* 0 and no name: they have none */
+    size_t bit;       /* of an episode whose times were checked */
+} loader_times;
 
 /* What becomes of a field. */
 typedef struct loader_column {
@@ -46,6 +56,7 @@ typedef struct loader_column {
     const char *path;       /* of the first dataset */
     loader_source *sources; /* one per dataset */
     bool sequence, image;
+    bool ragged; /* all items of each datapoint */
     loader_form form;
     bags_dtype dtype;
     size_t dims;
@@ -58,7 +69,34 @@ typedef struct loader_column {
     bool draws;             /* other things than the default are drawn for them */
     bags_warp_options warp; /* copies */
     bags_jitter_options jitter;
+
+    /* With frames: */
+    size_t items; /* in the window of a sample, or 1; 0: a plain field, or a mask */
+    size_t mask;  /* the column with the mask of the window; 0: none */
+    loader_times times; /* of a window by seconds */
+    uint64_t salt;      /* of its random numbers; 0: those of the sample */
 } loader_column;
+
+/* The frames that are loaded in place of datapoints. */
+typedef struct loader_frames {
+    bags_frames_options given;
+    bags_order episodes;   /* those that are selected, one after the other */
+    uint64_t *before;      /* frames before each episode of that order, and all */
+    loader_source *clocks; /* the clock, in each dataset */
+    loader_times times;    /* of the clock */
+    bool timed;            /* the time of each frame is needed */
+    size_t bits;           /* for each episode: fields of times */
+    size_t items;          /* in all windows of a sample */
+    uint64_t hash;         /* of what determines the frames */
+} loader_frames;
+
+/* A frame. */
+typedef struct loader_frame {
+    size_t dataset;
+    uint64_t episode, number;
+    uint64_t count; /* items of the clock */
+    uint64_t place; /* of the episode in the order of the episodes */
+} loader_frame;
 
 /* How much of a tensor's memory is used. */
 typedef struct loader_extent {
@@ -91,6 +129,7 @@ typedef struct loader_slot {
     bool ready;
     bool checked; /* at the end of an epoch: its datasets are the same */
     bags_pick *picks;
+    uint64_t *frames; /* NULL: none */
     bags_tensor *tensors;
     loader_part *parts;
 } loader_slot;
@@ -102,6 +141,9 @@ typedef struct loader_worker {
     bags_buffer value, inside, pixels, converted, resized, resampling, indices;
     bags_select *selects;
     unsigned char **targets; /* for a window or a piece, in each tensor */
+    bags_row times;          /* of frames: a field of times */
+    unsigned char *checked;  /* a bit for each field of times of an episode */
+    uint64_t *chosen;        /* the items of all windows of a sample */
     gate_thread id;
     float scale[3 * 256]; /* of an image whose mean or std a callback chose */
     size_t unwatched;     /* bytes decoded since it last checked `stopping` */
@@ -117,10 +159,12 @@ struct bags_loader {
     uint64_t batches;  /* per epoch */
     size_t slice_most; /* datapoints in the largest slice of this rank */
     loader_column *columns;
-    size_t column_count;
+    size_t column_count;         /* with the masks of frames, which are the last */
+    size_t field_count;          /* columns of fields */
     bool windowed;               /* some column has a window */
     bool calls;                  /* some column has a function of the caller */
     const format_tokens *tokens; /* what is loaded in place of datapoints; or NULL */
+    loader_frames *frames;       /* the same */
     bags_loader_images images;
     uint32_t data_hash, order_hash;
     bool hashed;
@@ -196,9 +240,33 @@ bags_code bagi_loader_prepare(
     bags_loader *l, const bags_reader *const *readers, bags_error *err);
 void bagi_loader_free(bags_loader *l);
 
-/* convert.c: append an item of a row, which has this place in it, to a tensor. */
+/* opening.c: memory until the loader is closed, zeroed; and a failure because of a field. */
+void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error *err);
+bags_code bagi_loader_fail_field(
+    const loader_column *c, bags_code code, const char *what, bags_error *err);
+
+/* opening.c: the number of datapoints of a dataset, or of what is loaded in their place. */
+uint64_t bagi_loader_units(const bags_loader *l, size_t dataset);
+
+/* frames.c, in this order: find the clock; check and copy the window of each field; add the
+ * masks; and count the frames of all episodes. */
+bags_code bagi_frames_start(bags_loader *l, bags_error *err);
+bags_code bagi_frames_plan(bags_loader *l, loader_column *c, bags_error *err);
+bags_code bagi_frames_add_masks(bags_loader *l, bags_error *err);
+bags_code bagi_frames_open(bags_loader *l, bags_error *err);
+uint64_t bagi_frames_length(const loader_frames *frames, size_t dataset);
+size_t bagi_frames_checked_size(const loader_frames *frames); /* of `checked` */
+
+/* frames.c: the frame that is number `pick->index` of its dataset; and append its sample
+ * to the tensors. */
+bags_code bagi_frames_find(
+    loader_worker *w, const bags_pick *pick, loader_frame *out, bags_error *err);
+bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame *frame,
+    uint64_t random, bags_error *err);
+
+/* convert.c: append an item, the blob `at` in slot `place` of the row, to a tensor. */
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
-    loader_part *p, bags_load_item *item, size_t place, bags_error *err);
+    loader_part *p, bags_load_item *item, size_t place, size_t at, bags_error *err);
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from);
 
 /* crop.c: make an image of the requested size of the item's blob, or of the value that it

@@ -41,6 +41,8 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
     for (size_t i = 0; i < batch->length; i++) {
         uint64_t hash =
             loader_hash_number(batch->picks[i].dataset, batch->picks[i].index);
+        if (batch->frames)
+            hash = loader_hash_number(hash, batch->frames[i]);
         for (size_t k = 0; k < batch->count; k++) {
             const bags_tensor *t = &batch->tensors[k];
             uint64_t first, count;
@@ -145,6 +147,8 @@ static uint64_t loader_hash_order(const bags_loader *l) {
         hash = loader_hash_number(hash, o->selection);
     if (l->tokens)
         hash = loader_hash_number(hash, l->tokens->hash);
+    if (l->frames)
+        hash = loader_hash_number(hash, l->frames->hash);
     if (l->packer || l->options.sampler)
         hash = loader_hash_number(hash, o->length);
     if (l->options.sampler)
@@ -204,7 +208,8 @@ static const struct loader_state_rule {
     {4, true, "the number of datasets differs"},
     {4, false, "the datasets differ in length, fields, types or content"},
     {4, false,
-        "tokens, sampler, selections, replacement, chunk, window, weights, in_order, "
+        "tokens, frames, sampler, selections, replacement, chunk, window, weights, "
+        "in_order, "
         "drop_last, or what is drawn for images differ"},
 };
 

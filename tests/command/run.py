@@ -11,6 +11,7 @@ MODULES = [
     'interrupting',
     'loading',
     'tokens',
+    'frames',
     'golden_data',
     'manifests',
     'images',

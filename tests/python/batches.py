@@ -172,12 +172,12 @@ def fields_have_options():
     fields = {'j': {'width': 8, 'height': 6, 'dtype': 'float32', 'mean': (1, 2, 3), 'std': 2.0,
                     'nchw': True, 'crop': 'center'}, 'n': None}
     batch = next(bags.Loader('x', 10, fields=fields, shuffle=False))
-    assert list(batch) == ['j', 'n'] and batch['j'].shape == (10, 3, 6, 8)
+    assert list(batch) == ['j', 'n', 'indices'] and batch['j'].shape == (10, 3, 6, 8)
     assert batch['j'].dtype == np.float32 and batch['n'].dtype.kind in 'iu'
     assert np.allclose(batch['j'][9, :, 3, 3], (9 / 255 - np.array([1, 2, 3])) / 2)
     batch = next(bags.Loader('x', 10, fields={'a': {'dtype': np.dtype('f8')}}))
     assert batch['a'].dtype == np.float64 and batch['a'].flags.writeable
-    assert list(next(bags.Loader('x', fields=['t', 'n']))) == ['t', 'n']
+    assert list(next(bags.Loader('x', fields=['t', 'n']))) == ['t', 'n', 'indices']
     for bad in ({'j': {'crop': 'no'}}, {'j': {'width': -1}}, {'j': {'nothing': 1}}, {'n': {'dtype': 'x'}},
                 {'j': {'mean': 'abc'}}, {'j': {'shape': 5}}, {'no': {}}, {'t': {'dtype': 'int8'}},
                 {'n': {'decode': 3}}, {'n': {'width': 3}}, {3: {}}):
@@ -572,7 +572,9 @@ def windows_and_packed_rows_of_tokens_are_batches():
     batch = next(iter(bags.Loader('x', 8, tokens={'field': 'ids', 'length': 16, 'places': True,
                                                   'parallel': np.array(['m']), 'bos': 1, 'eos': 2})))
     assert {k: v.shape for k, v in batch.items()} == {
-        'ids': (8, 17), 'm': (8, 17), 'documents': (8, 16), 'positions': (8, 16)}
+        'ids': (8, 17), 'm': (8, 17), 'documents': (8, 16), 'positions': (8, 16),
+        'indices': (8,)}
+    assert batches[0]['indices'].tolist() == list(range(8))
 
     def packed(**options):
         return bags.Loader('x', 8, seed=5, tokens={'field': 'ids', 'length': 64, 'pack': True, **options})
@@ -582,6 +584,10 @@ def windows_and_packed_rows_of_tokens_are_batches():
     for epoch in epochs:
         rows = [d for b in epoch for r, ends in zip(b['ids'], b['cu_seqlens']) for d in np.split(r, ends[1:-1])]
         assert sorted(map(bytes, rows)) == sorted(bytes(d) for d in documents if len(d))
+        for batch in epoch:
+            for row, pieces in zip(batch['ids'], batch['indices'], strict=True):
+                parts = [documents[d][first:first + count] for d, first, count in pieces]
+                assert (np.concatenate(parts) == row).all()
     for cut in (0, 1, 3, len(epochs[0])):
         loader, other = packed(), packed()
         iterator = iter(loader)
@@ -618,7 +624,8 @@ def windows_of_sequences_have_an_entry_for_each_datapoint():
     window = {'window': 2, 'stride': 2}
     for ranks in (0, 9):  # this rank has nothing of the batch of 7
         batch = next(bags.Loader('x', 8, fields=dict.fromkeys(spec, window), shuffle=False, ranks=ranks))
-        assert {name: len(value) for name, value in batch.items()} == dict.fromkeys(spec, 0 if ranks else 7)
+        assert {name: len(value) for name, value in batch.items()} == dict.fromkeys(
+            [*spec, 'indices'], 0 if ranks else 7)
         for i, n in enumerate(batch['n']):
             want = point(i)
             assert n.tolist() == want['n'][::2] and batch['w'][i] == want['w'][::2] and batch['y'][i] == want['y'][::2]

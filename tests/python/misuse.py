@@ -362,7 +362,8 @@ def a_type_that_this_build_lacks_names_the_package_to_install():
         assert bags.DatasetReader('x', None)[0] == {**row, 'n': b'\7'}
         raises(KeyError, bags.Loader, 'x', fields='image', says='x: field "image": values of type jpeg cannot be decoded; this build')
         raises(KeyError, bags.Loader, 'x', says='install libjpeg-dev')
-        assert next(bags.Loader('x', fields={'image': {'decode': bytes}, 'm': {}})) == {'image': [b'j'], 'm': [b'\1']}
+        batch = next(bags.Loader('x', fields={'image': {'decode': bytes}, 'm': {}}))
+        assert (batch['image'], batch['m'], batch['indices'].tolist()) == ([b'j'], [b'\1'], [0])
         raises(ValueError, bags.DatasetReader, 'http://127.0.0.1:9/x', says='has no http; install libcurl4-openssl-dev')
 
 

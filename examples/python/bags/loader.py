@@ -2,6 +2,7 @@
 import array
 import atexit
 import collections
+import operator
 import os
 import weakref
 import zlib
@@ -140,7 +141,9 @@ def _field(name, options, where):
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f'fields: {name!r}: {options!r} (expected a dict of options)')
     options, where, apart = dict(options or {}), f'{where}field "{name}": ', {}
-    for part in 'shape warp jitter decode draw'.split():
+    if 'tolerance' in options:
+        options['has_tolerance'] = True
+    for part in 'shape warp jitter offsets seconds times decode draw'.split():
         apart[part] = value = options.pop(part, ...)
         try:
             if value is ...:
@@ -149,22 +152,78 @@ def _field(name, options, where):
                 if len(value) > 6:
                     raise ValueError('more than 6 dimensions')
                 apart[part] = array.array('Q', map(number, value)).tobytes()
+            elif part in ('offsets', 'seconds'):
+                apart[part] = _window(value, *{'offsets': ('q', 'integers'),
+                                               'seconds': ('d', 'numbers')}[part])
+            elif part == 'times':
+                if not isinstance(value, str):
+                    raise TypeError(f'{value!r} is not the name of a field')
             elif part in ('warp', 'jitter'):
                 if not isinstance(value, dict):
                     raise TypeError('a dict of options is required')
                 apart[part] = pack(part, value)
             elif not callable(value):
                 raise TypeError(f'{value!r} is not a function')
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise placed(error, f'{where}{part}') from None
     for part in ('mean', 'std'):  # of images, three numbers of the struct
         image = 'width' in options or 'height' in options
         apart[part] = None if image or part not in options else _elements(where, part, options.pop(part))
-    packed = pack('field', options, where)
+    packed = pack('field', _rated(options, where), where)
     if apart['draw']:
         has = {part: value for part, value in apart.items() if value is not None}
         apart['draw'] = _Draw(apart['draw'], {**options, **has})
     return name, packed, *apart.values()
+
+
+def _window(values, kind, what):
+    """The offsets or seconds of a window, as bytes."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f'{values!r} (expected a list of {what})')
+    values = list(values)
+    if not values:
+        raise ValueError('an empty window')
+    if kind == 'q':
+        values = [operator.index(value) for value in values]
+    try:
+        return array.array(kind, values).tobytes()
+    except TypeError:
+        raise TypeError(f'{values!r} (expected a list of {what})') from None
+    except OverflowError:
+        raise ValueError(f'{values!r} (a number of more than 64 bits)') from None
+
+
+def _rated(options, where):
+    """The same options; 0 means none to C."""
+    if 'rate' in options and not options['rate']:
+        raise ValueError(f"{where}rate: {options['rate']!r} (expected a number above 0)")
+    return options
+
+
+def _frames(clock, fields, where, spec, **options):
+    """What C takes of frames: the clock, its field of times, a struct; and all fields, without
+    the clock's times."""
+    if not isinstance(clock, str):
+        raise TypeError(f'{where}frames: {clock!r} is not the name of a field')
+    if fields is None:
+        fields = {name: None for name in spec if name == clock or not spec[name].endswith('[]')}
+    own, times, rated = fields.get(clock), None, {}
+    if isinstance(own, Mapping) and ('times' in own or 'rate' in own):
+        own = dict(own)
+        times = own.pop('times', None)
+        if times is not None and not isinstance(times, str):
+            raise TypeError(f'{where}field "{clock}": times: {times!r} is not the name of a field')
+        if 'rate' in own:
+            rated['rate'] = own.pop('rate')
+        fields = {**fields, clock: own}
+    packed, place = pack('frames', options, where), f'{where}field "{clock}": '
+    return (clock, times, pack('frames', _rated(rated, place), place, packed)), fields
+
+
+def _refuse_indices(names, where):
+    if 'indices' in names:
+        raise ValueError(f'{where}field "indices": batches have the indices of datapoints under '
+                         'this name; load other fields, or rename it')
 
 
 def _tokens(options, where):
@@ -177,6 +236,7 @@ def _tokens(options, where):
     field, parallel = options.pop('field', None), options.pop('parallel', ())
     if not isinstance(field, str):
         raise TypeError(f'{where}field: {field!r} is not a str')
+    _refuse_indices((field, *parallel), where)
     return field, pack('tokens', options, where), tuple(parallel)
 
 
@@ -184,13 +244,14 @@ class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
     weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
     drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
-    prefetch=False, window_start=0)
+    prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False)
 
     Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
     one the next; len() is the number of batches. A batch is a dict: numbers and arrays
     whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
     texts and bytes lists, everything else a list of arrays or bytes. With a window, these are
-    arrays (N, window, *shape), and lists of lists.
+    arrays (N, window, *shape), and lists of lists. `indices` are those of the datapoints: an
+    array (N,), of several datasets (N, 2) with [dataset, index].
 
     source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
     datapoints, of all ranks together. rank loads its slice of `ranks` slices, which differ by
@@ -237,10 +298,24 @@ class Loader(Closable, _core.Loader):
     its documents, arrays (N, S + 1); or a dict with field, length, and others: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
     len() is unknown, and long_documents 'split' or 'drop'.
+
+    frames: the name of a sequence. Its items are loaded in place of datapoints, which are
+    episodes: the order, chunk and weights are of frames, rows and take of episodes. A sample
+    has the plain fields of its episode and the item of each sequence that has its number, or
+    a window, with a mask NAME_pad, which is True where the first or last item is repeated
+    because there is no other; pad='drop' leaves such frames out. `indices` are (N, 2),
+    [episode, frame], or (N, 3) with the dataset in front. Images of a field are cropped
+    alike in a sample; same_draw: those of all fields. Options of a sequence:
+
+        offsets           a window: the items at these distances, a list or a range
+        seconds           a window: the items nearest to the frame's time plus these
+        times             name of a field array(float64)[] with the time of each item, or
+        rate              items per second. Those of the clock are options of its field
+        tolerance         seconds: an item that is farther from its time is an error
     """
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
-                 tokens=None, **options):
+                 tokens=None, frames=None, pad='edge', same_draw=False, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         for one in sources:
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
@@ -258,6 +333,16 @@ class Loader(Closable, _core.Loader):
                 raise ValueError('fields: none is listed')
             for name in fields:
                 readers[0]._field(name)
+        if frames is None and (pad != 'edge' or same_draw):
+            raise ValueError(f'{where}pad and same_draw need frames')
+        if frames is not None and (tokens or sampler is not None):
+            raise ValueError(f'{where}frames and {"tokens" if tokens else "sampler"} are mutually '
+                             'exclusive')
+        if frames is not None:
+            frames, fields = _frames(frames, fields, where, spec, pad=pad, same_draw=same_draw)
+            readers[0]._field(frames[0])
+        if not tokens:
+            _refuse_indices(fields or spec, where)
         for name in () if tokens else fields or spec:
             lacking = lacks(spec[name], True)
             if lacking and not (fields and (fields[name] or {}).get('decode')):
@@ -284,7 +369,7 @@ class Loader(Closable, _core.Loader):
         super().__init__(
             readers, pack('loader', {'batch': batch, **options}, where),
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),
-            b'' if tokens else texts, tokens and _tokens(tokens, where), weights, rows, sampler,
+            b'' if tokens else texts, tokens and _tokens(tokens, where), frames, weights, rows, sampler,
             sampler.length if sampler else 0, sampler.hash if sampler else 0)
         self.path = readers[0].path
         _loaders.add(self)

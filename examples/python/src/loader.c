@@ -27,8 +27,9 @@ struct Loader {
     /* Where it is: the next batch of an epoch, of `count`; packed: of UINT64_MAX. */
     unsigned long long epoch, batch, count, skipped, iteration;
     bool packed, resumed;
-    bool taken;     /* the batch that the C loader shows was returned */
-    unsigned calls; /* of functions, that run; with the GIL */
+    bags_buffer indices; /* of a batch, as numbers */
+    bool taken;          /* the batch that the C loader shows was returned */
+    unsigned calls;      /* of functions, that run; with the GIL */
     bool closing;
     PyObject *sources; /* tuple: they stay open */
     PyObject *fields;  /* tuple, see set_fields: what it refers to */
@@ -183,17 +184,21 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
-/* Each is (name, options, shape, warp, jitter, decode, draw, mean, std), as bags/loader.py
- * prepares it; None: without. What they refer to lives as long as the loader. */
+/* Each is (name, options, shape, warp, jitter, offsets, seconds, times, decode, draw, mean,
+ * std), as bags/loader.py prepares it; None: without. What they refer to lives as long as
+ * the loader. */
 static bool set_fields(Loader *loader, bags_load_field *fields) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(loader->fields); i++) {
         bags_load_field *to = &fields[i];
         Callback *callback = &loader->callbacks[i];
-        const char *name, *shape, *warp, *jitter, *mean, *std;
-        Py_ssize_t shape_size, warp_size, jitter_size, mean_size, std_size;
+        const char *name, *shape, *warp, *jitter, *offsets, *seconds, *times;
+        const char *mean, *std;
+        Py_ssize_t shape_size, warp_size, jitter_size, offsets_size, seconds_size;
+        Py_ssize_t mean_size, std_size;
         PyObject *packed;
-        if (!PyArg_Parse(PyTuple_GetItem(loader->fields, i), "(sOz#z#z#OOz#z#)", &name,
-                &packed, &shape, &shape_size, &warp, &warp_size, &jitter, &jitter_size,
+        if (!PyArg_Parse(PyTuple_GetItem(loader->fields, i), "(sOz#z#z#z#z#zOOz#z#)",
+                &name, &packed, &shape, &shape_size, &warp, &warp_size, &jitter,
+                &jitter_size, &offsets, &offsets_size, &seconds, &seconds_size, &times,
                 &callback->decode, &callback->draw, &mean, &mean_size, &std,
                 &std_size) ||
             !take_struct(to, sizeof *to, packed))
@@ -213,6 +218,11 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
         to->element_mean = (const double *)(const void *)mean;
         to->element_std = (const double *)(const void *)std;
         to->elements = (size_t)(mean ? mean_size : std ? std_size : 0) / sizeof(double);
+        to->offsets = (const int64_t *)(const void *)offsets;
+        to->offset_count = offsets ? (size_t)offsets_size / 8 : 0;
+        to->seconds = (const double *)(const void *)seconds;
+        to->second_count = seconds ? (size_t)seconds_size / 8 : 0;
+        to->times = times;
         to->decode = callback->decode != Py_None ? call_decode : NULL;
         to->draw = callback->draw != Py_None ? call_draw : NULL;
     }
@@ -279,17 +289,34 @@ static bool set_rows(bags_selection *to, PyObject *rows) {
     return true;
 }
 
+/* of: (clock, field of its times or None, options). */
+static bool set_frames(bags_frames_options *to, PyObject *of) {
+    const char *clock, *times;
+    PyObject *packed;
+    if (!PyArg_Parse(of, "(szO)", &clock, &times, &packed) ||
+        !take_struct(to, sizeof *to, packed))
+        return false;
+    to->clock = clock;
+    to->times = times;
+    return true;
+}
+
 /* With memory for all of it. */
 static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
-    PyObject *rows, bags_loader_options *options, bags_load_field *fields,
-    bags_selection *selections) {
+    PyObject *frames, PyObject *rows, bags_loader_options *options,
+    bags_load_field *fields, bags_selection *selections) {
     size_t datasets = (size_t)PyList_Size(list);
+    bags_frames_options around;
     const bags_reader **readers = loader_readers(loader, list);
     bags_error err;
     bool good = readers && set_fields(loader, fields);
     if (good && tokens != Py_None) {
         good = loader_tokens(loader, readers, datasets, tokens);
         options->tokens = loader->tokens;
+    }
+    if (good && frames != Py_None) {
+        good = set_frames(&around, frames);
+        options->frames = &around;
     }
     if (good && rows != Py_None) {
         good = set_rows(selections, rows);
@@ -299,7 +326,8 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     options->fields = options->field_count ? fields : NULL;
     options->images = &images;
     if (good) {
-        loader->loader = bags_loader_open(readers, datasets, options, &err);
+        WITHOUT_GIL(
+            loader->loader = bags_loader_open(readers, datasets, options, &err));
         if (!loader->loader)
             loader_raise(loader, &err, true);
     }
@@ -310,19 +338,19 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     return loader->loader != NULL;
 }
 
-/* _core.Loader(readers, options, fields, text, tokens, weights, rows, sampler, length,
- * hash): as bags/loader.py prepares them. */
+/* _core.Loader(readers, options, fields, text, tokens, frames, weights, rows, sampler,
+ * length, hash): as bags/loader.py prepares them. */
 static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     Loader *loader = (Loader *)self;
-    PyObject *list, *packed, *fields, *text, *tokens, *rows, *sampler;
+    PyObject *list, *packed, *fields, *text, *tokens, *frames, *rows, *sampler;
     const char *weights;
     Py_ssize_t weights_size;
     unsigned long long sampler_length, sampler_hash;
     bags_loader_options options;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "O!OO!SOz#OOKK", &PyList_Type, &list, &packed,
-            &PyTuple_Type, &fields, &text, &tokens, &weights, &weights_size, &rows,
-            &sampler, &sampler_length, &sampler_hash) ||
+    if (!PyArg_ParseTuple(args, "O!OO!SOOz#OOKK", &PyList_Type, &list, &packed,
+            &PyTuple_Type, &fields, &text, &tokens, &frames, &weights, &weights_size,
+            &rows, &sampler, &sampler_length, &sampler_hash) ||
         !take_struct(&options, sizeof options, packed))
         return -1;
     Py_ssize_t datasets = PyList_Size(list);
@@ -368,7 +396,8 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     if (!good)
         PyErr_NoMemory();
     else
-        good = loader_open(loader, list, tokens, rows, &options, of, selections);
+        good =
+            loader_open(loader, list, tokens, frames, rows, &options, of, selections);
     PyMem_Free(of);
     PyMem_Free(selections);
     return good ? 0 : -1;
@@ -438,6 +467,51 @@ static PyObject *tensor_array(Loader *loader, const bags_tensor *tensor) {
     return NULL;
 }
 
+/* The indices of a batch: of datapoints (n,), of frames (n, 2) with episode and frame, of
+ * packed rows (pieces, 3) with document, first token and tokens; of several datasets with
+ * the dataset in front. */
+static PyObject *batch_indices(Loader *loader, const bags_batch *batch) {
+    bool several = PyTuple_Size(loader->sources) > 1, packed = batch->pieces != NULL;
+    size_t columns = (packed ? 3u : batch->frames ? 2u : 1u) + several;
+    uint64_t first = packed ? batch->rows[0] : 0;
+    uint64_t count = packed ? batch->rows[batch->length] - first : batch->length;
+    bags_tensor all;
+    bags_error err;
+    memset(&all, 0, sizeof all);
+    all.size = (size_t)count * columns * sizeof(uint64_t);
+    if (bags_buffer_reserve(&loader->indices, all.size + 1, &err))
+        return PyErr_NoMemory();
+    uint64_t *to = (uint64_t *)(void *)loader->indices.data;
+    for (uint64_t i = 0; i < count; i++) {
+        const bags_piece *piece = packed ? &batch->pieces[first + i] : NULL;
+        if (several)
+            *to++ = piece ? piece->dataset : batch->picks[i].dataset;
+        *to++ = piece ? piece->document : batch->picks[i].index;
+        if (piece) {
+            *to++ = piece->first;
+            *to++ = piece->length;
+        } else if (batch->frames)
+            *to++ = batch->frames[i];
+    }
+    all.dtype = BAGS_DTYPE_INT64;
+    all.data = loader->indices.data;
+    all.shape[all.dims++] = all.items = count;
+    if (columns > 1)
+        all.shape[all.dims++] = columns;
+    PyObject *array = tensor_array(loader, &all);
+    if (!array || !packed)
+        return array;
+    PyObject *rows = PyList_New((Py_ssize_t)batch->length);
+    for (size_t i = 0; rows && i < batch->length; i++) {
+        PyObject *row = PySequence_GetSlice(array, (Py_ssize_t)(batch->rows[i] - first),
+            (Py_ssize_t)(batch->rows[i + 1] - first));
+        if (!row || PyList_SetItem(rows, (Py_ssize_t)i, row))
+            Py_CLEAR(rows);
+    }
+    Py_DECREF(array);
+    return rows;
+}
+
 static PyObject *tensor_object(
     Loader *loader, const bags_batch *batch, const bags_tensor *tensor, bool text) {
     bool listed = tensor->values || tensor->ends;
@@ -458,6 +532,7 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     size_t size = 0;
     for (size_t i = 0; i < batch->count; i++)
         size += batch->tensors[i].size;
+    size += batch->length * 3 * sizeof(uint64_t);
     pool_limit(loader->pool, KEPT * size);
     const char *texts = PyBytes_AsString(loader->text);
     size_t fields = (size_t)PyBytes_Size(loader->text);
@@ -467,6 +542,9 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
         if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
             Py_CLEAR(out);
     }
+    OWNED PyObject *indices = out ? batch_indices(loader, batch) : NULL;
+    if (out && (!indices || PyDict_SetItemString(out, "indices", indices)))
+        Py_CLEAR(out);
     return out;
 }
 
@@ -813,6 +891,7 @@ static void loader_dealloc(PyObject *self) {
     Py_XDECREF(loader->raised);
     Py_XDECREF(loader->text);
     PyMem_Free(loader->callbacks);
+    bags_buffer_free(&loader->indices);
     free_object(self);
 }
 

@@ -72,7 +72,11 @@ static const Member loader[] = {LOADER("I", batch), ORDER("Q", seed),
     LOADER("i", threads), LOADER("I", ahead), LOADER("?", skip_damaged),
     LOADER("?", prefetch), LOADER("start", window_start), ORDER("Q", take),
     ORDER("?", replacement), OTHER(fields), OTHER(weights), OTHER(rows), OTHER(sampler),
-    OTHER(tokens), {0}};
+    OTHER(tokens), OTHER(frames), OTHER(pad), OTHER(same_draw), {0}};
+
+#define FRAMES(kind, name) MEMBER(kind, bags_frames_options, name)
+static const Member frames[] = {FRAMES("d", rate), FRAMES("edge drop", pad),
+    FRAMES("?", same_draw), OTHER(clock), OTHER(times), {0}};
 
 #define FIELD(kind, name) MEMBER(kind, bags_load_field, name)
 static const Member field[] = {FIELD("I", width), FIELD("I", height),
@@ -80,8 +84,10 @@ static const Member field[] = {FIELD("I", width), FIELD("I", height),
     FIELD("bilinear bicubic nearest", filter), FIELD("2d", area), FIELD("2d", aspect),
     FIELD("d", flip_x), FIELD("d", flip_y), FIELD("?", nchw), FIELD("?", scaled),
     FIELD("?", orient), FIELD("3f", mean), FIELD("3f", std), FIELD("Q", window),
-    FIELD("Q", stride), FIELD("dtype", dtype), OTHER(shape), OTHER(warp), OTHER(jitter),
-    OTHER(decode), OTHER(draw), {0}};
+    FIELD("Q", stride), FIELD("dtype", dtype), FIELD("d", rate),
+    FIELD("?", has_tolerance), FIELD("d", tolerance), OTHER(offsets), OTHER(seconds),
+    OTHER(times), OTHER(shape), OTHER(warp), OTHER(jitter), OTHER(decode), OTHER(draw),
+    {0}};
 
 #define WARP(kind, name) MEMBER(kind, bags_warp_options, name)
 static const Member warp[] = {WARP("2d", degrees), WARP("2d", scale),
@@ -120,6 +126,7 @@ static const struct Struct {
     {"checksum report", sizeof(bags_checksum_report), checksummed},
     {"loader", sizeof(bags_loader_options), loader},
     {"field", sizeof(bags_load_field), field},
+    {"frames", sizeof(bags_frames_options), frames},
     {"warp", sizeof(bags_warp_options), warp},
     {"jitter", sizeof(bags_jitter_options), jitter},
     {"draw", sizeof(bags_load_draw), draw},

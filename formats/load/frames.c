@@ -1,0 +1,796 @@
+/*
+ * frames.c - frames of episodes: a datapoint is an episode, an item of its clock a frame. They
+ * are counted when a loader is opened, found by their numbers, and loaded with a window of
+ * each field.
+ *
+ * The only table has the number of frames before each episode:
+ *
+ *     position of an epoch -> number of a frame    bags_order
+ *     number               -> place of an episode  a search in `before`
+ *     place                -> episode              the order of the episodes, which applies
+ *                                                  selections
+ *
+ * With BAGS_PAD_DROP, the frames of an episode are a range of the clock's items, since times
+ * do not decrease: only its length is in the table, its start is found again.
+ *
+ * A field of times is read entirely and checked at its first use in an episode, by each
+ * thread. If it is mapped, a bit remembers that, and a search then reads a few of its items.
+ */
+#include "ring.h"
+
+#include "files.h"
+#include "order.h"
+#include "random.h"
+#include "text.h"
+
+#include <math.h>
+
+#define FRAMES_BLOCK 1024     /* episodes that are counted at once */
+#define FRAMES_MOST (1 << 20) /* items of a window */
+
+/* ---- the times of the items of an episode ---- */
+
+/* A field of an episode, and the times of its items. */
+typedef struct frames_series {
+    const bags_reader *reader;
+    const char *name; /* of the field */
+    const loader_times *times;
+    size_t field; /* of times */
+    uint64_t episode, count;
+    bags_row *row;
+    bool whole; /* the row has all times */
+} frames_series;
+
+FORMAT_COLD static bags_code frames_fail_times(
+    const frames_series *s, uint64_t item, bags_error *err) {
+    return format_fail_at(
+        s->reader, s->times->name, s->episode, item, BAGS_ERROR_VALUE, err);
+}
+
+/* The time of an item. */
+static bags_code frames_time(
+    const frames_series *s, uint64_t item, double *out, bags_error *err) {
+    bags_view blob;
+    if (!s->times->name) {
+        *out = (double)item / s->times->rate;
+        return BAGS_OK;
+    }
+    if (s->whole)
+        blob = bags_row_bytes(s->row, 0, (size_t)item);
+    else
+        FORMAT_TRY(bags_reader_get_blob(
+            s->reader, s->episode, s->field, item, s->row, &blob, err));
+    if (blob.size != sizeof *out) {
+        bags_fail(err, BAGS_ERROR_VALUE, "not a float64 (%" PRIu64 " bytes)",
+            (uint64_t)blob.size);
+        return frames_fail_times(s, item, err);
+    }
+    uint64_t bits = bagi_load_u64(blob.data);
+    memcpy(out, &bits, sizeof bits);
+    return BAGS_OK;
+}
+
+/* Read all times, and check them. */
+static bags_code frames_read_times(frames_series *s, bags_error *err) {
+    const bags_select all = bags_select_all(s->field);
+    char time[40], last[40];
+    double before = 0, now;
+    FORMAT_TRY(bags_reader_get(s->reader, s->episode, &all, 1, s->row, err));
+    uint64_t has = bags_row_length(s->row, 0);
+    if (has != s->count) {
+        bags_fail(err, BAGS_ERROR_VALUE,
+            "%" PRIu64 " items, but field \"%.100s\" has %" PRIu64, has, s->name,
+            s->count);
+        return frames_fail_times(s, UINT64_MAX, err);
+    }
+    s->whole = true;
+    for (uint64_t i = 0; i < has; i++, before = now) {
+        FORMAT_TRY(frames_time(s, i, &now, err));
+        if (isfinite(now) && (i == 0 || now >= before))
+            continue;
+        format_digits(time, now, false);
+        format_digits(last, before, false);
+        if (isfinite(now))
+            bags_fail(err, BAGS_ERROR_VALUE, "times must not decrease (%s after %s)",
+                time, last);
+        else
+            bags_fail(err, BAGS_ERROR_VALUE, "not a time (%s)",
+                isnan(now) ? "NaN" : "infinite");
+        return frames_fail_times(s, i, err);
+    }
+    return BAGS_OK;
+}
+
+/* Prepare the times of an episode's items. */
+static bags_code frames_open_series(
+    loader_worker *w, const loader_frame *f, frames_series *s, bags_error *err) {
+    s->reader = w->loader->readers[f->dataset];
+    s->episode = f->episode;
+    s->row = &w->times;
+    s->whole = false;
+    if (!s->times->name)
+        return BAGS_OK;
+    uint64_t bit = f->place * w->loader->frames->bits + s->times->bit;
+    unsigned char *byte = w->checked ? w->checked + bit / 8 : NULL;
+    unsigned char mask = (unsigned char)(1 << bit % 8);
+    if (byte && (*byte & mask))
+        return BAGS_OK;
+    FORMAT_TRY(frames_read_times(s, err));
+    bool mapped = s->count && !bags_row_owns(s->row, bags_row_bytes(s->row, 0, 0).data);
+    if (byte && mapped)
+        *byte |= mask;
+    return BAGS_OK;
+}
+
+/* The times of the clock's items. */
+static bags_code frames_open_clock(
+    loader_worker *w, const loader_frame *f, frames_series *s, bags_error *err) {
+    const loader_frames *frames = w->loader->frames;
+    s->name = frames->given.clock;
+    s->times = &frames->times;
+    s->field = frames->clocks[f->dataset].times;
+    s->count = f->count;
+    return frames_open_series(w, f, s, err);
+}
+
+/* The times of a column's items, and of its first and last one if it has any. */
+static bags_code frames_open_column(loader_worker *w, const loader_column *c,
+    const loader_frame *f, frames_series *s, double ends[2], bags_error *err) {
+    const loader_source *source = &c->sources[f->dataset];
+    s->name = c->given.name;
+    s->times = &c->times;
+    s->field = source->times;
+    FORMAT_TRY(bags_reader_items(w->loader->readers[f->dataset], f->episode,
+        source->field, &w->times, &s->count, err));
+    FORMAT_TRY(frames_open_series(w, f, s, err));
+    if (s->count == 0)
+        return BAGS_OK;
+    FORMAT_TRY(frames_time(s, 0, &ends[0], err));
+    return frames_time(s, s->count - 1, &ends[1], err);
+}
+
+/* The first item that is not before a time, or the number of items. The search begins at
+ * *item, in steps that double. */
+static bags_code frames_search(
+    const frames_series *s, double time, uint64_t *item, bags_error *err) {
+    uint64_t low = 0, high = s->count, probe = *item, step = 1;
+    while (low < high) {
+        double at;
+        probe = probe < low ? low : probe < high ? probe : high - 1;
+        FORMAT_TRY(frames_time(s, probe, &at, err));
+        if (at < time)
+            low = probe + 1;
+        else
+            high = probe;
+        bool bounded = low > 0 && high < s->count;
+        if (bounded || step > s->count)
+            probe = low + (high - low) / 2;
+        else
+            probe = at < time ? probe + step : probe < step ? 0 : probe - step;
+        step *= 2;
+    }
+    *item = low;
+    return BAGS_OK;
+}
+
+/* The item that is nearest to a time, and its own; of several, the first. *item is where
+ * the search begins. */
+static bags_code frames_nearest(
+    const frames_series *s, double time, uint64_t *item, double *at, bags_error *err) {
+    double after = 0, before = 0, same;
+    FORMAT_TRY(frames_search(s, time, item, err));
+    uint64_t next = *item;
+    if (next < s->count)
+        FORMAT_TRY(frames_time(s, next, &after, err));
+    if (next > 0)
+        FORMAT_TRY(frames_time(s, next - 1, &before, err));
+    *at = after;
+    if (next == 0 || (next < s->count && after - time < time - before))
+        return BAGS_OK;
+    *at = before;
+    *item = next - 1;
+    if (next > 1)
+        FORMAT_TRY(frames_time(s, next - 2, &same, err));
+    return next > 1 && same >= before ? frames_search(s, before, item, err) : BAGS_OK;
+}
+
+/* ---- windows ---- */
+
+FORMAT_COLD static bags_code frames_fail_far(const frames_series *s,
+    const loader_frame *f, double now, double time, const double *nearest,
+    bags_error *err) {
+    char texts[3][40];
+    format_digits(texts[0], now, false);
+    format_digits(texts[1], time, false);
+    if (nearest)
+        format_digits(texts[2], *nearest, false);
+    bags_fail(err, BAGS_ERROR_VALUE,
+        "frame %" PRIu64 ", at %s s: no item %s %s s (%s%s%s)", f->number, texts[0],
+        nearest ? "within the tolerance of" : "near", texts[1],
+        nearest ? "the nearest is at " : "the episode has no items",
+        nearest ? texts[2] : "", nearest ? " s" : "");
+    return format_fail_at(
+        s->reader, s->name, s->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
+}
+
+/* The items of a window by seconds around the time `now`. outside: of `items` bools. */
+static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
+    const loader_frame *f, double now, uint64_t *items, bool *outside,
+    bags_error *err) {
+    const bags_load_field *g = &c->given;
+    frames_series s;
+    double ends[2] = {0, 0}, at = 0;
+    uint64_t item = f->number; /* most likely near */
+    FORMAT_TRY(frames_open_column(w, c, f, &s, ends, err));
+    for (size_t k = 0; k < c->items; k++) {
+        double time = now + g->seconds[k];
+        if (s.count == 0)
+            return frames_fail_far(&s, f, now, time, NULL, err);
+        bool early = ends[0] - time > g->tolerance;
+        bool late = time - ends[1] > g->tolerance;
+        outside[k] = early || late;
+        items[k] = late ? s.count - 1 : 0;
+        if (outside[k])
+            continue;
+        FORMAT_TRY(frames_nearest(&s, time, &item, &at, err));
+        items[k] = item;
+        if (g->has_tolerance && fabs(at - time) > g->tolerance)
+            return frames_fail_far(&s, f, now, time, &at, err);
+    }
+    return BAGS_OK;
+}
+
+/* The items of a window by offsets. */
+static void frames_choose_at(
+    const loader_column *c, const loader_frame *f, uint64_t *items, bool *outside) {
+    for (size_t k = 0; k < c->items; k++) {
+        int64_t offset = c->given.offsets ? c->given.offsets[k] : 0;
+        uint64_t back = 0 - (uint64_t)offset, left = f->count - 1 - f->number;
+        bool early = offset < 0 && back > f->number;
+        bool late = offset > 0 && (uint64_t)offset > left;
+        items[k] = early ? 0 : late ? f->count - 1 : f->number + (uint64_t)offset;
+        if (outside)
+            outside[k] = early || late;
+    }
+}
+
+/* ---- the frames of an episode ---- */
+
+/* Find the first frame whose time, plus `seconds`, is not more than the tolerance before
+ * `edge` or, with `after`, the first that is more than the tolerance after it. */
+static bags_code frames_bound(const frames_series *clock, double seconds, double edge,
+    double tolerance, bool after, uint64_t *out, bags_error *err) {
+    uint64_t low = 0, high = clock->count;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        double time;
+        FORMAT_TRY(frames_time(clock, middle, &time, err));
+        time += seconds;
+        if (after ? time - edge > tolerance : !(edge - time > tolerance))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *out = low;
+    return BAGS_OK;
+}
+
+/* Reduce a range of frames to those whose windows by seconds are inside. */
+static bags_code frames_keep_near(loader_worker *w, const loader_column *c,
+    const loader_frame *f, uint64_t *start, uint64_t *stop, bags_error *err) {
+    const bags_load_field *g = &c->given;
+    frames_series s, clock;
+    double ends[2] = {0, 0}, least = g->seconds[0], most = least;
+    uint64_t first, past;
+    FORMAT_TRY(frames_open_column(w, c, f, &s, ends, err));
+    if (s.count == 0) {
+        *stop = 0;
+        return BAGS_OK;
+    }
+    for (size_t k = 1; k < c->items; k++) {
+        least = g->seconds[k] < least ? g->seconds[k] : least;
+        most = g->seconds[k] > most ? g->seconds[k] : most;
+    }
+    FORMAT_TRY(frames_open_clock(w, f, &clock, err));
+    FORMAT_TRY(frames_bound(&clock, least, ends[0], g->tolerance, false, &first, err));
+    FORMAT_TRY(frames_bound(&clock, most, ends[1], g->tolerance, true, &past, err));
+    *start = first > *start ? first : *start;
+    *stop = past < *stop ? past : *stop;
+    return BAGS_OK;
+}
+
+/* Reduce a range of frames to those whose windows by offsets are inside. */
+static void frames_keep_at(
+    const loader_column *c, const loader_frame *f, uint64_t *start, uint64_t *stop) {
+    for (size_t k = 0; k < c->items; k++) {
+        int64_t offset = c->given.offsets[k];
+        uint64_t back = 0 - (uint64_t)offset, ahead = (uint64_t)offset;
+        uint64_t past = ahead < f->count ? f->count - ahead : 0;
+        if (offset < 0 && back > *start)
+            *start = back;
+        if (offset > 0 && past < *stop)
+            *stop = past;
+    }
+}
+
+/* The items of the clock that are frames: start <= number < stop. f->number is not used. */
+static bags_code frames_range(loader_worker *w, const loader_frame *f, uint64_t *start,
+    uint64_t *stop, bags_error *err) {
+    const bags_loader *l = w->loader;
+    *start = 0;
+    *stop = f->count;
+    for (size_t i = 0; i < l->field_count && l->frames->given.pad && f->count; i++) {
+        const loader_column *c = &l->columns[i];
+        if (c->given.offsets)
+            frames_keep_at(c, f, start, stop);
+        if (c->given.seconds)
+            FORMAT_TRY(frames_keep_near(w, c, f, start, stop, err));
+    }
+    if (*stop < *start)
+        *stop = *start;
+    return BAGS_OK;
+}
+
+uint64_t bagi_frames_length(const loader_frames *frames, size_t dataset) {
+    const uint64_t *starts = format_order_tables_of(&frames->episodes).starts;
+    return frames->before[starts[dataset + 1]] - frames->before[starts[dataset]];
+}
+
+size_t bagi_frames_checked_size(const loader_frames *frames) {
+    return (size_t)frames->episodes.length * frames->bits / 8 + 1;
+}
+
+bags_code bagi_frames_find(
+    loader_worker *w, const bags_pick *pick, loader_frame *out, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const loader_frames *frames = l->frames;
+    const uint64_t *starts = format_order_tables_of(&frames->episodes).starts;
+    uint64_t number = frames->before[starts[pick->dataset]] + pick->index;
+    uint64_t start = 0, stop;
+    bags_pick episode;
+    out->place = format_last_at_most(frames->before, sizeof *frames->before,
+        (size_t)frames->episodes.length, number);
+    FORMAT_TRY(bags_order_get(&frames->episodes, 0, out->place, 1, &episode, err));
+    out->dataset = episode.dataset;
+    out->episode = episode.index;
+    out->number = number - frames->before[out->place];
+    out->count = frames->before[out->place + 1] - frames->before[out->place];
+    if (frames->given.pad == BAGS_PAD_EDGE)
+        return BAGS_OK;
+    FORMAT_TRY(bags_reader_items(l->readers[out->dataset], out->episode,
+        frames->clocks[out->dataset].field, &w->times, &out->count, err));
+    FORMAT_TRY(frames_range(w, out, &start, &stop, err));
+    out->number += start;
+    return BAGS_OK;
+}
+
+/* ---- samples ---- */
+
+/* Choose the items of all windows, and write their masks. */
+static bags_code frames_choose(
+    loader_worker *w, loader_slot *s, const loader_frame *f, bags_error *err) {
+    const bags_loader *l = w->loader;
+    uint64_t *items = w->chosen;
+    frames_series clock;
+    double now = 0;
+    if (l->frames->timed) {
+        FORMAT_TRY(frames_open_clock(w, f, &clock, err));
+        FORMAT_TRY(frames_time(&clock, f->number, &now, err));
+    }
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        loader_part *mask = &s->parts[c->mask];
+        bool *outside = NULL;
+        if (c->mask) {
+            outside = (bool *)(void *)(mask->data.data + mask->used.size);
+            mask->used.size += c->items;
+            mask->used.items += c->items;
+        }
+        if (c->given.seconds)
+            FORMAT_TRY(frames_choose_near(w, c, f, now, items, outside, err));
+        else
+            frames_choose_at(c, f, items, outside);
+        items += c->items;
+    }
+    return BAGS_OK;
+}
+
+/* Select the items that were chosen, once if they are repeated. */
+static size_t frames_select(loader_worker *w, size_t dataset) {
+    const bags_loader *l = w->loader;
+    const uint64_t *items = w->chosen;
+    size_t count = 0;
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        size_t field = c->sources[dataset].field;
+        if (!c->sequence)
+            w->selects[count++] = bags_select_all(field);
+        for (size_t k = 0; k < c->items; k++)
+            if (k == 0 || items[k] != items[k - 1])
+                w->selects[count++] =
+                    bags_select_slice(field, items[k], items[k] + 1, 1);
+        items += c->items;
+    }
+    return count;
+}
+
+/* Append the window of a column, whose first item is in slot *place of the row. */
+static bags_code frames_append(loader_worker *w, const loader_column *c, loader_part *p,
+    bags_load_item *item, const uint64_t *items, size_t *place, bags_error *err) {
+    for (size_t k = 0; k < c->items; k++) {
+        bool again = k > 0 && items[k] == items[k - 1];
+        item->item = items[k];
+        *place += k > 0 && !again;
+        if (!again || c->form != LOADER_FORM_STACKED) {
+            FORMAT_TRY(bagi_loader_load_item(w, c, p, item, *place, 0, err));
+            continue;
+        }
+        FORMAT_TRY(loader_part_reserve(&p->data, p->used.size, c->item_size, err));
+        unsigned char *to = p->data.data + p->used.size;
+        if (c->item_size)
+            memcpy(to, to - c->item_size, c->item_size);
+        p->used.size += c->item_size;
+        p->used.items++;
+    }
+    ++*place;
+    return BAGS_OK;
+}
+
+bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame *f,
+    uint64_t random, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const uint64_t *items = w->chosen;
+    size_t place = 0;
+    bags_load_item item;
+    memset(&item, 0, sizeof item);
+    item.reader = l->readers[f->dataset];
+    item.pick.dataset = f->dataset;
+    item.pick.index = f->episode;
+    FORMAT_TRY(frames_choose(w, s, f, err));
+    FORMAT_TRY(bags_reader_get(item.reader, f->episode, w->selects,
+        frames_select(w, f->dataset), &w->row, err));
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        item.random = c->salt ? format_key(random, c->salt) : random;
+        item.item = 0;
+        if (c->items)
+            FORMAT_TRY(frames_append(w, c, &s->parts[i], &item, items, &place, err));
+        else
+            FORMAT_TRY(
+                bagi_loader_load_item(w, c, &s->parts[i], &item, place++, 0, err));
+        items += c->items;
+    }
+    return BAGS_OK;
+}
+
+/* ---- opening ---- */
+
+/* Find the field of times of a field. */
+static bags_code frames_find_times(bags_loader *l, const char *field,
+    loader_times *times, loader_source *sources, bags_error *err) {
+    const char *given = times->name;
+    for (size_t d = 0; d < l->count && given; d++) {
+        const bags_reader *reader = l->readers[d];
+        size_t count;
+        FORMAT_TRY(bags_reader_field(reader, given, &sources[d].times, err));
+        const bags_field *found = bags_reader_fields(reader, &count) + sources[d].times;
+        const bags_type *type = bags_reader_type(reader, sources[d].times);
+        bags_view dtype = bags_type_argument(type, 0);
+        if (!type->sequence || !bags_view_is(type->name, "array") || type->count != 1 ||
+            bags_dtype_parse((const char *)dtype.data, dtype.size, NULL) !=
+                BAGS_DTYPE_FLOAT64)
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.200s\": of type %.80s; the times of field \"%.100s\" "
+                "must be array(float64)[]",
+                bags_path_tail(bags_reader_path(reader)), given, found->type, field);
+        if (d == 0)
+            times->name = found->name; /* which lives as long as the reader */
+    }
+    if (given)
+        times->bit = l->frames->bits++;
+    return BAGS_OK;
+}
+
+/* True for a number that is not 0, also for NaN. */
+static bool frames_is_set(double x) { return !(x >= 0 && x <= 0); }
+
+bags_code bagi_frames_start(bags_loader *l, bags_error *err) {
+    loader_frames *frames = l->frames;
+    bags_frames_options *o = &frames->given;
+    const format_rule rules[] = {
+        {!o->clock, "without a clock"},
+        {o->pad > BAGS_PAD_DROP, "no such pad"},
+        {o->times && frames_is_set(o->rate),
+            "times and rate of the clock are mutually exclusive"},
+        {frames_is_set(o->rate) && !(o->rate > 0 && isfinite(o->rate)),
+            "the rate of the clock must be above 0, and finite"},
+    };
+    FORMAT_TRY(FORMAT_CHECK(rules, "frames: ", err));
+    frames->clocks =
+        (loader_source *)bagi_loader_allocate(l, l->count, sizeof *frames->clocks, err);
+    if (!frames->clocks)
+        return BAGS_ERROR_MEMORY;
+    for (size_t d = 0; d < l->count; d++) {
+        size_t *field = &frames->clocks[d].field, count;
+        FORMAT_TRY(bags_reader_field(l->readers[d], o->clock, field, err));
+        if (!bags_reader_type(l->readers[d], *field)->sequence)
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.200s\": not a sequence; the items of the clock are the "
+                "frames",
+                bags_path_tail(bags_reader_path(l->readers[d])), o->clock);
+        if (d == 0)
+            o->clock = bags_reader_fields(l->readers[0], &count)[*field].name;
+    }
+    frames->times.name = o->times;
+    frames->times.rate = o->rate;
+    frames->timed = o->times != NULL;
+    return frames_find_times(l, o->clock, &frames->times, frames->clocks, err);
+}
+
+static bags_code frames_check_field(
+    const bags_loader *l, const loader_column *c, bags_error *err) {
+    const bags_load_field *g = &c->given;
+    bool rated = frames_is_set(g->rate), times = g->times || rated;
+    bool is_clock = l->frames && !strcmp(g->name, l->frames->given.clock);
+    bool clock_timed =
+        l->frames && (l->frames->times.name || l->frames->times.rate > 0);
+    const format_rule rules[] = {
+        {!l->frames && (g->offsets || g->offset_count || g->seconds ||
+                           g->second_count || times || g->has_tolerance),
+            "offsets, seconds, times, rate and tolerance need frames"},
+        {!g->offsets != !g->offset_count,
+            "an empty window: offsets and offset_count must be set together"},
+        {!g->seconds != !g->second_count,
+            "an empty window: seconds and second_count must be set together"},
+        {g->offsets && g->seconds, "offsets and seconds are mutually exclusive"},
+        {(g->offsets || g->seconds) && !c->sequence,
+            "offsets and seconds need a sequence"},
+        {g->offset_count > FRAMES_MOST || g->second_count > FRAMES_MOST,
+            "window too large (at most 2^20 items)"},
+        {is_clock && times,
+            "the clock: its times or rate are those of bags_frames_options"},
+        {(times || g->has_tolerance) && !g->seconds,
+            "times, rate and tolerance need seconds"},
+        {g->seconds && !times && !is_clock,
+            "seconds need the times of its items: a field of times, or a rate"},
+        {g->times && rated, "times and rate are mutually exclusive"},
+        {rated && !(g->rate > 0 && isfinite(g->rate)),
+            "the rate must be above 0, and finite"},
+        {!g->has_tolerance && frames_is_set(g->tolerance),
+            "tolerance without has_tolerance"},
+        {!(g->tolerance >= 0 && isfinite(g->tolerance)),
+            "the tolerance must be at least 0, and finite"},
+        {g->seconds && !clock_timed,
+            "seconds need the times of the clock: its field of times, or its rate"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return bagi_loader_fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
+    for (size_t i = 0; i < g->second_count; i++)
+        if (!isfinite(g->seconds[i]))
+            return bagi_loader_fail_field(
+                c, BAGS_ERROR_ARGUMENT, "seconds must be finite", err);
+    return BAGS_OK;
+}
+
+/* A copy of a list. NULL: out of memory. */
+static const void *frames_copy(
+    bags_loader *l, const void *list, size_t count, size_t size, bags_error *err) {
+    void *copy = bagi_loader_allocate(l, count, size, err);
+    if (copy)
+        memcpy(copy, list, count * size);
+    return copy;
+}
+
+static uint64_t frames_hash_text(uint64_t hash, const char *text) {
+    for (; text && *text; text++)
+        hash = format_mix(hash ^ (unsigned char)*text) + FORMAT_GOLDEN;
+    return format_mix(hash) + FORMAT_GOLDEN;
+}
+
+bags_code bagi_frames_plan(bags_loader *l, loader_column *c, bags_error *err) {
+    bags_load_field *g = &c->given;
+    loader_frames *frames = l->frames;
+    FORMAT_TRY(frames_check_field(l, c, err));
+    if (!frames)
+        return BAGS_OK;
+    if (g->offsets) {
+        g->window = c->items = g->offset_count;
+        g->offsets = (const int64_t *)frames_copy(
+            l, g->offsets, c->items, sizeof *g->offsets, err);
+        if (!g->offsets)
+            return BAGS_ERROR_MEMORY;
+    } else if (g->seconds) {
+        g->window = c->items = g->second_count;
+        g->seconds = (const double *)frames_copy(
+            l, g->seconds, c->items, sizeof *g->seconds, err);
+        if (!g->seconds)
+            return BAGS_ERROR_MEMORY;
+        frames->timed = true;
+    } else
+        c->items = c->sequence;
+    frames->items += c->items;
+    if (!frames->given.same_draw)
+        c->salt = frames_hash_text(FORMAT_GOLDEN, g->name) | 1;
+    if (!strcmp(g->name, frames->given.clock)) {
+        c->times = frames->times;
+        for (size_t d = 0; d < l->count; d++)
+            c->sources[d].times = frames->clocks[d].times;
+        return BAGS_OK;
+    }
+    c->times.name = g->times;
+    c->times.rate = g->rate;
+    return frames_find_times(l, g->name, &c->times, c->sources, err);
+}
+
+bags_code bagi_frames_add_masks(bags_loader *l, bags_error *err) {
+    for (size_t i = 0; i < l->field_count; i++) {
+        loader_column *c = &l->columns[i], *mask = &l->columns[l->column_count];
+        size_t size = strlen(c->given.name) + sizeof "_pad";
+        if (!c->given.window)
+            continue;
+        char *name = (char *)bagi_loader_allocate(l, size, 1, err);
+        if (!name)
+            return BAGS_ERROR_MEMORY;
+        (void)snprintf(name, size, "%s_pad", c->given.name);
+        for (size_t k = 0; k < l->field_count; k++)
+            if (!strcmp(l->columns[k].given.name, name))
+                return bagi_loader_fail_field(
+                    &l->columns[k], BAGS_ERROR_FIELD, "has the name of a mask", err);
+        mask->given.name = name;
+        mask->given.window = c->given.window;
+        mask->path = c->path;
+        mask->form = LOADER_FORM_STACKED;
+        mask->dtype = BAGS_DTYPE_BOOL;
+        mask->item_size = 1;
+        c->mask = l->column_count++;
+    }
+    return BAGS_OK;
+}
+
+/* Check that a field has as many items in an episode as another one. */
+static bags_code frames_check_items(loader_worker *w, const loader_frame *f,
+    const char *name, size_t field, const char *other, uint64_t needs,
+    bags_error *err) {
+    const bags_reader *reader = w->loader->readers[f->dataset];
+    uint64_t has = 0;
+    FORMAT_TRY(bags_reader_items(reader, f->episode, field, &w->times, &has, err));
+    if (has == needs)
+        return BAGS_OK;
+    bags_fail(err, BAGS_ERROR_VALUE,
+        "%" PRIu64 " items, but field \"%.100s\" has %" PRIu64, has, other, needs);
+    return format_fail_at(reader, name, f->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
+}
+
+/* Count the frames of an episode, and check how many items its fields have. */
+static bags_code frames_count(
+    loader_worker *w, loader_frame *f, uint64_t *out, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const loader_frames *frames = l->frames;
+    const loader_source *clock = &frames->clocks[f->dataset];
+    const bags_reader *reader = l->readers[f->dataset];
+    const char *name = frames->given.clock;
+    uint64_t start, stop, items;
+    FORMAT_TRY(
+        bags_reader_items(reader, f->episode, clock->field, &w->times, &f->count, err));
+    if (frames->times.name)
+        FORMAT_TRY(frames_check_items(
+            w, f, frames->times.name, clock->times, name, f->count, err));
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        const loader_source *source = &c->sources[f->dataset];
+        bool by_time = c->given.seconds != NULL;
+        if (!c->items || source->field == clock->field)
+            continue;
+        if (!by_time)
+            FORMAT_TRY(frames_check_items(
+                w, f, c->given.name, source->field, name, f->count, err));
+        if (!c->times.name)
+            continue;
+        FORMAT_TRY(bags_reader_items(
+            reader, f->episode, source->field, &w->times, &items, err));
+        FORMAT_TRY(frames_check_items(
+            w, f, c->times.name, source->times, c->given.name, items, err));
+    }
+    FORMAT_TRY(frames_range(w, f, &start, &stop, err));
+    *out = stop - start;
+    return BAGS_OK;
+}
+
+/* Request the refs of episodes, which are read one by one. A failure shows then. */
+static void frames_announce(
+    loader_worker *w, const bags_pick *picks, size_t count, size_t dataset) {
+    const bags_loader *l = w->loader;
+    uint64_t indices[FRAMES_BLOCK];
+    bags_select none = bags_select_slice(l->frames->clocks[dataset].field, 0, 0, 1);
+    for (size_t i = 0; i < count; i++)
+        indices[i] = picks[i].index;
+    (void)bags_reader_prefetch(
+        l->readers[dataset], indices, count, &none, 1, &w->times, NULL);
+}
+
+/* Count the frames of all episodes. */
+static bags_code frames_count_all(loader_worker *w, bags_error *err) {
+    loader_frames *frames = w->loader->frames;
+    bags_pick picks[FRAMES_BLOCK];
+    uint64_t total = 0, own = 0;
+    for (uint64_t place = 0; place < frames->episodes.length; place++) {
+        size_t at = (size_t)(place % FRAMES_BLOCK);
+        uint64_t left = frames->episodes.length - place;
+        size_t count = left < FRAMES_BLOCK ? (size_t)left : FRAMES_BLOCK;
+        if (at == 0)
+            FORMAT_TRY(bags_order_get(&frames->episodes, 0, place, count, picks, err));
+        for (size_t i = at, first = at; at == 0 && i < count; i = first) {
+            while (i < count && picks[i].dataset == picks[first].dataset)
+                i++;
+            frames_announce(w, picks + first, i - first, picks[first].dataset);
+            first = i;
+        }
+        loader_frame f;
+        memset(&f, 0, sizeof f);
+        f.place = place;
+        f.dataset = picks[at].dataset;
+        f.episode = picks[at].index;
+        FORMAT_TRY(frames_count(w, &f, &own, err));
+        if (own > (UINT64_MAX >> 1) - total)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "2^63 frames or more");
+        frames->before[place + 1] = total += own;
+        frames->hash = format_mix(frames->hash ^ own) + FORMAT_GOLDEN;
+    }
+    return BAGS_OK;
+}
+
+static uint64_t frames_hash_number(uint64_t hash, double number) {
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return format_mix(hash ^ bits) + FORMAT_GOLDEN;
+}
+
+/* Hash the options that determine which items are frames. */
+static uint64_t frames_hash_options(const bags_loader *l) {
+    const loader_frames *frames = l->frames;
+    uint64_t hash = frames_hash_text(frames->given.pad, frames->given.clock);
+    hash = format_mix(hash ^ frames->episodes.selection) + FORMAT_GOLDEN;
+    for (size_t i = 0; i < l->field_count && frames->given.pad; i++) {
+        const bags_load_field *g = &l->columns[i].given;
+        hash = frames_hash_text(hash, g->name);
+        for (size_t k = 0; k < g->offset_count; k++)
+            hash = format_mix(hash ^ (uint64_t)g->offsets[k]) + FORMAT_GOLDEN;
+        for (size_t k = 0; k < g->second_count; k++)
+            hash = frames_hash_number(hash, g->seconds[k]);
+        hash = frames_hash_text(hash, l->columns[i].times.name);
+        hash = frames_hash_number(hash, l->columns[i].times.rate);
+        hash = frames_hash_number(hash, g->tolerance);
+    }
+    return hash;
+}
+
+bags_code bagi_frames_open(bags_loader *l, bags_error *err) {
+    loader_frames *frames = l->frames;
+    bags_order_options selected;
+    loader_worker scratch; /* w->checked stays NULL: nothing is remembered */
+    uint64_t *lengths =
+        (uint64_t *)bagi_loader_allocate(l, l->count, sizeof *lengths, err);
+    if (!lengths)
+        return BAGS_ERROR_MEMORY;
+    for (size_t d = 0; d < l->count; d++)
+        lengths[d] = bags_reader_length(l->readers[d]);
+    memset(&selected, 0, sizeof selected);
+    selected.in_order = true;
+    selected.selections = l->options.order.selections;
+    selected.take = l->options.order.take;
+    FORMAT_TRY(bags_order_init(
+        &frames->episodes, lengths, l->count, &selected, l->options.allocator, err));
+    if (frames->episodes.length > SIZE_MAX / 64)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    frames->before = (uint64_t *)bagi_loader_allocate(
+        l, (size_t)frames->episodes.length + 1, sizeof *frames->before, err);
+    if (!frames->before)
+        return BAGS_ERROR_MEMORY;
+    frames->hash = frames_hash_options(l);
+    memset(&scratch, 0, sizeof scratch);
+    scratch.loader = l;
+    bags_code code = frames_count_all(&scratch, err);
+    bags_row_free(&scratch.times);
+    return code;
+}
