@@ -47,7 +47,7 @@
  *     }
  *
  * CONTENTS (search for the tag; the numbers are lengths in lines)
- *     >>config     65  version, how functions are declared
+ *     >>config     70  version, how functions are declared
  *     >>errors     60  bags_code, bags_error
  *     >>views     120  bags_view, bag_blobs, bags_buffer
  *     >>hooks     150  bags_allocator, bags_io, bags_env
@@ -146,8 +146,8 @@
  *                not a range: they select the shards of worker number shard_start
  *                of shard_stop workers; 0, 0: all. Callbacks may be NULL; they run
  *                in the thread of the call, and text that they receive is valid
- *                until they return. The structs have no size member and grow with
- *                versions: bindings of other languages compile this header.
+ *                until they return. The structs grow with versions: bindings of
+ *                other languages compile this header.
  *     Reports    may be NULL. They are written on failure too.
  *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
  *                / and \ both separate their parts. A relative path of a local
@@ -159,6 +159,18 @@
  *                used, also if other threads used it during fork(). If it has hooks of
  *                its own, and a thread did not return from one of them within 100 ms,
  *                its functions fail with BAGS_ERROR_STATE, and close frees nothing.
+ *
+ * VERSIONS
+ *     A program that compiles with version 1.0 compiles with every later 1.x, and does
+ *     the same. Files that any version wrote stay readable. Before 1.0, tests/README.md
+ *     lists each change and how to adapt a program to it. The promise does not cover
+ *       - declarations with the word BAGS_EXPERIMENTAL, and structs and members whose
+ *         comment states "Experimental": they may change in any version. All functions
+ *         in load/, storage/, data/ and import/ of formats/ are experimental;
+ *       - names that start with bagi_ or BAGI_, and members that are called private;
+ *       - the text of messages.
+ *     There is no shared library libbags.so: options have no size member, and inline
+ *     functions know private members. Compile the header, or link the static library.
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -186,6 +198,9 @@
  *                          BAGS_IMPLEMENTATION.
  *     BAGS_API             precedes every public function, for example
  *                          __declspec(dllexport).
+ *     BAGS_EXPERIMENTAL    part of each declaration that may change, empty unless you
+ *                          define it: -DBAGS_EXPERIMENTAL='__attribute__((deprecated))'
+ *                          shows what a program uses of them.
  *     BAGS_DEBUG           check what must hold inside the library with assert(): for
  *                          those who change it. No input makes an assert fail.
  *     BAGS_NO_WRITER       leave out everything that writes: the writers, encoders,
@@ -289,6 +304,11 @@ compile with -D_FILE_OFFSET_BITS=64"
 /* For #if: 10000 * major + 100 * minor + patch. */
 #define BAGS_VERSION_NUMBER                                                            \
     (10000 * BAGS_VERSION_MAJOR + 100 * BAGS_VERSION_MINOR + BAGS_VERSION_PATCH)
+
+/* Marks a declaration that may still change: see VERSIONS at the top. */
+#ifndef BAGS_EXPERIMENTAL
+#define BAGS_EXPERIMENTAL
+#endif
 
 /* BAGI_UNUSED avoids warnings in a program that includes everything as static
  * functions and calls a few. */
@@ -550,8 +570,8 @@ typedef enum bags_advice {
     BAGS_ADVICE_SOON    /* all of them, soon: start to read them now */
 } bags_advice;
 
-/* The identity of a file. Two that are equal, apart from `link`, are the same file
- * with the same content. */
+/* Experimental. The identity of a file. Equal identities, apart from `link`, mean the
+ * same file with the same content. */
 typedef struct bags_identity {
     uint64_t device, inode;
     /* Time of the last modification, in nanoseconds; on Windows, where an inode is
@@ -561,8 +581,8 @@ typedef struct bags_identity {
     bool link;     /* a symbolic link at the end of the path was followed */
 } bags_identity;
 
-/* A range to read: `size` bytes of an open file, starting at `offset`. data NULL:
- * start to read them, and do not wait. */
+/* Experimental. A range to read: `size` bytes of an open file, starting at `offset`.
+ * data NULL: start to read them, and do not wait. */
 typedef struct bags_io_read {
     void *file;
     uint64_t offset;
@@ -619,23 +639,23 @@ typedef struct bags_io {
         uint64_t size, bags_advice advice);
     /* Optional. Start to write these bytes to the disk, without waiting. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
-    /* Optional. Identify an open file or, if `file` is NULL, what a path leads to,
-     * without opening it; ENOENT if nothing exists there. NULL: it is not noticed
-     * that another process replaced, renamed or removed a file that is in use. */
+    /* Optional. Experimental. Identify an open file or, if `file` is NULL, the file at
+     * a path, without opening it; ENOENT if nothing exists there. NULL: no function
+     * notices that another process replaced, renamed or removed a file in use. */
     int (*identify)(void *user, void *file, const char *path, bags_identity *identity);
-    /* Optional, for files that are far away, as are the next two. Read many ranges,
-     * of several files, at once. Each `done` is 0 before the call. For what is
-     * missing, read_at is called, and returns the failure. */
+    /* Optional. Experimental. For remote files, like the next two. Read many ranges of
+     * several files at once. Each `done` is 0 before the call. read_at is called for
+     * the missing bytes, and returns the failure. */
     void (*read_many)(void *user, bags_io_read *reads, size_t count);
-    /* Optional. A file may be opened soon, or identified by its path, if it exists:
-     * start to look it up, and do not wait. */
+    /* Optional. Experimental. A file may soon be opened, or identified by its path, if
+     * it exists: start to look it up, and do not wait. */
     void (*expect)(void *user, const char *path);
-    /* Optional. Why a hook has just failed with `error` for a path, to be shown in
-     * place of errno's own text; empty if there is nothing to add. NUL-terminated,
-     * at most `size` bytes. */
+    /* Optional. Experimental. Write the reason why a hook has just failed with `error`
+     * for a path, which replaces errno's own text; empty: keep that. NUL-terminated, at
+     * most `size` bytes. */
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
-    /* Optional. Give a file a second name, a hard link; EEXIST if that exists. Symbolic
-     * links are followed. */
+    /* Optional. Experimental. Create a hard link to a file; EEXIST if `to` exists.
+     * Symbolic links are followed. */
     int (*link)(void *user, const char *from, const char *to);
 } bags_io;
 
@@ -654,17 +674,17 @@ typedef struct bags_env {
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
  * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
  * _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO; BAGS_OK for 0. */
-BAGS_API bags_code bags_fail_io(
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
 /* Read exactly `size` bytes of an open file. Returns BAGS_OK, BAGS_ERROR_CORRUPT (the
  * file ends before them) or what bags_fail_io does. */
-BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
-    uint64_t offset, void *data, size_t size, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_read(const bags_io *io, void *file,
+    const char *path, uint64_t offset, void *data, size_t size, bags_error *err);
 
 /* The last 320 bytes of a path, so that a message also has space for the reason. It is
  * part of `path`. */
-BAGS_API const char *bags_path_tail(const char *path);
+BAGS_API BAGS_EXPERIMENTAL const char *bags_path_tail(const char *path);
 
 /* ========================================================================
  * >>bag
@@ -1070,13 +1090,14 @@ typedef struct bags_codec {
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
-    const struct bags_codec_dictionary *dictionary; /* NULL: its blobs need none */
+    /* Experimental. NULL: the blobs need none. */
+    const struct bags_codec_dictionary *dictionary;
 } bags_codec;
 
 /*
- * Functions of a codec whose blobs may need a dictionary: 1 byte to 16 MiB, shared by
- * all blobs of a field and stored once per shard, in the file NAME.dict. Only the codec
- * interprets them. The last three members are NULL if the codec never holds blobs.
+ * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to
+ * 16 MiB, shared by all blobs of a field and stored once per shard, in the file
+ * NAME.dict. Only the codec interprets them. The last three members are NULL if the codec never holds blobs.
  * `state` is the state of the codec.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
@@ -1179,13 +1200,14 @@ BAGS_API bags_code bags_type_complete(
 /* Check the name of a type, as writers do: it is that of a codec of the registry, which
  * may be NULL, of a dtype, or of a codec in formats/. Returns BAGS_OK or
  * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
-BAGS_API bags_code bags_type_check(
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err);
 
 /* The number of letters to insert, delete, replace or exchange with the next one, in
  * any case, that make a name of a word; 0 also if `also` has the word: others for the
  * name, separated by spaces. SIZE_MAX if the name is probably not what was meant. */
-BAGS_API size_t bags_word_distance(bags_view word, bags_view name, const char *also);
+BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
+    bags_view word, bags_view name, const char *also);
 #endif
 
 /* Free a registry, after the readers and writers that use it. */
@@ -1232,8 +1254,9 @@ typedef struct bags_field {
  * them. Returns BAGS_OK, or BAGS_ERROR_FIELD if names or types differ, with the first
  * field that does and both types; `where` says what the others are: field "x": type
  * mismatch (u64, i64 in pets/000000). Cost: O(fields). */
-BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
-    const bags_field *others, size_t others_count, const char *where, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_fields_compare(const bags_field *fields,
+    size_t count, const bags_field *others, size_t others_count, const char *where,
+    bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 
@@ -1241,8 +1264,9 @@ BAGS_API bags_code bags_fields_compare(const bags_field *fields, size_t count,
  * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what
  * bags_writer_open returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE,
  * BAGS_ERROR_LIMIT. */
-BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
-    const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_spec_text(const bags_field *fields,
+    size_t count, const bags_registry *registry, bags_buffer *out, size_t *size,
+    bags_error *err);
 
 typedef struct bags_writer bags_writer;
 
@@ -1712,7 +1736,7 @@ BAGS_API const char *bags_reader_path(const bags_reader *reader);
 /* A hash of what identifies every shard, its number and its length: two readers of one
  * path with equal versions read the same datapoints. 0 if the hooks do not identify
  * files (identify). */
-BAGS_API uint64_t bags_reader_version(const bags_reader *reader);
+BAGS_API BAGS_EXPERIMENTAL uint64_t bags_reader_version(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
  * number in every other function. */
@@ -1773,13 +1797,14 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * was replaced; the message names it. Cost: none for local files; otherwise one round
  * trip if Bags were opened since the last call.
  */
-BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check(
+    const bags_reader *reader, bags_error *err);
 
 /* Check that shard i, 0 <= i < the count of bags_reader_shards, is still the one that
  * was opened: for a program that opens or links files of the shard by their paths, as
  * bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
  * returns. Cost: one stat. */
-BAGS_API bags_code bags_reader_check_shard(
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check_shard(
     const bags_reader *reader, size_t shard, bags_error *err);
 
 /*
@@ -1873,9 +1898,9 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
  * Threads: any, each with its own row. Cost: as for bags_reader_get_blob, but only the
  * part is read: if mapped it is not copied, otherwise it is one read.
  */
-BAGS_API bags_code bags_reader_get_part(const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item, uint64_t offset, uint64_t size, bags_row *row,
-    bags_view *out, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_get_part(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, uint64_t offset, uint64_t size,
+    bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
  * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
@@ -1905,8 +1930,9 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
  * of files that were used before. A hint: no result, and no error; indices may be out
  * of range. selects as for bags_reader_get. Cost: a few nanoseconds per field and
  * datapoint. */
-BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
-    size_t count, const bags_select *selects, size_t select_count);
+BAGS_API BAGS_EXPERIMENTAL void bags_reader_touch(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count);
 
 /* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No blob
  * is read. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
@@ -1914,8 +1940,8 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
-/* Which blobs of a field's Bag, in its shard, belong to a datapoint: `count` of them,
- * starting at number `first`. Of a plain field it is one. */
+/* Experimental. The blobs of a field's Bag, in its shard, that belong to a datapoint:
+ * `count` of them, starting at number `first`. A plain field has one. */
 typedef struct bags_ref {
     uint64_t first, count;
 } bags_ref;
@@ -1924,10 +1950,11 @@ typedef struct bags_ref {
  * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. Errors as for
  * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens the
  * Bags of all fields. */
-BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
-    bags_row *row, bags_ref *refs, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_refs(const bags_reader *reader,
+    uint64_t index, bags_row *row, bags_ref *refs, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
+/* Experimental, like the report. */
 typedef struct bags_complete_options {
     /* For each field, the path of the Bag that its own is a link to or a copy of: the
      * CRCs next to that, in its NAME.crc, are copied. NULL: no checksums are written;
@@ -1973,8 +2000,8 @@ typedef struct bags_complete_report {
  * Memory: 1 MiB, and 50 bytes per field. Cost: a few system calls per field; with
  * `checksums`, the tables are read and the CRCs copied.
  */
-BAGS_API bags_code bags_shard_complete(const char *directory, bags_view spec,
-    uint64_t length,
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_shard_complete(const char *directory,
+    bags_view spec, uint64_t length,
     bags_code (*refs)(void *user, uint64_t datapoint, bags_ref *refs, bags_error *err),
     const bags_complete_options *options, bags_complete_report *report,
     bags_error *err);
@@ -2000,8 +2027,9 @@ BAGS_API bags_code bags_shard_complete(const char *directory, bags_view spec,
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
  */
-BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
-    size_t field, bool in_order, bags_row *row, bag_blobs *out, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_blobs(const bags_reader *reader,
+    uint64_t shard, size_t field, bool in_order, bags_row *row, bag_blobs *out,
+    bags_error *err);
 
 /* Private. */
 BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {

@@ -394,10 +394,10 @@ typedef struct bags_zstd_options {
     uint64_t max_size;             /* refuse larger content, also when writing; 0:
                           BAGS_ZSTD_MAX_SIZE */
     int level;                     /* of compression, up to 22; 0: 3 */
-    /* What writers use in place of their own, from their first value on, and bags_decode;
-     * borrowed, as long as the registry. It must have a number, as those that are trained
-     * have. A writer that resumes or appends where there is another one refuses it
-     * (BAGS_ERROR_VALUE). size 0: none. */
+    /* Experimental. The dictionary of writers, from their first value on, and of
+     * bags_decode. Borrowed as long as the registry. It must have a number, as trained
+     * dictionaries do. With RESUME or APPEND, a writer whose shards have another one
+     * refuses it (BAGS_ERROR_VALUE). size 0: none. */
     bags_view dictionary;
     bool no_dictionary; /* writers make and use none; not with `dictionary` */
     bool blobs; /* values are the blobs of TYPE, as bytes, for what passes them on: no
@@ -569,14 +569,15 @@ typedef struct bags_mp4_reader bags_mp4_reader;
  * Threads: one at a time per reader; any number of readers. Cost: that of
  * bags_mp4_probe.
  */
-bags_mp4_reader *bags_mp4_reader_open(
+BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
     bags_view blob, const bags_mp4_options *options, bags_error *err);
 
 /* Release a reader. NULL is accepted. */
-void bags_mp4_reader_close(bags_mp4_reader *reader);
+BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
 
 /* What the video is; valid until the reader is closed. */
-const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
+BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
+    const bags_mp4_reader *reader);
 
 /*
  * Read the frames start, start + step, ... below stop, in display order. *out is
@@ -597,8 +598,9 @@ const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
  * from where the last call stopped, whichever is nearer. A frame of an open GOP that is
  * shown before its keyframe needs the keyframe before.
  */
-bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t stop,
-    uint64_t step, bags_buffer *scratch, bags_value *out, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
+    uint64_t stop, uint64_t step, bags_buffer *scratch, bags_value *out,
+    bags_error *err);
 
 /*
  * Like bags_mp4_reader_get, but into the caller's memory.
@@ -608,9 +610,9 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t 
  *
  * Returns what bags_mp4_reader_get does, or BAGS_ERROR_ARGUMENT (size too small).
  */
-bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
-    uint64_t stop, uint64_t step, void *data, size_t size, uint64_t *frames,
-    bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
+    uint64_t start, uint64_t stop, uint64_t step, void *data, size_t size,
+    uint64_t *frames, bags_error *err);
 
 #ifdef __cplusplus
 }

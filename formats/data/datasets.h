@@ -153,7 +153,7 @@ typedef struct bags_derive_report {
  * and shard. Memory: 1 MiB; of a copy, that of a writer, up to 100 MiB for blobs that are
  * shared, and one datapoint that is not mapped.
  */
-bags_code bags_derive(const char *from, const char *to,
+BAGS_EXPERIMENTAL bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
@@ -179,8 +179,8 @@ bags_code bags_derive(const char *from, const char *to,
  * have such blobs are read again, with each entry of their tables; where files are not
  * mapped, with each blob. Memory: 64 bytes per field; at most 16 MiB.
  */
-bags_code bags_unreferenced(const bags_reader *reader, const bags_env *env, bool sizes,
-    bags_field_info *fields, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_unreferenced(const bags_reader *reader,
+    const bags_env *env, bool sizes, bags_field_info *fields, bags_error *err);
 
 /* ========================================================================
  * >>diff
@@ -313,7 +313,7 @@ typedef struct bags_index_options {
  * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they
  * are larger than `memory`.
  */
-bags_code bags_index_build(const char *path, const char *field,
+BAGS_EXPERIMENTAL bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
@@ -342,11 +342,12 @@ typedef struct bags_index bags_index;
  * Cost: about 15 system calls per shard, and 16 reads of keys; far away, about 12 round
  * trips.
  */
-bags_index *bags_index_open(const char *path, const bags_reader *reader, size_t field,
-    const bags_index_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_index *bags_index_open(const char *path,
+    const bags_reader *reader, size_t field, const bags_index_options *options,
+    bags_error *err);
 
 /* NULL is accepted. */
-void bags_index_close(bags_index *index);
+BAGS_EXPERIMENTAL void bags_index_close(bags_index *index);
 
 /*
  * Find the datapoints with a key: those at the positions *start <= i < *stop of the
@@ -364,27 +365,30 @@ void bags_index_close(bags_index *index);
  *
  * Threads: any, each with its own scratch. Cost: O(log N) reads of the index.
  */
-bags_code bags_index_find(const bags_index *index, const bags_value *key,
-    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_index_find(const bags_index *index,
+    const bags_value *key, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err);
 
 /* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
  * rounded, and numbers that the type cannot hold are before or after all keys. NULL:
  * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
-bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
-    const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
-    bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_index_find_range(const bags_index *index,
+    const bags_value *from, const bags_value *to, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err);
 
 /* Like bags_index_find, for the keys that begin with the bytes of `prefix`, in the order
  * of the keys. An empty prefix finds all. BAGS_ERROR_VALUE: it is a field of numbers. */
-bags_code bags_index_find_prefix(const bags_index *index, const bags_value *prefix,
-    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_index_find_prefix(const bags_index *index,
+    const bags_value *prefix, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err);
 
 /* Like bags_index_find, for the largest key that is not above `key`. `key` may be a
  * number that the type cannot hold; it is not rounded. If several datapoints have the key
  * that is found, the one with the highest number is returned: *stop is *start + 1. If no
  * such key exists, *stop is *start. */
-bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
-    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_index_find_at_or_before(const bags_index *index,
+    const bags_value *key, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err);
 
 /*
  * The datapoint at a position, 0 <= position < the length of the dataset. Its key is
@@ -396,15 +400,15 @@ bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value
  *
  * Threads: any, each with its own scratch and row. Cost: two reads.
  */
-bags_code bags_index_get(const bags_index *index, uint64_t position,
+BAGS_EXPERIMENTAL bags_code bags_index_get(const bags_index *index, uint64_t position,
     bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
 
 /* Like bags_index_get, for several positions: datapoints[i] is set to the datapoint at
  * positions[i], 0 <= i < count. After a failure, `datapoints` is unspecified. Cost: 256
  * positions are read at once. */
-bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
-    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
-    bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_index_get_many(const bags_index *index,
+    const uint64_t *positions, size_t count, bags_buffer *scratch, bags_row *row,
+    uint64_t *datapoints, bags_error *err);
 
 /* ========================================================================
  * >>sql
@@ -448,11 +452,12 @@ struct sqlite3_stmt;
 /* Open a database in memory whose table `data` is the dataset, for queries: whatever
  * writes is refused. Close it with sqlite3_close, before the reader. Returns NULL:
  * BAGS_ERROR_VALUE with SQLite's message, or BAGS_ERROR_MEMORY. */
-struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
+BAGS_EXPERIMENTAL struct sqlite3 *bags_sql_open(
+    const bags_reader *reader, bags_error *err);
 
 /* Fail with BAGS_ERROR_VALUE if a query that sqlite3_prepare_v2 has compiled has a parameter,
  * such as ? or :name: without a value it would be NULL. */
-bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err);
 
 /* The datapoints for which an expression such as "label = 3 AND score > 0.5" is true: their
  * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
@@ -460,8 +465,8 @@ bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err);
  * BAGS_ERROR_VALUE (not one expression, one with a parameter, or what fails while it is computed),
  * BAGS_ERROR_FIELD (fields hide all names of the rowid) or BAGS_ERROR_MEMORY. Cost: reads the
  * columns that it uses. */
-bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
-    bags_buffer *numbers, size_t *count, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_sql_rows(const bags_reader *reader, uint64_t start,
+    const char *where, bags_buffer *numbers, size_t *count, bags_error *err);
 
 /* ========================================================================
  * >>stats
@@ -526,9 +531,9 @@ typedef struct bags_stats_options {
  * Threads: any. Cost: decodes each value once, and about 20 ns per number, of 8 bits 1 ns.
  * Memory: for each thread, of each field up to 64 MiB, and a decoded datapoint.
  */
-bags_code bags_stats(const bags_reader *reader, const char *const *fields, size_t count,
-    const bags_stats_options *options, bags_buffer *out, size_t *elements,
-    bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_stats(const bags_reader *reader,
+    const char *const *fields, size_t count, const bags_stats_options *options,
+    bags_buffer *out, size_t *elements, bags_error *err);
 
 #ifdef __cplusplus
 }

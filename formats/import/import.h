@@ -232,8 +232,8 @@ extern const bags_importer bags_import_sql;
  *
  * Threads: one at a time per source; different sources, any.
  */
-bags_source *bags_source_open(const bags_importer *importer, const char *path,
-    const bags_source_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_source *bags_source_open(const bags_importer *importer,
+    const char *path, const bags_source_options *options, bags_error *err);
 
 /* Read datapoint `index`: *entries becomes an array of source->count entries, in the
  * order of source->fields, or NULL if `index` is the number of datapoints or above.
@@ -241,11 +241,11 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
  * reads over them. The entries are valid until the next call. After a failure *entries
  * is NULL, and no more datapoint can be read. Returns BAGS_OK or the error of the
  * importer's read. Threads: one at a time per source. Cost: the importer's. */
-bags_code bags_source_read(
+BAGS_EXPERIMENTAL bags_code bags_source_read(
     bags_source *source, uint64_t index, const bags_entry **entries, bags_error *err);
 
 /* Free a source. NULL is accepted. */
-void bags_source_close(bags_source *source);
+BAGS_EXPERIMENTAL void bags_source_close(bags_source *source);
 
 /* ========================================================================
  * What importers share. Functions that can fail write *source->err. Memory that is
@@ -255,58 +255,65 @@ void bags_source_close(bags_source *source);
  * ====================================================================== */
 
 /* Fail with "WHERE: " and this text. Returns `code`. */
-bags_code bags_source_fail(bags_source *source, bags_code code, const char *format, ...)
-    BAGI_PRINTF(3, 4);
-bags_code bags_source_no_memory(bags_source *source);
+BAGS_EXPERIMENTAL bags_code bags_source_fail(
+    bags_source *source, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
+BAGS_EXPERIMENTAL bags_code bags_source_no_memory(bags_source *source);
 
 /* `count` elements of `size` bytes, zeroed, aligned for any type; NULL if out of
  * memory. */
-void *bags_source_alloc(bags_source *source, size_t count, size_t size);
+BAGS_EXPERIMENTAL void *bags_source_alloc(
+    bags_source *source, size_t count, size_t size);
 /* An array like that of `count` elements with space for another, which is zeroed:
  * `array` or a copy of it. NULL if out of memory. */
-void *bags_source_grow(bags_source *source, void *array, size_t count, size_t size);
+BAGS_EXPERIMENTAL void *bags_source_grow(
+    bags_source *source, void *array, size_t count, size_t size);
 /* A copy of text with a zero byte after it; text as printf makes it. NULL if out of
  * memory. */
-char *bags_source_text(bags_source *source, const void *text, size_t size);
-char *bags_source_format(bags_source *source, const char *format, ...)
+BAGS_EXPERIMENTAL char *bags_source_text(
+    bags_source *source, const void *text, size_t size);
+BAGS_EXPERIMENTAL char *bags_source_format(bags_source *source, const char *format, ...)
     BAGI_PRINTF(2, 3);
 /* Make *buffer have more than `size` bytes, and first make it if it is NULL. Its memory is
  * kept from one datapoint to the next, and freed with the source. */
-bags_code bags_source_reserve(bags_source *source, bags_buffer **buffer, size_t size);
+BAGS_EXPERIMENTAL bags_code bags_source_reserve(
+    bags_source *source, bags_buffer **buffer, size_t size);
 
 /* Add a field, during open. The name may be any: bags_source_open makes it one that
  * files can have. Both must stay valid; either may be NULL after a lack of memory. */
-void bags_source_field(bags_source *source, const char *name, const char *type);
+BAGS_EXPERIMENTAL void bags_source_field(
+    bags_source *source, const char *name, const char *type);
 /* The type of numbers: i64 or u64 of one integer, otherwise array(DTYPE,shape); with []
  * if it is a sequence. A dimension UINT64_MAX is -1: of any length. NULL if out of
  * memory. */
-char *bags_source_number_type(bags_source *source, bags_dtype dtype, size_t dims,
-    const uint64_t *shape, bool sequence);
+BAGS_EXPERIMENTAL char *bags_source_number_type(bags_source *source, bags_dtype dtype,
+    size_t dims, const uint64_t *shape, bool sequence);
 
 /* Report things that the fields lack, during open. Every importer reports whatever it
  * leaves out: `count` things of a kind, then their name as printf makes it. */
-void bags_source_leave_out(bags_source *source, const char *what, uint64_t count,
-    const char *format, ...) BAGI_PRINTF(4, 5);
+BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *what,
+    uint64_t count, const char *format, ...) BAGI_PRINTF(4, 5);
 /* The name of a field of dates, times or durations, which are numbers of a unit of NumPy:
  * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
  * memory. */
-char *bags_source_unit(bags_source *source, const char *name, const char *unit);
+BAGS_EXPERIMENTAL char *bags_source_unit(
+    bags_source *source, const char *name, const char *unit);
 
 /* Open a file of the source as source->file, in place of the one before; messages
  * then begin with its path, which is copied. */
-bags_code bags_source_open_file(bags_source *source, const char *path);
-void bags_source_close_file(bags_source *source);
+BAGS_EXPERIMENTAL bags_code bags_source_open_file(
+    bags_source *source, const char *path);
+BAGS_EXPERIMENTAL void bags_source_close_file(bags_source *source);
 /* Bytes of source->file, valid until the next view of it; a copy of them, valid until
  * the next datapoint. BAGS_ERROR_CORRUPT if the file ends before them. */
-bags_code bags_source_view(
+BAGS_EXPERIMENTAL bags_code bags_source_view(
     bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
-bags_code bags_source_copy(
+BAGS_EXPERIMENTAL bags_code bags_source_copy(
     bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
 /* All of source->file: a map of it, valid until it is closed, or else read into memory. */
-bags_code bags_source_map(bags_source *source, bags_view *out);
+BAGS_EXPERIMENTAL bags_code bags_source_map(bags_source *source, bags_view *out);
 /* All of a file, which has at most `limit` bytes (otherwise BAGS_ERROR_LIMIT), with a
  * zero byte after it. Valid until the next call. */
-bags_code bags_source_load(
+BAGS_EXPERIMENTAL bags_code bags_source_load(
     bags_source *source, const char *path, uint64_t limit, bags_view *out);
 
 /*
@@ -319,10 +326,11 @@ bags_code bags_source_load(
  * There is at least one, otherwise it fails with BAGS_ERROR_MISSING. What else is in
  * the directory is reported as left out. Sets source->paths.
  */
-bags_code bags_source_files(bags_source *source, bool (*accept)(const char *name));
+BAGS_EXPERIMENTAL bags_code bags_source_files(
+    bags_source *source, bool (*accept)(const char *name));
 /* Open the next of them as source->file. Sets `ended` instead if there
  * is none. */
-bags_code bags_source_next_file(bags_source *source);
+BAGS_EXPERIMENTAL bags_code bags_source_next_file(bags_source *source);
 
 /* What a field of the source is, as found by reading all datapoints. */
 typedef struct bags_import_column {
@@ -341,19 +349,19 @@ typedef struct bags_import_column {
 
 /* Find a column; if there is none, add it, or return NULL unless `add`. NULL also if
  * out of memory. */
-bags_import_column *bags_source_column(
+BAGS_EXPERIMENTAL bags_import_column *bags_source_column(
     bags_source *source, const void *name, size_t size, bool add);
 /* Add a value of a column, of which only the first `size` bytes, at least 8 if it has
  * as many, are passed unless `all`: then it is not text. */
-void bags_import_guess(
+BAGS_EXPERIMENTAL void bags_import_guess(
     bags_import_column *column, const void *data, size_t size, bool all);
 /* "jpeg", "png", ... if every value begins so; "utf8", if all are UTF-8 without
  * control characters except tab, newline and carriage return; otherwise "bytes". */
-const char *bags_import_guessed(const bags_import_column *column);
+BAGS_EXPERIMENTAL const char *bags_import_guessed(const bags_import_column *column);
 /* Add the columns as fields, of the types that `type` returns. Those that not all
  * datapoints have become sequences, of no or one value, as do those of which
  * `sequence` is set. */
-void bags_source_add_columns(
+BAGS_EXPERIMENTAL void bags_source_add_columns(
     bags_source *source, const char *(*type)(const bags_import_column *column));
 
 /* The remedy if images or audio of Hugging Face's datasets are not in the source. */
@@ -365,35 +373,37 @@ void bags_source_add_columns(
 
 /* The first bytes of a file, at most `size`; returns their number, 0 if it cannot
  * be read. For detect, as are the next three. */
-size_t bags_import_peek(const char *path, void *data, size_t size);
+BAGS_EXPERIMENTAL size_t bags_import_peek(const char *path, void *data, size_t size);
 /* True if the file begins with these bytes. */
-bool bags_import_starts(const char *path, const void *data, size_t size);
+BAGS_EXPERIMENTAL bool bags_import_starts(
+    const char *path, const void *data, size_t size);
 /* What a path is, or one in it; BAGS_PATH_NONE also if that is unknown. */
-bags_path_kind bags_import_kind(const char *path, const char *name);
+BAGS_EXPERIMENTAL bags_path_kind bags_import_kind(const char *path, const char *name);
 /* True if the path names at least one such file: see bags_source_files. */
-bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
+BAGS_EXPERIMENTAL bool bags_import_has_files(
+    const char *path, bool (*accept)(const char *name));
 
 /* The last part of a path. */
-const char *bags_import_base(const char *path);
+BAGS_EXPERIMENTAL const char *bags_import_base(const char *path);
 /* For qsort of an array of names: numbers in them by value. */
-int bags_import_compare(const void *left, const void *right);
+BAGS_EXPERIMENTAL int bags_import_compare(const void *left, const void *right);
 /* True if the name ends like one of these, which spaces separate, whatever the case of
  * its letters. */
-bool bags_import_ends(const char *name, const char *endings);
+BAGS_EXPERIMENTAL bool bags_import_ends(const char *name, const char *endings);
 
 /* Write the field name that a name in a source becomes, NUL-terminated, to `out`,
  * which has size + 2 bytes: bytes that file names cannot have on every system
  * (control characters, / \ : * ? " < > |, a first '.', bytes that are not UTF-8) are
  * replaced by '_'; an empty name becomes "_". */
-void bags_import_name(const void *name, size_t size, char *out);
+BAGS_EXPERIMENTAL void bags_import_name(const void *name, size_t size, char *out);
 
 /* The type of encoded files, by their first bytes: "jpeg", "png", "npy", "mp4" or
  * "webm"; NULL if unknown. Static. */
-const char *bags_import_magic(const void *data, size_t size);
+BAGS_EXPERIMENTAL const char *bags_import_magic(const void *data, size_t size);
 
 /* The content of the next box of an MP4 file, which *rest is moved past, and its type.
  * False if there is none, or it extends past the end. */
-bool bags_import_box(bags_view *rest, char type[4], bags_view *box);
+BAGS_EXPERIMENTAL bool bags_import_box(bags_view *rest, char type[4], bags_view *box);
 
 /*
  * Find a symbol of a library that is opened when it is first needed, with dlopen: the
@@ -401,12 +411,12 @@ bool bags_import_box(bags_view *rest, char type[4], bags_view *box);
  * Returns NULL with BAGS_ERROR_MISSING if there is no such library (the message names the
  * first, or the library that it lacks), or no such symbol in it. Threads: any.
  */
-void *bags_import_symbol(
+BAGS_EXPERIMENTAL void *bags_import_symbol(
     const char *const *libraries, const char *symbol, bags_error *err);
 
 /* True for int8 to uint64; the integer of such a dtype that little-endian bytes are. */
-bool bags_import_is_integer(bags_dtype dtype);
-bags_value bags_import_integer(bags_dtype dtype, const void *data);
+BAGS_EXPERIMENTAL bool bags_import_is_integer(bags_dtype dtype);
+BAGS_EXPERIMENTAL bags_value bags_import_integer(bags_dtype dtype, const void *data);
 
 #ifdef __cplusplus
 }

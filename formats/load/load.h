@@ -70,9 +70,10 @@ typedef struct bags_box {
  * arithmetic (bicubic: 4), and per pixel of the result as many or, where it is larger,
  * 2 (4). Memory: the weights, and the few rows that one row of the result is made of.
  */
-bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
-    const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
-    bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_resample(const bags_image *image, const void *pixels,
+    size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
+    uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
+    bags_error *err);
 
 /* ========================================================================
  * >>warp
@@ -114,13 +115,13 @@ typedef struct bags_part {
  * Threads: any. Cost: per pixel of the result 4 (bicubic: 16) pixels of the image. No
  * memory.
  */
-bags_code bags_warp(const bags_image *image, const bags_part *part, const void *pixels,
-    size_t stride, const double matrix[9], bags_filter filter,
+BAGS_EXPERIMENTAL bags_code bags_warp(const bags_image *image, const bags_part *part,
+    const void *pixels, size_t stride, const double matrix[9], bags_filter filter,
     const unsigned char *fill, uint32_t width, uint32_t height, void *out,
     size_t out_stride, bags_error *err);
 
 /* The part of an image that bags_warp needs; at least a pixel. */
-bags_part bags_warp_part(
+BAGS_EXPERIMENTAL bags_part bags_warp_part(
     const bags_image *image, const double matrix[9], uint32_t width, uint32_t height);
 
 /* Numbers from low to high, each as likely as the others. {0, 0} is the default of every
@@ -149,12 +150,13 @@ typedef struct bags_warp_options {
  *   options  in range, as bags_loader_open requires
  *   random   a random number; equal ones draw equal numbers
  */
-void bags_warp_draw(const bags_warp_options *options, uint64_t random, uint32_t width,
-    uint32_t height, double matrix[9]);
+BAGS_EXPERIMENTAL void bags_warp_draw(const bags_warp_options *options, uint64_t random,
+    uint32_t width, uint32_t height, double matrix[9]);
 
 /* out = a * b; it may be one of them. As transformations of pixels of the result, b comes
  * first. */
-void bags_matrix_times(const double a[9], const double b[9], double out[9]);
+BAGS_EXPERIMENTAL void bags_matrix_times(
+    const double a[9], const double b[9], double out[9]);
 
 /* How colours are changed: factors, where 1 changes nothing, and a part of the circle of
  * hues, where 0 does not; and in which order: each of 0, 1, 2, 3 once. */
@@ -172,7 +174,7 @@ typedef struct bags_jitter_options {
 } bags_jitter_options;
 
 /* Draw how the colours of an image are changed; equal random numbers draw equal ones. */
-void bags_jitter_draw(
+BAGS_EXPERIMENTAL void bags_jitter_draw(
     const bags_jitter_options *options, uint64_t random, bags_jitter *jitter);
 
 /*
@@ -190,8 +192,8 @@ void bags_jitter_draw(
  * Threads: any. Cost: each pixel once for each number that changes something, for the
  * contrast twice. No memory.
  */
-bags_code bags_jitter_apply(const bags_image *image, void *pixels, size_t stride,
-    const bags_jitter *jitter, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_jitter_apply(const bags_image *image, void *pixels,
+    size_t stride, const bags_jitter *jitter, bags_error *err);
 
 /* ========================================================================
  * >>loader
@@ -212,9 +214,9 @@ bags_code bags_jitter_apply(const bags_image *image, void *pixels, size_t stride
  * Threads: any. Cost: no memory; about 50 ns at any length, 100 below 4,096, 300
  * below 64. bags_order_get costs less per position.
  */
-uint64_t bags_permute(
+BAGS_EXPERIMENTAL uint64_t bags_permute(
     uint64_t seed, uint64_t epoch, uint64_t length, uint64_t position);
-uint64_t bags_permute_inverse(
+BAGS_EXPERIMENTAL uint64_t bags_permute_inverse(
     uint64_t seed, uint64_t epoch, uint64_t length, uint64_t index);
 
 typedef enum bags_selection_kind {
@@ -308,10 +310,10 @@ typedef struct bags_order {
  * Cost: 8 bytes per dataset; with weights 8 KiB more; 8 bytes for each selected index
  * that is not borrowed, 16 for each range. Selections are read once.
  */
-bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
-    const bags_order_options *options, const bags_allocator *allocator,
+BAGS_EXPERIMENTAL bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
+    size_t count, const bags_order_options *options, const bags_allocator *allocator,
     bags_error *err);
-void bags_order_free(bags_order *order);
+BAGS_EXPERIMENTAL void bags_order_free(bags_order *order);
 
 /*
  * The datapoints at the positions start .. start + count - 1 of an epoch.
@@ -323,8 +325,8 @@ void bags_order_free(bags_order *order);
  * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for few;
  * with weights 100 for each position from the multiple of 1,024 before `start`.
  */
-bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
-    size_t count, bags_pick *picks, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_order_get(const bags_order *order, uint64_t epoch,
+    uint64_t start, size_t count, bags_pick *picks, bags_error *err);
 
 /* ---- what becomes of a field ---- */
 
@@ -596,11 +598,11 @@ typedef struct bags_tokens bags_tokens;
  * (no_mmap, URLs), 8 bytes of memory per document; those that are not mapped are all read
  * once.
  */
-bags_tokens *bags_tokens_open(const bags_reader *const *readers, size_t count,
-    const bags_tokens_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_tokens *bags_tokens_open(const bags_reader *const *readers,
+    size_t count, const bags_tokens_options *options, bags_error *err);
 
 /* NULL is accepted. */
-void bags_tokens_close(bags_tokens *tokens);
+BAGS_EXPERIMENTAL void bags_tokens_close(bags_tokens *tokens);
 
 typedef struct bags_tokens_info {
     uint64_t documents;
@@ -612,7 +614,8 @@ typedef struct bags_tokens_info {
 } bags_tokens_info;
 
 /* What dataset number `dataset` has. Zeros if there is no such dataset. */
-bags_tokens_info bags_tokens_count(const bags_tokens *tokens, size_t dataset);
+BAGS_EXPERIMENTAL bags_tokens_info bags_tokens_count(
+    const bags_tokens *tokens, size_t dataset);
 
 /* A document in a packed row, or a part of it: tokens first ... first + length - 1. */
 typedef struct bags_piece {
@@ -701,12 +704,12 @@ typedef struct bags_loader_options {
  * read, and with seconds and BAGS_PAD_DROP their times; 8 bytes of memory per episode, and
  * for each field of times a bit per episode and thread.
  */
-bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
-    const bags_loader_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_loader *bags_loader_open(const bags_reader *const *readers,
+    size_t count, const bags_loader_options *options, bags_error *err);
 
 /* Stop the threads, as soon as each has finished its datapoint (see
  * bags_loader_is_stopping), and free everything. NULL is accepted. */
-void bags_loader_close(bags_loader *loader);
+BAGS_EXPERIMENTAL void bags_loader_close(bags_loader *loader);
 
 /*
  * A field of a batch. `data` has one of three forms:
@@ -764,7 +767,7 @@ typedef struct bags_batch {
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
  * its memory has grown.
  */
-bags_code bags_loader_next(
+BAGS_EXPERIMENTAL bags_code bags_loader_next(
     bags_loader *loader, const bags_batch **batch, bags_error *err);
 
 /* The batch that the next call of bags_loader_next returns, without going on to the one after
@@ -772,32 +775,32 @@ bags_code bags_loader_next(
  * none, or if it is not loaded within `seconds` (0: do not wait); then *late, which may be
  * NULL, is true. What bags_loader_next returned before is valid no longer (see `hold`).
  * Returns what that does. Without threads it is never late. */
-bags_code bags_loader_peek(bags_loader *loader, double seconds,
+BAGS_EXPERIMENTAL bags_code bags_loader_peek(bags_loader *loader, double seconds,
     const bags_batch **batch, bool *late, bags_error *err);
 
 /* True in a thread of a loader that is being closed, or moved: what waits there, such as a
  * hook or a callback, may give up, since nothing of its batch is used. */
-bool bags_loader_is_stopping(void);
+BAGS_EXPERIMENTAL bool bags_loader_is_stopping(void);
 
 /* The bytes of datapoint i in a tensor, from its first item to the end of its last,
  * and in *first and *count, which may be NULL, its items. Empty if there is no such
  * datapoint. */
-bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor, size_t i,
-    uint64_t *first, uint64_t *count);
+BAGS_EXPERIMENTAL bags_view bags_tensor_get(const bags_batch *batch,
+    const bags_tensor *tensor, size_t i, uint64_t *first, uint64_t *count);
 
 /* A checksum of a batch: for each datapoint of its dataset, index and tensors; these
  * are added modulo 2^64. So the digests of all ranks' slices add up to that of the
  * entire batch, whatever the order. */
-uint64_t bags_batch_digest(const bags_batch *batch);
+BAGS_EXPERIMENTAL uint64_t bags_batch_digest(const bags_batch *batch);
 
 /* Batches per epoch; 0: there is none or, of packed rows, unknown. */
-uint64_t bags_loader_batches(const bags_loader *loader);
+BAGS_EXPERIMENTAL uint64_t bags_loader_batches(const bags_loader *loader);
 
 /* Continue with this batch of this epoch. Returns BAGS_OK, BAGS_ERROR_RANGE or the
  * failure of the loader. Cost: O(1), with packed rows unless batch is 0 all rows before it
  * are packed; waits until the threads have finished their datapoints, and drops the
  * batches that they made ahead. */
-bags_code bags_loader_seek(
+BAGS_EXPERIMENTAL bags_code bags_loader_seek(
     bags_loader *loader, uint64_t epoch, uint64_t batch, bags_error *err);
 
 #define BAGS_LOADER_STATE 64
@@ -834,9 +837,9 @@ bags_code bags_loader_seek(
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED; or the
  *   failure of the loader, in restore
  */
-bags_code bags_loader_save(
+BAGS_EXPERIMENTAL bags_code bags_loader_save(
     bags_loader *loader, unsigned char state[BAGS_LOADER_STATE], bags_error *err);
-bags_code bags_loader_restore(
+BAGS_EXPERIMENTAL bags_code bags_loader_restore(
     bags_loader *loader, const void *state, size_t size, bags_error *err);
 
 /* ========================================================================
@@ -887,7 +890,8 @@ typedef struct bags_worker {
  *
  * Threads: any, while none changes the environment.
  */
-bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_worker_find(
+    uint64_t count, bags_worker *out, bags_error *err);
 
 #ifdef __cplusplus
 }

@@ -71,16 +71,16 @@ typedef struct bags_archive_options {
  * Threads: any. Cost: O(members log members); the directory of a zip is read, or every
  * header of a tar, but no data. Memory: 48 bytes per member, and its name.
  */
-bags_archive *bags_archive_open(
+BAGS_EXPERIMENTAL bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err);
 
 /* The hooks for the members, for bags_env.io: paths begin with the archive's path
  * as it was opened. Writing fails with EROFS. Valid until the archive is closed.
  * Threads: any. */
-const bags_io *bags_archive_io(const bags_archive *archive);
+BAGS_EXPERIMENTAL const bags_io *bags_archive_io(const bags_archive *archive);
 
 /* Close an archive, after everything that uses its hooks. NULL is accepted. */
-void bags_archive_close(bags_archive *archive);
+BAGS_EXPERIMENTAL void bags_archive_close(bags_archive *archive);
 
 /* ========================================================================
  * >>zip
@@ -131,7 +131,7 @@ typedef struct bags_zip_options {
  * Threads: any. Cost: reads every byte once, and without `whole` that of
  * bags_unreferenced. Memory: 2 MiB, and about 100 bytes per file.
  */
-bags_code bags_zip(const char *dataset, const char *path,
+BAGS_EXPERIMENTAL bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);
 
 /* ========================================================================
@@ -220,11 +220,12 @@ typedef struct bags_http_options {
  * libcurl, and libcrypto without its cleanup at exit, so that a program may exit while
  * it is open.
  */
-bags_http *bags_http_open(const bags_http_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_http *bags_http_open(
+    const bags_http_options *options, bags_error *err);
 
 /* Stop all transfers and free it. NULL is accepted. Everything that uses its hooks
  * must be closed. */
-void bags_http_close(bags_http *http);
+BAGS_EXPERIMENTAL void bags_http_close(bags_http *http);
 
 /*
  * The hooks, valid until bags_http_close. Threads: any.
@@ -242,18 +243,19 @@ void bags_http_close(bags_http *http);
  * own code, and never a key, a query or a password. Cost: one round trip for
  * everything that is requested together.
  */
-const bags_io *bags_http_io(const bags_http *http);
+BAGS_EXPERIMENTAL const bags_io *bags_http_io(const bags_http *http);
 
 /* True if a path begins with http://, https:// or s3://. */
-bool bags_http_is_url(const char *path);
+BAGS_EXPERIMENTAL bool bags_http_is_url(const char *path);
 
 /* How many requests were made so far, repeated ones included, and how many bytes of
  * bodies were received. */
-void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
+BAGS_EXPERIMENTAL void bags_http_counts(
+    bags_http *http, uint64_t *requests, uint64_t *bytes);
 
 /* False if an object that was found has neither an ETag nor a Last-Modified: its
  * replacement is noticed only if the size differs. Threads: any. */
-bool bags_http_is_versioned(bags_http *http);
+BAGS_EXPERIMENTAL bool bags_http_is_versioned(bags_http *http);
 
 /*
  * Upload a file that `io` reads to s3://: with one request up to part_size, otherwise in
@@ -273,23 +275,23 @@ bool bags_http_is_versioned(bags_http *http);
  *
  * Threads: any.
  */
-bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
-    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
-    bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_http_upload(bags_http *http, const char *url,
+    const bags_io *io, const char *path, void (*progress)(void *user, uint64_t bytes),
+    void *user, bags_error *err);
 
 /* *same: the object exists, and has the size and the ETag that an upload of this file
  * by bags_http_upload has. Then the file need not be copied, in either direction.
  * Reads the file only if the sizes are equal. Errors and threads as above; a missing
  * object is not a failure. */
-bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
-    const char *path, bool *same, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_http_same(bags_http *http, const char *url,
+    const bags_io *io, const char *path, bool *same, bags_error *err);
 
 /* Call each() with the names in a listing, until it returns nonzero, and return
  * that: the links of an index page, or with `xml` the keys and prefixes of S3's
  * ListObjectsV2. prefix: what precedes a name, not encoded. Names with a slash
  * inside, . and .. are left out. `page` may contain anything. */
-int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
-    int (*each)(void *user, const char *name), void *user);
+BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
+    const char *prefix, int (*each)(void *user, const char *name), void *user);
 
 /* ========================================================================
  * >>cache
@@ -346,20 +348,23 @@ typedef struct bags_cache_options {
  *                        file, belongs to another user, or others may write to it
  *   BAGS_ERROR_MEMORY    out of memory
  */
-bags_cache *bags_cache_open(
+BAGS_EXPERIMENTAL bags_cache *bags_cache_open(
     const char *directory, const bags_cache_options *options, bags_error *err);
 
 /* The hooks that keep what `inner` reads; they only read. Valid until the cache is
  * closed. NULL: out of memory. Threads: any. A child made by fork() reads through them
  * without the cache, and closing the cache there does nothing. */
-const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err);
+BAGS_EXPERIMENTAL const bags_io *bags_cache_io(
+    bags_cache *cache, const bags_io *inner, bags_error *err);
 
 /* See bags_http_options: lookups then are requests without data (304). */
-bool bags_cache_recall(void *cache, const char *path, bags_http_answer *answer);
-void bags_cache_remember(void *cache, const char *path, const bags_http_answer *answer);
+BAGS_EXPERIMENTAL bool bags_cache_recall(
+    void *cache, const char *path, bags_http_answer *answer);
+BAGS_EXPERIMENTAL void bags_cache_remember(
+    void *cache, const char *path, const bags_http_answer *answer);
 
 /* NULL is accepted. */
-void bags_cache_close(bags_cache *cache);
+BAGS_EXPERIMENTAL void bags_cache_close(bags_cache *cache);
 
 #ifdef __cplusplus
 }
