@@ -1,7 +1,7 @@
 /*
  * MPI: the ranks of a program write the shards of one dataset, as the workers
- * of 04_workers do. Ranks with less to do write fewer shards, which leaves gaps
- * in the shards' numbers; bags_finalize closes them.
+ * of 04_workers do. Ranks with less to do write fewer shards and leave gaps in the
+ * shards' numbers. bags_finalize closes them.
  *
  *     mpicc 07_mpi.c -o 07_mpi && mpirun -n 4 ./07_mpi lengths
  */

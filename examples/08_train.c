@@ -30,7 +30,7 @@ typedef struct network {
 } network;
 enum { WEIGHTS = sizeof(network) / sizeof(float) };
 
-/* What the file contains. */
+/* The content of the checkpoint file. */
 static struct saved {
     unsigned char loader[BAGS_LOADER_STATE];
     network net, speed;

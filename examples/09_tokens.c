@@ -19,7 +19,8 @@
 
 enum { STEPS = 300, WINDOW = 32, CHARACTERS = 256 };
 
-/* What is saved. The weights are of each character after each other one. */
+/* The content of the checkpoint file. The weights are the scores of each character
+ * after each other character. */
 typedef struct training {
     float weights[CHARACTERS][CHARACTERS];
     unsigned char state[BAGS_LOADER_STATE];
@@ -77,7 +78,7 @@ static bags_code train(const bags_reader *reader, training *t, int start, int st
     sequences.field = "text";
     sequences.dtype = BAGS_DTYPE_UINT8;
     sequences.length = WINDOW;
-    sequences.has_eos = true; /* 0, which no text has */
+    sequences.has_eos = true; /* 0: no text contains it */
     bags_tokens *tokens = bags_tokens_open(&reader, 1, &sequences, err);
     options.tokens = tokens;
     options.batch = 4;

@@ -62,7 +62,8 @@ static inline bags_code format_check_rules(
 #define FORMAT_CHECK(rules, front, err)                                                \
     format_check_rules(rules, sizeof rules / sizeof *rules, front, err)
 
-/* What is called only where something fails: not a part of the loops that call it. */
+/* A function that is called only after a failure: keep it out of the loops that call
+ * it. */
 #ifdef __GNUC__
 #define FORMAT_COLD __attribute__((cold))
 #else

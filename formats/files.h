@@ -5,8 +5,8 @@
 #ifndef BAGS_FORMATS_FILES_H
 #define BAGS_FORMATS_FILES_H
 
-#include "values.h"
 #include "text.h"
+#include "values.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -64,8 +64,7 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
-/* The size of a file, and what identifies its version, which stays as it is without the
- * hook. */
+/* The size of a file, and the identity of its version (unchanged without the hook). */
 static inline bags_code format_measure(const bags_io *io, const char *path,
     uint64_t *size, bags_identity *identity, bags_error *err) {
     void *file = NULL;
@@ -125,7 +124,7 @@ static inline bags_code format_open_locked(const bags_io *io, const char *path,
 
 #define FORMAT_SUFFIXES 4
 
-/* The endings of a Bag, and of its checksums, ends and dictionary, which are next to it. */
+/* The extensions of a Bag, and of the checksums, ends and dictionary next to it. */
 static inline const char *format_suffix(size_t i) {
     static const char *const suffixes[FORMAT_SUFFIXES] = {
         ".bag", ".crc", ".idx", ".dict"};

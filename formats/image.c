@@ -21,10 +21,10 @@ static bags_code image_fail_truncated(
 
 enum { IMAGE_SOI = 0xD8, IMAGE_EOI = 0xD9, IMAGE_SOS = 0xDA };
 
-/* What the segments of a JPEG promise so far. */
+/* The state of the segments of a JPEG. */
 typedef struct image_promise {
     bool frame;               /* its header was found */
-    bool progressive;         /* then the first scan of a component is that of its DC */
+    bool progressive;         /* then the first scan of a component has its DC */
     uint32_t components;      /* of which no scan was found */
     unsigned char lacks[256]; /* how many have an identifier */
 } image_promise;
@@ -48,8 +48,9 @@ static const char *image_check_frame(
     return NULL;
 }
 
-/* The header of a scan: number of components; 2 bytes of each, first its identifier;
- * first and last coefficient; bits that earlier scans had, and those of this one. */
+/* Check the header of a scan: number of components; 2 bytes for each, the first its
+ * identifier; first and last coefficient; bits of earlier scans, and bits of this
+ * scan. */
 static const char *image_check_scan(image_promise *p, bags_view header) {
     size_t count = header.size > 0 ? header.data[0] : 0;
     if (!p->frame)
@@ -67,8 +68,8 @@ static const char *image_check_scan(image_promise *p, bags_view header) {
     return NULL;
 }
 
-/* The marker after the data of a scan: 0xFF in them precedes 0, or is that of a restart
- * marker. */
+/* Find the marker after the data of a scan. In the data, 0xFF precedes 0, or starts a
+ * restart marker. */
 static size_t image_skip_scan(bags_view file, size_t at) {
     const unsigned char *bytes = file.data;
     while (at < file.size) {

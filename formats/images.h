@@ -47,8 +47,9 @@ static inline bags_code format_argument(const bags_type *type, const char *what,
 
 /* ---- image files, without decoding them ---- */
 
-/* The marker of a JPEG at *at, which moves to what follows its segment, in *data: 0xD8
- * is the first. Returns 0 if there is none, or its segment is truncated. */
+/* Read the marker of a JPEG at *at and its segment into *data, and move *at past the
+ * segment. 0xD8 is the first. Returns 0 if there is none, or its segment is
+ * truncated. */
 static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view *data) {
     const unsigned char *bytes = file.data;
     size_t i = *at;
@@ -94,8 +95,8 @@ static inline bags_view format_jpeg_frame(bags_view file) {
 
 #define FORMAT_PNG_START "\x89PNG\r\n\x1a\n" /* 8 bytes */
 
-/* The chunk of a PNG at *at, which moves to the next one: its name, which its data and
- * four bytes of checksum follow. NULL if it is truncated. */
+/* Read the chunk of a PNG at *at, and move *at to the next one. Returns its name; its
+ * data and four bytes of checksum follow. NULL if it is truncated. */
 static inline const unsigned char *format_png_chunk(
     bags_view file, size_t *at, bags_view *data) {
     size_t left = file.size - *at;
@@ -149,8 +150,8 @@ static inline bags_view format_exif_find(bags_view file) {
  *           in 12                                               larger, where they are
  *
  * As Pillow reads it: entries up to the first whose numbers are outside of the data; of
- * several orientations, the last; numbers of any type except BYTE, which Pillow returns
- * as bytes, and fractions.
+ * several orientations, the last; numbers of any type except BYTE (Pillow returns it as
+ * bytes) and fractions.
  */
 static inline uint32_t format_orientation(bags_view file) {
     static const unsigned char sizes[17] = {
@@ -189,7 +190,7 @@ static inline uint32_t format_orientation(bags_view file) {
     return orientation;
 }
 
-/* What turning an image upright does to its stored rows: a row becomes a column; its
+/* Effects of turning an image upright on its stored rows: a row becomes a column; its
  * pixels are reversed; the order of the rows is reversed. */
 static inline bool format_turn_swaps(uint32_t orientation) { return orientation >= 5; }
 static inline bool format_turn_mirrors(uint32_t orientation) {

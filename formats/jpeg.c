@@ -124,8 +124,8 @@ typedef struct jpeg_encoder {
     size_t size; /* of the blob */
 } jpeg_encoder;
 
-/* Let libjpeg write after the first `used` bytes of the scratch, which grows to
- * at least `capacity`. */
+/* Let libjpeg write after the first `used` bytes of the scratch. Grow it to at least
+ * `capacity`. */
 static void jpeg_output_to(jpeg_encoder *e, size_t used, size_t capacity) {
     bags_code code = bags_buffer_reserve(e->scratch, capacity, e->failed.jump.err);
     if (code)
@@ -218,9 +218,9 @@ static bags_code jpeg_encode(void *state, const bags_value *value, bags_buffer *
 
 /* ---- decode ---- */
 
-/* libjpeg invents the columns and rows next to a rectangle, which matter for its
- * edges. So more is decoded on all four sides, and dropped. It is also wide
- * enough for libjpeg to choose the same way of upsampling. */
+/* libjpeg invents the columns and rows next to a rectangle, and they affect its edges.
+ * So decode more on all four sides, and drop it. It is also wide enough for libjpeg to
+ * choose the same way of upsampling. */
 #define JPEG_MARGIN 16
 
 typedef struct jpeg_decoder {
@@ -230,7 +230,7 @@ typedef struct jpeg_decoder {
     struct jpeg_progress_mgr progress;
     bags_view blob;
     bags_jpeg_options options; /* complete: no zeros that mean a default; the rectangle
-                                  is that of the stored image */
+                                  refers to the stored image */
     uint32_t orientation;
     bags_image image;  /* the result, */
     bags_image stored; /* before it is turned */
@@ -300,7 +300,7 @@ static void jpeg_check_pixels(jpeg_decoder *d) {
             (uint64_t)d->blob.size, height, width);
 }
 
-/* The requested rectangle, within the scaled image, which is upright. */
+/* Check the requested rectangle, within the upright scaled image. */
 static void jpeg_check_rectangle(jpeg_decoder *d) {
     bags_image whole = d->image;
     whole.width = d->library.output_width;

@@ -7,12 +7,12 @@
  *
  * A value is an array of uint8, T x H x W x 3, RGB.
  *
- * Encoding: RGB becomes yuv420p, which the encoder compresses and the muxer
- * writes into memory of FFmpeg's: MP4 with its index after the frames, or WebM. The
- * default settings are those with which the Python package bags 0.5 calls PyAV:
- * mpeg4, 15 frames per second, 1,024,000 bits per second; the bytes are the same.
- * 4:2:0 cannot express odd sizes in h264 and hevc: those are stored as yuv444p,
- * so that other programs see the true size.
+ * Encoding: RGB becomes yuv420p. The encoder compresses it, and the muxer writes it
+ * into memory of FFmpeg: MP4 with its index after the frames, or WebM. The default
+ * settings equal the Python package bags 0.5, which calls PyAV: mpeg4, 15 frames per
+ * second, 1,024,000 bits per second. The bytes are the same. 4:2:0 cannot express odd
+ * sizes in h264 and hevc. Such sizes are stored as yuv444p, so that other programs see
+ * the true size.
  *
  * Decoding: the demuxer reads the blob once. Its packets become an index: where
  * each is in the blob, if it is a keyframe, and the rank of its frame in
@@ -29,8 +29,8 @@
  * av1, frames that change their size, packets compressed by the container,
  * tracks in other files.
  *
- * FFmpeg prints through a logger that belongs to the program, which is not
- * changed here: our own contexts lower the level of their messages instead.
+ * FFmpeg prints through a logger that belongs to the program. It is not changed here.
+ * Our own contexts lower the level of their messages instead.
  */
 #include "codecs.h"
 
@@ -83,9 +83,9 @@ static bags_code mp4_fail(
 
 /*
  * Silence a format context. Codec contexts have a member that is added to the
- * level of every message; a format context gets one by a class of its own, in a
- * member that only avformat_find_stream_info uses, which is not called here.
- * `quiet` must live as long as the context.
+ * level of every message; a format context gets one by a class of its own, in a member
+ * that only avformat_find_stream_info uses. That function is not called here. `quiet`
+ * must live as long as the context.
  */
 static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     *quiet = *format->av_class;
@@ -199,7 +199,7 @@ static int mp4_threads(const bags_mp4_options *options) {
 
 /* ---- codecs ---- */
 
-/* vp8, which WebM had before vp9, is only read. */
+/* vp8, WebM's codec before vp9, is only read. */
 static const struct {
     const char *name;
     enum AVCodecID id;
@@ -294,8 +294,8 @@ static AVIOContext *mp4_make_io(mp4_input *input) {
  * is honest.
  */
 
-/* Boxes with a count: its offset from the name, and the least bytes of what is
- * counted: table entries, or samples (1), which are elsewhere. */
+/* Boxes with a count: its offset from the name, and the minimum size of a counted
+ * thing: table entries, or samples (1) stored elsewhere. */
 static const struct {
     char name[5];
     unsigned char at, least;
@@ -469,7 +469,7 @@ struct bags_mp4_reader {
     uint32_t next;     /* the packet to feed */
     uint64_t shown;    /* no frame at or after this one has been decoded */
     bool positioned;   /* `next` and `shown` are valid */
-    /* Since the last rewind, which began run `run`. */
+    /* Since the last rewind. It began run `run`. */
     uint32_t run;
     uint32_t damaged;        /* the last keyframe of a damaged packet, from 1 */
     int64_t latest;          /* the last time stamp of a decoded frame */
@@ -506,8 +506,8 @@ void bags_mp4_reader_close(bags_mp4_reader *reader) {
 
 /*
  * A vp9 superframe is several frames in a packet, followed by a byte, their
- * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it
- * is a superframe, -1 if its sizes are wrong, which FFmpeg would print.
+ * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it is a
+ * superframe, -1 if its sizes are invalid (FFmpeg would print a message).
  */
 static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
     unsigned mark = data[size - 1];
@@ -526,8 +526,8 @@ static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
     return 1;
 }
 
-/* Returns true if a packet shows a frame; others only prepare later frames. In a
- * vp9 superframe they are next to one that is shown. */
+/* Returns true if a packet shows a frame. Other packets only prepare later frames. A
+ * vp9 superframe combines them with a frame that is shown. */
 static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
     unsigned head = packet->data[0];
     if (packet->flags & AV_PKT_FLAG_DISCARD)
@@ -649,10 +649,10 @@ static int mp4_compare(const void *a, const void *b) {
 }
 
 /*
- * Set the rank and the keyframe of every packet. What comes before the first
- * keyframe, in decoding order or display order, cannot be decoded; nor can what is
- * shown before the keyframe that precedes it be decoded from that. Matroska has no
- * time stamps below 0: packets without one after the first keyframe are shown before it.
+ * Set the rank and the keyframe of every packet. Packets before the first keyframe, in
+ * decoding order or display order, cannot be decoded. A packet that is shown before its
+ * preceding keyframe cannot be decoded from that keyframe. Matroska has no time stamps
+ * below 0: packets without a time stamp after the first keyframe are shown before it.
  */
 static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
     uint32_t key = reader->first, length = (uint32_t)reader->length;
@@ -814,9 +814,9 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
 }
 
 /*
- * The scaler for the frame at hand, made as PyAV makes it by default: bilinear,
- * with the coefficients of BT.601, whatever the video states. The old names of
- * full-range formats are replaced only because the scaler prints about them.
+ * The scaler for the current frame, with PyAV's defaults: bilinear, with the
+ * coefficients of BT.601, regardless of the video. The old names of full-range formats
+ * are replaced only because the scaler prints a message about them.
  */
 static bags_code mp4_scaler(bags_mp4_reader *reader, bags_error *err) {
     static const enum AVPixelFormat full[][2] = {
@@ -848,8 +848,7 @@ static bags_code mp4_scaler(bags_mp4_reader *reader, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Allocate a frame with padded lines, which are zero: the scaler reads the
- * padding. */
+/* Allocate a frame with zeroed, padded lines: the scaler reads the padding. */
 static bags_code mp4_padded(
     AVFrame *frame, enum AVPixelFormat format, int width, int height, bags_error *err) {
     if (frame->buf[0])
@@ -863,8 +862,8 @@ static bags_code mp4_padded(
     return BAGS_OK;
 }
 
-/* Convert the frame at hand to RGB at `out`. The scaler writes complete vectors:
- * lines that end between two need padding. */
+/* Convert the current frame to RGB at `out`. The scaler writes complete vectors: lines
+ * that end between two vectors need padding. */
 static bags_code mp4_convert(
     bags_mp4_reader *reader, unsigned char *out, bags_error *err) {
     const AVFrame *frame = reader->frame;
@@ -888,7 +887,7 @@ static bags_code mp4_convert(
     return BAGS_OK;
 }
 
-/* Convert the frame at hand, after a check. */
+/* Check the current frame and convert it. */
 static bags_code mp4_take(
     bags_mp4_reader *reader, unsigned char *out, bags_error *err) {
     const AVFrame *frame = reader->frame;
@@ -931,7 +930,7 @@ static void mp4_mark(bags_mp4_reader *reader, uint32_t packet) {
         reader->damaged = at->key + 1;
 }
 
-/* True if a packet may depend on another one that is damaged. */
+/* True if a packet may depend on another, damaged packet. */
 static bool mp4_is_damaged(const bags_mp4_reader *reader, uint32_t packet) {
     const mp4_packet *packets = reader->packets;
     uint32_t key = packets[packet].key, i = key;
@@ -980,7 +979,7 @@ static bool mp4_is_held(const bags_mp4_reader *reader, uint32_t packet) {
     return i < reader->held_count;
 }
 
-/* Convert frame `rank`, which is held, and free it and the frames before. */
+/* Convert the held frame `rank`, and free it and the frames before. */
 static bags_code mp4_take_held(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t packet = reader->order[rank].packet;
@@ -1049,9 +1048,10 @@ static void mp4_rewind(bags_mp4_reader *reader, uint32_t packet) {
 }
 
 /*
- * Read a frame: from where the decoder is, if it is not past it, or from the
- * keyframe. If that fails, first one thread is tried, which can decode more H.264. Then
- * keyframes may not be what the index states: from the start.
+ * Read a frame: continue from the decoder's position if it is not past the frame, or
+ * start at the keyframe. If that fails, retry with one thread (it can decode more
+ * H.264), then from the start of the video, since the index may be wrong about
+ * keyframes.
  */
 static bags_code mp4_read_frame(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
@@ -1283,8 +1283,8 @@ static bags_code mp4_compress(
 /*
  * Convert a frame to the encoder's format, and encode it. It is copied, with padding,
  * since the scaler reads complete vectors. The encoder's frame is replaced if the
- * encoder still holds it; encoders read its padding, too, which is zero, so that
- * the same frames make the same bytes.
+ * encoder still holds it. Encoders read its padding, too. It is zero, so that the same
+ * frames make the same bytes.
  */
 static bags_code mp4_add(
     mp4_writer *writer, const unsigned char *pixels, uint64_t index, bags_error *err) {

@@ -38,7 +38,7 @@ static bool mp_has(const mp_input *in, uint64_t size) {
     return (uint64_t)(in->end - in->at) >= size;
 }
 
-/* A big-endian number of 1, 2, 4 or 8 bytes, which are known to exist. */
+/* A big-endian number of 1, 2, 4 or 8 bytes. The caller has checked that they exist. */
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
@@ -201,8 +201,8 @@ static inline bool mp_item(mp_input *in, msgpack_object *item, uint64_t *items) 
         tag & 15, item, items);
 }
 
-/* Skip one value without the *items in it. The table has the number of bytes after
- * tags from 0xC0 where the tag alone determines it, as for most values. */
+/* Skip one value without the *items in it. The table has the number of bytes after tags
+ * from 0xC0, if the tag determines it, as for most values. */
 static inline bool mp_skip(mp_input *in, uint64_t *items) {
     static const unsigned char after[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99, 99, 4, 8,
         1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99, 99, 99};
@@ -220,8 +220,8 @@ static inline bool mp_skip(mp_input *in, uint64_t *items) {
     return true;
 }
 
-/* Check a blob and count its values, which needs no memory: each value that is
- * still expected has at least one byte. */
+/* Check a blob and count its values. This needs no memory: each value that is still
+ * expected has at least one byte. */
 static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     uint64_t expected = 1, items = 0;
@@ -246,9 +246,9 @@ typedef struct mp_frame {
 
 /*
  * Place the values of a blob that mp_count has checked: the items of an array or a
- * map next to each other, in the order in which arrays and maps begin. A key and
- * its value are two items, which is what a msgpack_object_kv is. `frames` has
- * capacity for MP_MAX_DEPTH, or for the number of values.
+ * map next to each other, in the order in which arrays and maps begin. A key and its
+ * value are two items, like a msgpack_object_kv. `frames` has capacity for
+ * MP_MAX_DEPTH, or for the number of values.
  */
 static bags_code mp_place(
     bags_view blob, msgpack_object *objects, mp_frame *frames, bags_error *err) {

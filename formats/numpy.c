@@ -77,7 +77,7 @@ static void npy_stop(npy_parser *p, bags_code code, const char *problem) {
     p->at = p->end;
 }
 
-/* What is valid, but not read here. */
+/* Refuse a valid header that is not supported. */
 static void npy_refuse(npy_parser *p, const char *problem) {
     if (!p->code)
         p->code = bags_fail(p->err, BAGS_ERROR_VALUE, "%s", problem);
@@ -413,7 +413,7 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
     return BAGS_OK;
 }
 
-/* The header's dictionary. `copy` is its text, which is not overwritten. */
+/* Parse the header's dictionary. `copy` is its text; it is not overwritten. */
 static void npy_dictionary(npy_parser *p, char *copy, bags_npy *npy, bool *fortran) {
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     unsigned seen = 0;
@@ -455,10 +455,10 @@ static void npy_dictionary(npy_parser *p, char *copy, bags_npy *npy, bool *fortr
 }
 
 /*
- * Parse the header into the scratch: a bags_npy, numbers, types, two copies of
- * the text, then `more` bytes, which begin at *front. A field has at least 8
- * characters, a number 2, and a character of Latin-1 at most 2 bytes in UTF-8: so
- * the size of the header bounds the memory.
+ * Parse the header into the scratch: a bags_npy, numbers, types, two copies of the
+ * text, then `more` bytes at *front. A field has at least 8 characters, a number 2, and
+ * a character of Latin-1 at most 2 bytes in UTF-8: so the size of the header bounds the
+ * memory.
  */
 static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
     size_t *front, bags_error *err) {
@@ -631,7 +631,7 @@ static bags_code npy_finish(
     return BAGS_OK;
 }
 
-/* A dtype that the caller states as text must be one that can be read. */
+/* Check that a dtype that the caller states as text can be read. */
 static bags_code npy_check(
     npy_parts *parts, const bags_buffer *scratch, bags_error *err) {
     bags_buffer parsed;

@@ -5,10 +5,10 @@
  *     png(LEVEL)  zlib's level, 0 (none) to 9 (most)
  *
  * A value is an array, H x W for one channel and H x W x C otherwise, with the
- * top row first: bool for 1 bit per pixel, uint8, or uint16 for 16 bits. It is
- * what numpy.asarray(PIL.Image.open(file)) returns, so a palette image is its
- * indices; only samples of 16 bits, which Pillow converts to other types, are
- * always uint16. Writers accept the same arrays, and H x W x 1.
+ * top row first: bool for 1 bit per pixel, uint8, or uint16 for 16 bits. It equals
+ * numpy.asarray(PIL.Image.open(file)), so a palette image is its indices. Only samples
+ * of 16 bits differ: they are always uint16, and Pillow converts them to other types.
+ * Writers accept the same arrays, and H x W x 1.
  *
  * Rejected: other arrays and empty images when writing; damaged and truncated
  * files, trailing bytes and too many pixels when reading.
@@ -207,8 +207,8 @@ static void png_input(png_structp library, png_bytep data, size_t size) {
     d->at += size;
 }
 
-/* Make libpng strict, and ignore all chunks except those that pixels need: damage
- * to the others does not matter, and they cannot be bombs. */
+/* Make libpng strict, and ignore all chunks that pixels do not need: damage in them
+ * does not matter, and they cannot be bombs. */
 static void png_connect(png_decoder *d) {
     d->library = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &d->failed, png_fail,
         png_ignore_warning, &d->failed, png_allocate, png_release);

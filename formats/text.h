@@ -29,8 +29,8 @@ static inline void format_base64_encode(
         four[i] = i > size ? '=' : FORMAT_BASE64[bits >> (18 - 6 * i) & 63];
 }
 
-/* Decode standard base64 with padding to `out`, which has `capacity` bytes. Returns
- * NULL, or what is wrong. */
+/* Decode standard base64 with padding to `out` (`capacity` bytes). Returns NULL, or the
+ * reason. */
 static inline const char *format_base64_decode(const char *from, size_t size,
     unsigned char *out, size_t capacity, size_t *out_size) {
     size_t padding = size && from[size - 1] == '=';
@@ -85,8 +85,8 @@ static inline int format_hex(char c) {
 #define FORMAT_PLAIN                                                                   \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_~"
 
-/* Text for a URL, to be freed: all but FORMAT_PLAIN and what is in `keep` is encoded. What
- * is encoded before `plain`, which may be NULL, stays as it is. NULL: out of memory. */
+/* Encode text for a URL: all bytes except FORMAT_PLAIN and `keep`. Existing escapes
+ * before `plain` (or NULL) are kept. Free the result. NULL: out of memory. */
 static inline char *format_url(const char *from, const char *keep, const char *plain) {
     char *out = (char *)malloc(3 * strlen(from) + 1);
     size_t size = 0;
@@ -105,8 +105,9 @@ static inline char *format_url(const char *from, const char *keep, const char *p
     return out;
 }
 
-/* The decimal number at *at, which is moved past its digits; they end before `end`, which
- * is NULL if other text follows. False if there are none, or it is above 2^64-1. */
+/* Parse the decimal number at *at, and move *at past its digits. They end before `end`;
+ * NULL: other text follows. False if there are no digits, or the number is above
+ * 2^64-1. */
 static inline bool format_decimal(const char **at, const char *end, uint64_t *out) {
     const char *start = *at;
     bool fits = true;
@@ -118,7 +119,7 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
     return fits && *at > start;
 }
 
-/* The fewest digits that read back as the same number, which is a float or a double. */
+/* Print the fewest digits that read back as the same float or double. */
 static inline void format_digits(char out[40], double number, bool is_single) {
     double least = is_single ? 1.2e-38 : 2.3e-308;
     bool is_tiny = number > -least && number < least; /* it has fewer digits */
@@ -134,8 +135,8 @@ static inline void format_digits(char out[40], double number, bool is_single) {
         *comma = '.';
 }
 
-/* A number, which is not NaN, as JSON that reads back as the same double, and not as an
- * integer. Infinity, which JSON has no word for, is a number too large for a double. */
+/* Print a number (not NaN) as JSON that reads back as the same double, and not as an
+ * integer. JSON has no word for infinity: print a number too large for a double. */
 static inline void format_json_real(char out[40], double number) {
     format_digits(out, number, false);
     if (out[strspn(out, "-")] == 'i')

@@ -10,8 +10,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* True if Bags of a type may have a dictionary: those of zstd, and of codecs that are not
- * known here. */
+/* True if Bags of a type may have a dictionary: zstd, and codecs that are not known
+ * here. */
 static inline bool format_has_dictionary(const bags_type *type) {
     static const char *const none[] = {"bytes", "utf8", "int", "i64", "u64", "array",
         "jpeg", "jpg", "png", "npy", "msgpack", "tree", "mp4", "webm"};
@@ -21,8 +21,8 @@ static inline bool format_has_dictionary(const bags_type *type) {
     return i == sizeof none / sizeof *none;
 }
 
-/* The type inside of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text, which
- * is followed by more. False if it is another type, or has none inside. */
+/* The inner type of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text; more
+ * text follows. False if it is another type, or has no inner type. */
 static inline bool format_type_inside(const bags_type *type, bags_type *inside) {
     if (!bags_view_is(type->name, "zstd") || type->count == 0)
         return false;

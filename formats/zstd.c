@@ -2,9 +2,10 @@
  * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4 or later (Debian:
  * libzstd-dev).
  *
- * Arguments: the type that is compressed, its name and its arguments as one list:
- * zstd(utf8), zstd(int,4), zstd(array,float32,64), zstd(msgpack). Values are those of
- * that type. A blob is one frame of its blob (RFC 8878), with the content's size:
+ * Arguments: the name and the arguments of the inner type, as one list: zstd(utf8),
+ * zstd(int,4), zstd(array,float32,64), zstd(msgpack). Values are values of the inner
+ * type. A blob is the blob of the inner type in one frame (RFC 8878), with the
+ * content's size:
  *
  *     28 b5 2f fd | header with the size | blocks | optional checksum
  *
@@ -12,17 +13,16 @@
  * element before it is compressed: byte 0 of every element, then byte 1 of every
  * element, and so on.
  *
- * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5), which begins with
- * 37 a4 30 ec and its number; a frame that was compressed with it states this number. A
- * writer trains it from its first values, whose frames are held and then compressed
- * again: see zstd_train. The content of one that was trained here begins with a
- * mark, by which damage is noticed:
+ * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5). It begins with 37
+ * a4 30 ec and its id. A frame that was compressed with it states this id. A writer
+ * trains it on its first values. Their frames are held and then compressed again: see
+ * zstd_train. The content of a dictionary that was trained here begins with a mark to
+ * detect damage:
+ *     ba 65 d1 00 | CRC-32C of the bytes after the id, without these 8 bytes | more
  *
- *     ba 65 d1 00 | CRC-32C of what follows the number, without these 8 bytes | more
- *
- * Rejected: what is not exactly one frame; a frame that does not state its content's
- * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
- * another dictionary; a dictionary without a number; zstd in zstd.
+ * Rejected: blobs that are not exactly one frame; a frame that does not state its
+ * content's size, or claims more than its bytes can become or than max_size (1 GiB), or
+ * needs another dictionary; a dictionary without an id; zstd in zstd.
  */
 #include "codecs.h"
 #include "values.h"
@@ -59,9 +59,9 @@
 #define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
 
 /* ---- contexts ----
- * The library's contexts have 100 KB and more, which must not be allocated for each
- * blob. Those that no thread is using are kept, up to a number, without a lock: a thread
- * that holds one does not exist in a child made by fork(). */
+ * The library's contexts have 100 KB and more: too large to allocate for each blob.
+ * Unused contexts are kept, up to a number, without a lock: a thread that holds a lock
+ * does not exist in a child made by fork(). */
 #define ZSTD_IDLE 256
 
 typedef struct zstd_context {
@@ -131,7 +131,8 @@ static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
     return NULL;
 }
 
-/* What another thread put into the same place meanwhile is put into the next one. */
+/* Keep an unused context. If another thread has put one into the same slot, move it to
+ * the next slot. */
 static void zstd_release(zstd_state *s, zstd_context *context) {
     for (size_t i = 0; i < ZSTD_IDLE && context; i++)
         if (!__atomic_load_n(&s->idle[i], __ATOMIC_RELAXED))
@@ -287,7 +288,7 @@ static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
     return BAGS_OK;
 }
 
-/* What the library makes of a dictionary; NULL with an error. */
+/* Prepare a dictionary for decoding. NULL with an error. */
 static ZSTD_DDict *zstd_dictionary(bags_view bytes, bags_error *err) {
     if (zstd_check_dictionary(bytes, err))
         return NULL;
@@ -339,8 +340,7 @@ static bags_code zstd_start(void *state, bags_view bytes, bags_error *err) {
         (s->given.size != bytes.size ||
             memcmp(s->given.data, bytes.data, bytes.size) != 0))
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "what exists has another dictionary than the one that is requested "
-            "(number %u, requested %u)",
+            "existing frames have another dictionary (id %u, requested %u)",
             ZSTD_getDictID_fromDict(bytes.data, bytes.size),
             ZSTD_getDictID_fromDict(s->given.data, s->given.size));
     if (s->no_dictionary)
@@ -359,7 +359,7 @@ static bags_code zstd_find(
         s->bytes.size ? ZSTD_getDictID_fromDict(s->bytes.data, s->bytes.size) : 0;
     if (needs != has)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "zstd frame that needs a dictionary (number %u) which the field does not "
+            "zstd frame that needs a dictionary (id %u) which the field does not "
             "have; append the value instead of the frame",
             needs);
     *bytes = s->bytes;
@@ -581,7 +581,7 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
 
 /* ---- decode ---- */
 
-/* The size of the content, which is bounded by that of the blob. */
+/* The size of the content. The size of the blob bounds it. */
 static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
     bags_view blob, size_t *size, bags_error *err) {
     if (blob.size < 4 || bags_load_bytes(blob.data, 4, false) != ZSTD_MAGICNUMBER)
@@ -599,11 +599,11 @@ static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
     unsigned needs = ZSTD_getDictID_fromFrame(blob.data, blob.size);
     if (needs && !dictionary)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "zstd frame that needs a dictionary (number %u), the .dict next to its Bag",
+            "zstd frame that needs a dictionary (id %u), the .dict next to its Bag",
             needs);
     if (needs && needs != ZSTD_getDictID_fromDDict(dictionary))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "zstd frame that needs another dictionary (number %u, not %u)", needs,
+            "zstd frame that needs another dictionary (id %u, not %u)", needs,
             ZSTD_getDictID_fromDDict(dictionary));
     if (content / ZSTD_MOST_RATIO > blob.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -623,13 +623,12 @@ static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
 }
 
 /*
- * A decoded value may point into the content and into the scratch of the codec inside,
- * which therefore share the caller's scratch:
+ * A decoded value may point into the content and into the scratch of the inner codec.
+ * Both therefore share the caller's scratch:
+ *     content | for the inner codec
  *
- *     content | what the codec inside may use
- *
- * That codec cannot grow the second part, which would move the content that it reads.
- * What it needs is noted instead, and it is called again when there is enough.
+ * The inner codec cannot grow the second part: this would move the content that it
+ * reads. Its requirement is noted instead, and it is called again with enough memory.
  */
 typedef struct zstd_rest {
     unsigned char *data;
@@ -731,8 +730,8 @@ static bags_code zstd_decode_with(void *state, const void *prepared, bags_view b
     }
 }
 
-/* Without a shard: the dictionary, if one is needed, is that of the options. It is not
- * kept, since bags_decode has a state of its own for each call. */
+/* Decode without a shard, with the dictionary of the options if one is needed. It is
+ * not kept, since bags_decode has a state of its own for each call. */
 static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;

@@ -18,7 +18,7 @@ static int run(char **operands) {
     interrupt_leaves("complete .crc files are kept", "continue with", NULL);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
-        print("%s: wrote checksums of %s in %s, kept those of %ju\n", operands[0],
+        print("%s: wrote checksums of %s in %s, kept %ju\n", operands[0],
             counted(made.blobs, "blob"), counted(made.made, "Bag"),
             (uintmax_t)made.kept);
     if (code)

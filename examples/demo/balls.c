@@ -153,7 +153,7 @@ static bags_code write_episode(
     return bags_writer_end(writer, err);
 }
 
-/* What is left for worker w of all: episodes w, w + workers, ... */
+/* Write the remaining episodes of worker w: w, w + workers, ... */
 static bags_code work(const char *path, uint64_t w, uint64_t workers, uint64_t episodes,
     const bags_registry *codecs, bags_error *err) {
     bags_code code = BAGS_OK;

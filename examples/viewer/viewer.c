@@ -1,9 +1,9 @@
 /*
  * viewer.c - the reader of bags.h for a web page, compiled to WebAssembly.
  *
- * Its hooks ask JavaScript (reader.mjs) for bytes. What has not arrived is EAGAIN:
- * JavaScript requests everything that a call lacked, and makes the call again. A call
- * that failed leaves nothing behind, so that any number of calls may wait at a time.
+ * Its hooks ask JavaScript (reader.mjs) for bytes. A hook returns EAGAIN for missing
+ * bytes. JavaScript then requests all missing bytes of the call, and repeats the call.
+ * A failed call has no side effects, so any number of calls may wait at a time.
  */
 #define BAGS_NO_LOCAL
 #define BAGS_NO_WRITER
@@ -94,7 +94,8 @@ static double size_of(const void *opened) {
     return page_size(of->path, of->length);
 }
 
-/* Of a file of 4 GiB or more, a size may not fit size_t. All ranges are requested, not only the first that is missing. */
+/* Request all missing ranges, not only the first. In a file of 4 GiB or more, a size
+ * may not fit size_t. */
 static void file_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (reads[i].data)
@@ -190,7 +191,8 @@ static bags_code no_zstd(const bags_codec *codec, const bags_type *type,
 }
 #endif
 
-/* Values of zstd(TYPE) are those of TYPE, which keys need, or the blobs of TYPE. */
+/* The registry that decodes zstd(TYPE) to values of TYPE (for keys) or to blobs of
+ * TYPE. */
 static const bags_registry *registry(bool blobs) {
     static bags_registry *all[2];
     static bags_zstd_options options[2];
@@ -331,7 +333,7 @@ EXPORT double view_items(view *opened, double index, size_t field) {
     return (double)count;
 }
 
-/* The size of an item's blob, which is not read; below 0: view_error; NAN: unknown. */
+/* The size of an item's blob, without reading it. Below 0: view_error; NAN: unknown. */
 EXPORT double view_size(view *opened, double index, size_t field, double item) {
     uint64_t datapoint = (uint64_t)index;
     if (opened->bag) /* of a Bag every blob is read */
@@ -348,7 +350,7 @@ EXPORT double view_size(view *opened, double index, size_t field, double item) {
     return code ? -1 : measured;
 }
 
-/* What is compressed is decompressed. */
+/* Read a blob, decompressed if it is compressed. */
 static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t item) {
     const bags_type *type = bags_reader_type(opened->reader, field);
     bags_select one = type->sequence ? bags_select_slice(field, item, item + 1, 1)

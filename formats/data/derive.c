@@ -2,9 +2,8 @@
  * derive.c - versions of datasets that share their Bags by hard links; see datasets.h.
  *
  * A shard is made from the bottom up, and no reader accepts it before the last step:
- *
- *     make the directory, which claims it                 (derive_claim)
- *     write spec.json.derived, which states whose it is   (derive_write_record)
+ *     make the directory: this claims it                  (derive_claim)
+ *     write spec.json.derived: it names the owner         (derive_write_record)
  *     link the Bags and dictionaries                      (derive_link)
  *     write refs.bag and the checksums                    (bags_shard_complete)
  *     when all shards are made: check the sources         (bagi_derived_check)
@@ -88,14 +87,14 @@ static bags_code derive_check_shapes(derive *d, size_t source, bags_error *err) 
     if (same)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_VALUE,
-        "%s: its shards do not have the lengths of those of %s (%" PRIu64
+        "%s: its shards have other lengths than the shards of %s (%" PRIu64
         " datapoints in %" PRIu64 ", expected %" PRIu64 " in %" PRIu64 ")",
         bags_path_tail(other->path), bags_path_tail(first->path),
         bags_reader_length(other->reader), (uint64_t)other->count,
         bags_reader_length(first->reader), (uint64_t)first->count);
 }
 
-/* Split shards have no refs.bag: blob n is that of datapoint n, and stays it. */
+/* Split shards have no refs.bag: blob n always belongs to datapoint n. */
 static bags_code derive_check_links(derive *d, bags_error *err) {
     if (d->parts_count > 1)
         return derive_fail_copy(d, d->to, "made of several datasets", err);

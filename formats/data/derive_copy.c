@@ -1,12 +1,12 @@
 /*
- * derive_copy.c - copies of datasets: what bags_derive does with `copy`; see datasets.h.
+ * derive_copy.c - copies of datasets: bags_derive with `copy`; see datasets.h.
  *
- * Datapoints are read from the sources and appended to a bags_writer. Blobs that the
- * shard being written already has are stored as bags_stored.
+ * Datapoints are read from the sources and appended to a bags_writer. If the shard
+ * being written already has a blob, it is stored as bags_stored.
  *
- * The writer writes to TO.derived, which becomes TO when it is complete: it finishes
- * one shard after the other, and a reader would accept the first ones as a dataset.
- * Workers, of whom none is the last, write to TO itself.
+ * The writer writes to TO.derived, renamed to TO when it is complete: it finishes one
+ * shard after the other, and a reader would accept the first shards as a dataset.
+ * Workers write to TO itself, because no worker knows that it is the last.
  */
 #include "derived.h"
 
@@ -209,7 +209,8 @@ static bags_code copy_rows(copier *c, uint64_t at, uint64_t stop, bags_error *er
 
 /* ---- the dataset ---- */
 
-/* Claim TO.derived, which becomes `to`. A writer creates an unsharded dataset itself. */
+/* Claim TO.derived, later renamed to `to`. A writer creates an unsharded dataset
+ * itself. */
 static bags_code copy_stage(copier *c, bags_error *err) {
     derive *d = c->d;
     bags_path_kind kind = BAGS_PATH_NONE;

@@ -132,7 +132,7 @@ static bags_code derived_check_lengths(derive *d, bags_error *err) {
         uint64_t length = bags_reader_length(other->reader);
         if (length != d->all)
             return bags_fail(err, BAGS_ERROR_VALUE,
-                "%s: its length differs from that of %s (%" PRIu64
+                "%s: its length differs from %s (%" PRIu64
                 " datapoints, expected %" PRIu64 ")",
                 bags_path_tail(other->path), bags_path_tail(first->path), length,
                 d->all);

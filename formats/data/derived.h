@@ -51,7 +51,7 @@ typedef struct derive {
     bool sharded;               /* shards are made, not one dataset */
     bool made_root;             /* the directory `to` was made by this call */
     uint64_t stop;              /* workers, at least 1 */
-    uint64_t claimed, complete; /* shards of this worker; those that have a spec.json */
+    uint64_t claimed, complete; /* shards of this worker; shards with a spec.json */
     uint64_t all, length;       /* datapoints of the source, and of the selection */
     char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
 } derive;

@@ -1,9 +1,9 @@
 /*
- * index.h - what index_build.c and index_find.c share: the file, its keys, its place.
- * Programs do not include it.
+ * index.h - declarations shared by index_build.c and index_find.c: the file, its keys,
+ * its place. Programs do not include it.
  *
- * An index is a Bag with checksums, index/FIELD.bag, in the dataset's directory or,
- * if it is sharded, in that of its first shard. Other readers ignore it.
+ * An index is a Bag with checksums, index/FIELD.bag, in the directory of the dataset
+ * or, if it is sharded, of its first shard. Other readers ignore it.
  *
  *     blob 0      "BAGSKEY2" | number of keys | content | times | the field's type
  *     blob 1..N   key | datapoint; one per datapoint, sorted
@@ -13,12 +13,12 @@
  * its own key; a number is 8 big-endian bytes, with the sign inverted (of negative
  * floats, all bits).
  *
- * `content` and `times` indicate whether the dataset is the one that was indexed:
- * they are hashes of the sizes and last bytes (where tables and checksums end), and of
- * the times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where
- * files have none, and is not compared where they are those of a copy. When the index
- * is opened, some of its keys are compared, too. FIELD.dict is none of them: FIELD.crc
- * has its checksum, and frames of another dictionary are other frames, by its number.
+ * `content` and `times` identify the indexed dataset: they are hashes of the sizes and
+ * last bytes (where tables and checksums end), and of the times, of FIELD.bag,
+ * FIELD.crc and refs.bag of every shard. times is 0 if files have no times, and is not
+ * compared if the files were copied. Opening the index also compares some of its keys.
+ * FIELD.dict is not included: FIELD.crc has its checksum, and frames of another
+ * dictionary have another dictionary id.
  */
 #ifndef BAGS_FORMATS_INDEX_H
 #define BAGS_FORMATS_INDEX_H
@@ -185,7 +185,7 @@ static inline const bags_io *index_io(const bags_env *env) {
 /* Files that are far away have no links, and the times of their copies. */
 static inline bool index_is_far(const bags_io *io) { return io->read_many != NULL; }
 
-/* Refuse a link, which leads to what is not the dataset's. */
+/* Refuse a link: it points outside the dataset. */
 static inline bags_code index_check_no_link(
     const bags_io *io, const char *path, bags_error *err) {
     bags_identity found;
@@ -202,14 +202,13 @@ static inline void index_mix(uint64_t *hash, uint64_t number) {
     *hash ^= *hash >> 29;
 }
 
-/* What a dataset is recognized by; see the top. */
+/* The identity of an indexed dataset; see the top. */
 typedef struct index_stamp {
     uint64_t content, times;
 } index_stamp;
 
-/* Where the index of a field is: the directory of indexes, which is the dataset's own;
- * and the first of the field's Bags, which is locked while the index is built. In
- * index_find.c. */
+/* The paths for the index of a field: the dataset's directory of indexes, and the
+ * field's first Bag. This Bag is locked while the index is built. In index_find.c. */
 bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     const char *path, const char *field, char directory[FORMAT_PATH],
     char bag[FORMAT_PATH], bags_error *err);

@@ -1,10 +1,9 @@
 /*
- * index_build.c - makes the index of a field, which index_find.c reads; see index.h.
+ * index_build.c - makes the index of a field; index_find.c reads it. See index.h.
  *
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
  * of `memory` bytes are written to runs.bag one after the other, then merged into
- * keys.bag, which gets its name at the end. Meanwhile, the dataset's FIELD.bag is
- * locked.
+ * keys.bag. It is renamed at the end. Meanwhile, the dataset's FIELD.bag is locked.
  *
  *     add:  memory full?  -> sort it, append it to runs.bag    (index_write_run)
  *     end:  no run        -> sort it, append it to keys.bag    (index_write_sorted)
@@ -53,7 +52,7 @@ typedef struct index_builder {
     size_t count, used, capacity; /* of both */
 } index_builder;
 
-/* Remove the directory of a build, this one's or one that was killed. */
+/* Remove the directory of this build, or of a killed build. */
 static void index_remove_partial(index_builder *b) {
     static const char *const names[] = {
         "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
@@ -126,8 +125,8 @@ static uint64_t index_chunk_of(size_t memory, uint64_t size, uint64_t most) {
     return chunk > most ? most : chunk + (chunk == 0);
 }
 
-/* Add the keys of the values in a row, which starts with datapoint `start`. *bytes is
- * the size of these values, and 1. */
+/* Add the keys of the values in a row. The row starts with datapoint `start`. *bytes is
+ * the size of these values, plus 1. */
 static bags_code index_add_row(
     index_builder *b, bags_row *row, uint64_t start, uint64_t *bytes, bags_error *err) {
     size_t count = bags_row_length(row, 0);
@@ -163,7 +162,7 @@ static bags_code index_read_keys(index_builder *b, bags_row *row, bags_error *er
     return BAGS_OK;
 }
 
-/* The next entry of a run, and those that were read with it. The runs are a heap,
+/* The next entry of a run, and the entries that were read with it. The runs are a heap,
  * ordered by their next entries. */
 typedef struct index_run {
     bags_view entry;     /* without data: the run is over */
@@ -361,7 +360,7 @@ static bags_code index_build_locked(index_builder *b, bags_error *err) {
     return code;
 }
 
-/* The lock of an index is that of the field's first Bag. */
+/* Locking the field's first Bag locks the index. */
 static bags_code index_build(index_builder *b, bags_error *err) {
     void *file = NULL;
     bags_code code = BAGS_OK;

@@ -186,7 +186,7 @@ static bags_code index_find_files(
     for (size_t i = 0; i < count; i++)
         if (shards[i].unfinished)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "%s: the reader has unfinished shards, which no index has",
+                "%s: the reader has unfinished shards; an index has none",
                 bags_path_tail(path));
     return BAGS_OK;
 }
@@ -252,13 +252,12 @@ void bags_index_close(bags_index *index) {
 /* Which keys bound searches for. */
 typedef enum index_bound_kind {
     INDEX_FROM,  /* the first that is not below */
-    INDEX_PAST,  /* the first above, which is near */
-    INDEX_PREFIX /* the first above that does not begin with it, which is near */
+    INDEX_PAST,  /* the first above; it is near */
+    INDEX_PREFIX /* the first above that does not begin with it; it is near */
 } index_bound_kind;
 
-/* Move *position to a key, by reading the one in the middle of those that are left, or
- * far away, where a read takes long, several in equal distances. What is near is found
- * by steps of 1, 2, 4, ... */
+/* Move *position to a key by bisection. Remote reads take long, so they read several
+ * keys at equal distances. A near key is found by steps of 1, 2, 4, ... */
 static bags_code index_bound(const bags_index *index, bags_view key,
     index_bound_kind kind, bags_buffer *scratch, uint64_t *position, bags_error *err) {
     uint64_t low = *position, high = index->length;
@@ -303,7 +302,8 @@ static bags_code index_asked(const bags_index *index, const bags_value *value,
                 : BAGS_OK;
 }
 
-/* The positions from the first key that is not below to the one that `kind` finds. */
+/* The range of positions from the first key that is not below the value to the end that
+ * `kind` selects. */
 static bags_code index_search(const bags_index *index, const bags_value *value,
     bool is_end, index_bound_kind kind, bags_buffer *scratch, uint64_t *start,
     uint64_t *stop, bags_error *err) {

@@ -29,8 +29,8 @@ static inline int format_see_entry(void *user, const char *name) {
     return seen->record && seen->bag ? EEXIST : 0;
 }
 
-/* Errors after which there may be a dataset; others are those of paths that cannot be one, or
- * of directories that this process may not search. */
+/* Errors that do not exclude a dataset. The others mean that the path cannot be a
+ * dataset, or that this process may not search the directory. */
 static inline int format_serious(int error) {
     static const int others[] = {ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -65,8 +65,8 @@ static inline int format_has_dataset(
     return *found ? 0 : format_serious(error);
 }
 
-/* Replace a path by that of the directory that contains it, which is shorter if no link is on
- * the way. *moved: it is not the top. Returns 0, or an errno value. */
+/* Replace a path by its parent directory. The path gets shorter unless it contains a
+ * link. *moved: it is not the top. Returns 0, or an errno value. */
 static inline int format_go_up(const bags_io *io, char path[FORMAT_PATH], bool *moved) {
     char up[FORMAT_PATH];
     bags_identity here, there, shorter;
@@ -94,8 +94,8 @@ static inline int format_go_up(const bags_io *io, char path[FORMAT_PATH], bool *
     return 0;
 }
 
-/* Replace a path, which need not exist, by that of the directory in which it would be; a
- * directory stays as it is, and is *inside. Returns 0, or an errno value. */
+/* Replace a path, existing or not, by its directory. An existing directory is not
+ * changed, and sets *inside. Returns 0, or an errno value. */
 static inline int format_go_to_directory(
     const bags_io *io, char path[FORMAT_PATH], bool *inside) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -120,9 +120,9 @@ static inline int format_go_to_directory(
     return format_serious(error);
 }
 
-/* Fail with BAGS_ERROR_ARGUMENT if what is written to a path, which need not exist, would be
- * in the directory of a dataset, by whatever links: other programs would take it for a part
- * of that, and it is removed with it. */
+/* Fail with BAGS_ERROR_ARGUMENT if a path, existing or not, is in the directory of a
+ * dataset, also through links. Other programs would treat a file there as a part of the
+ * dataset, and remove it with the dataset. */
 static inline bags_code format_check_outside(
     const bags_io *io, const char *path, bags_error *err) {
     char at[FORMAT_PATH];
@@ -150,7 +150,7 @@ static inline bags_code format_check_outside(
     return bags_fail_io(io, error, at, "search for a dataset in", err);
 }
 
-/* What is in a directory that already exists. */
+/* The content of an existing directory. */
 typedef struct format_left {
     const bags_io *io;
     const char *path;
@@ -195,9 +195,8 @@ static inline int format_left_entry(void *user, const char *name) {
     return in->other;
 }
 
-/* Fail because a path exists. Only what a process that was killed has left is to be removed:
- * nothing but files of datasets, which are not complete or have a name for what is
- * temporary. */
+/* Fail because a path exists. Suggest to remove it only if a killed process left it: it
+ * contains only files of datasets, incomplete or with temporary names. */
 static inline bags_code format_fail_exists(
     const bags_io *io, const char *path, bool temporary, bags_error *err) {
     format_left top;
@@ -209,7 +208,7 @@ static inline bags_code format_fail_exists(
     bool ours = !top.other && (top.record || !top.files);
     const char *remedy = "write to a new path";
     if (ours && !top.any)
-        remedy = "it is an empty directory, which rmdir removes";
+        remedy = "it is an empty directory: rmdir removes it";
     else if (ours && (temporary || top.unfinished || (top.files && !top.finished)))
         remedy = "if an earlier run was killed, remove it";
     return bags_fail(

@@ -3,9 +3,9 @@
  *
  * A virtual table: rowid is the datapoint, and a column is read when a query needs it.
  * SQLite passes comparisons of the rowid and of numeric columns with numbers
- * (sql_best_index): rows for which one is false are passed over here (sql_passes), which
- * costs less than SQLite's own steps. It checks all of them again, so that a comparison
- * that is not understood only costs time.
+ * (sql_best_index). sql_passes skips rows for which a comparison is false, faster than
+ * SQLite's own steps. SQLite checks all of them again, so an unsupported comparison
+ * only costs time.
  *
  * With BAGS_SQL_EXTENSION this file contains the implementation of bags.h, and is a
  * loadable extension:
@@ -59,7 +59,7 @@ typedef struct sql_column {
     bool sought;       /* it was opened, if there is one */
 } sql_column;
 
-/* What a table of bags_sql_open is made of. */
+/* The source of a table of bags_sql_open. */
 typedef struct sql_source {
     const bags_reader *reader;
     uint64_t start; /* the rowid of its first datapoint */
@@ -158,7 +158,7 @@ static bool sql_is_number(const sql_column *column) {
     return column->kind == SQL_INT || column->kind == SQL_ARRAY;
 }
 
-/* NULL, or what is wrong with a text: `wrong`, which is written. */
+/* Check a text. Returns NULL, or `wrong` with the reason. */
 static const char *sql_text(bags_view text, char wrong[64]) {
     size_t bad = 0;
     if (bags_utf8_valid(text.data, text.size, &bad))
@@ -167,12 +167,12 @@ static const char *sql_text(bags_view text, char wrong[64]) {
     return wrong;
 }
 
-/* What a blob of a column of numbers is. NULL, or what is wrong. */
+/* Parse a blob of a column of numbers. Returns NULL, or the reason. */
 static const char *sql_number(const sql_column *column, bags_view blob, sql_test *out) {
-    static const char too_large[] = "above 2^63-1, which no integer of SQL is";
+    static const char too_large[] = "above 2^63-1, the maximum of an SQL integer";
     size_t size = blob.size;
     if (column->size && size != column->size)
-        return "its size is not that of its type";
+        return "wrong size for its type";
     while (!column->big_endian && size > 8 && !blob.data[size - 1])
         size--; /* zeros at the high end */
     for (; column->big_endian && size > 8 && !*blob.data; size--)
@@ -235,7 +235,7 @@ static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row
     return BAGS_OK;
 }
 
-/* The blob of a plain field of this datapoint alone. */
+/* Read the blob of a plain field, of this datapoint only. */
 static bags_code sql_single(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -348,7 +348,7 @@ static const char *sql_json_number(
     return NULL;
 }
 
-/* The elements from *at, which is moved past them, as nested lists. */
+/* Append the elements at *at as nested lists, and move *at past them. */
 static const char *sql_json_elements(sqlite3_str *out, const sql_column *element,
     const bags_value *array, size_t dim, const unsigned char **at) {
     const char *wrong = NULL;
@@ -440,8 +440,7 @@ static bags_code sql_sequence(
 
 /* ---- the module ---- */
 
-/* True if an earlier column, or a later field, has this name, which SQLite compares
- * without the case of letters. */
+/* True if an earlier column, or a later field, has this name. SQLite ignores case. */
 static bool sql_is_taken(const bags_field *fields, size_t count, char *const *names,
     size_t i, const char *name) {
     for (size_t k = 0; k < i; k++)
@@ -568,8 +567,8 @@ static int sql_connect(sqlite3 *db, void *source, int argc, const char *const *a
 
 /* ---- indexes ---- */
 
-/* The index of a field, if it has one. One that is damaged, or older than the dataset, is
- * not used, and all rows are read. */
+/* The index of a field, if any. If it is damaged or older than the dataset, it is not
+ * used, and all rows are read. */
 static bags_index *sql_index(sql_table *table, size_t field) {
     sql_column *column = &table->columns[field];
     bags_error ignored;
@@ -582,8 +581,8 @@ static bags_index *sql_index(sql_table *table, size_t field) {
 }
 
 /* Find the rows with a value. False if the index has no such key, fails, or would be
- * slower than to read all rows. Keys equal what SQL takes for equal, or more, which it
- * passes over. */
+ * slower than reading all rows. The rows may include more than SQL treats as equal.
+ * SQLite skips those. */
 static bool sql_find(sql_cursor *cursor, size_t field, sqlite3_value *value) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     const sql_column *column = &table->columns[field];
@@ -732,7 +731,7 @@ static int sql_passes(sql_cursor *cursor, bool *passes) {
     return SQLITE_OK;
 }
 
-/* Go to the next row, or to that of the next number that an index has found. */
+/* Go to the next row, or to the next row that an index has found. */
 static void sql_step(sql_cursor *cursor) {
     if (!cursor->found)
         cursor->at++;
@@ -912,7 +911,7 @@ static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
         sqlite3_result_int64(out, (sqlite3_int64)size[sqlite3_user_data(out) != NULL]);
 }
 
-/* The `source`, which may be NULL, is freed with the database. */
+/* The `source` (or NULL) is freed with the database. */
 static int sql_register(sqlite3 *db, const char *module, sql_source *source) {
     const int how = SQLITE_UTF8 | SQLITE_DETERMINISTIC;
     int code = sqlite3_create_module_v2(db, module, &sql_module, source, sqlite3_free);
@@ -926,7 +925,7 @@ static int sql_register(sqlite3 *db, const char *module, sql_source *source) {
 
 #ifdef BAGS_SQL_EXTENSION
 
-/* What SQLite calls when it has loaded the extension. */
+/* The entry point of the extension. */
 #if defined(_WIN32)
 __declspec(dllexport)
 #else
@@ -946,7 +945,7 @@ int sqlite3_extension_init(
 
 /* ---- a database of its own ---- */
 
-/* What only reads. */
+/* Allow only statements that read. */
 static int sql_authorize(void *user, int action, const char *a, const char *b,
     const char *c, const char *d) {
     (void)user;
@@ -981,8 +980,8 @@ static sqlite3 *sql_database(
     if (!code)
         code = sqlite3_exec(
             db, "CREATE VIRTUAL TABLE data USING bags_reader", NULL, NULL, NULL);
-    /* json_each of a sequence: the first use of a module declares its columns, which is
-     * refused later. An SQLite without it has no JSON. */
+    /* json_each of a sequence: the first use of a module declares its columns. Later
+     * this would be refused. An SQLite without json_each has no JSON. */
     if (!code)
         sqlite3_exec(
             db, "SELECT 1 FROM json_each('[]'), json_tree('[]')", NULL, NULL, NULL);
@@ -1017,8 +1016,8 @@ static const char *sql_rowid_name(const bags_reader *reader) {
     return NULL;
 }
 
-/* True if the parentheses of a text, which may contain comments and quoted words, enclose
- * nothing outside of it: "1) OR (1" does. */
+/* True if the parentheses of a text are balanced, apart from comments and quoted words:
+ * "1) OR (1" is not. */
 static bool sql_is_enclosed(const char *text) {
     size_t open = 0;
     for (const char *at = text; *at; at++) {

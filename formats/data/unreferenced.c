@@ -1,10 +1,10 @@
 /*
  * unreferenced.c - counts the blobs that no datapoint refers to; see datasets.h. No library.
  *
- * A writer appends the blobs of each datapoint after those of the one before, so that each
- * ref begins at or before the end of all earlier ones, and all blobs up to that end are
- * referred to. A field needs more only in a shard where a ref leaves a gap: one bit for
- * each blob, for one window of the Bag after the other.
+ * A writer appends the blobs of each datapoint after the blobs of the previous one. So
+ * each ref begins at or before the end of all earlier refs, and all blobs up to that
+ * end are referenced. A field needs more only in a shard where a ref leaves a gap: one
+ * bit for each blob, for one window of the Bag after the other.
  */
 #include "blocks.h"
 #include "datasets.h"

@@ -57,7 +57,7 @@ typedef struct archive_member {
     } name;
     uint32_t name_size;
     uint16_t error;  /* why it cannot be opened, as errno; 0: it can */
-    bool located;    /* offset is that of the bytes, not of the local header */
+    bool located;    /* offset of the bytes, not of the local header */
     uint64_t offset; /* in the archive */
     uint64_t size;
     uint64_t stop; /* all of it is below this offset */
@@ -120,8 +120,8 @@ typedef struct archive_window {
     size_t step; /* bytes per read */
 } archive_window;
 
-/* View a part of the archive, which the caller knows to be within it, until the next
- * call with this window. */
+/* View a part of the archive until the next call with this window. The caller has
+ * checked that it is within the archive. */
 static bags_code archive_bytes(const bags_archive *a, archive_window *w,
     uint64_t offset, size_t size, const unsigned char **out, bags_error *err) {
     uint64_t rest = a->size - offset;
@@ -234,7 +234,7 @@ static bags_code archive_add(
     return BAGS_OK;
 }
 
-/* The order of a member's name and of `name`, which `last` follows unless it is 0. */
+/* Compare a member's name with `name`, followed by `last` unless it is 0. */
 static int archive_order_name(
     const archive_member *m, const char *name, size_t size, int last) {
     size_t common = m->name_size < size ? m->name_size : size;
@@ -247,7 +247,7 @@ static int archive_order_name(
     return order ? order : m->name_size > size + 1;
 }
 
-/* For qsort. A directory, which ends in a slash, follows a file of its name. */
+/* For qsort. A directory (its name ends in a slash) follows a file of its name. */
 static int archive_compare_names(const void *x, const void *y) {
     const archive_member *b = (const archive_member *)y;
     return archive_order_name((const archive_member *)x, b->name.text, b->name_size, 0);
@@ -359,8 +359,8 @@ static bags_code archive_zip_find_directory(const bags_archive *a, archive_windo
     return BAGS_OK;
 }
 
-/* Replace numbers of 32 bits that are saturated by those of the extra field of zip64.
- * False if they are missing. `extra` has been read; numbers are in its order. */
+/* Replace saturated numbers of 32 bits by the extra field of zip64. False if they are
+ * missing. `extra` has been read; numbers are in its order. */
 static bool archive_zip_widen(
     const unsigned char *extra, size_t size, uint64_t *numbers[], size_t count) {
     const unsigned char *from = extra;
@@ -453,7 +453,7 @@ static bags_code archive_zip_locate(
     uint64_t packed = bags_load_bytes(p + 18, 4, false),
              size = bags_load_bytes(p + 22, 4, false);
     uint64_t *wide[2] = {&size, &packed};
-    /* The bytes are a copy, which may be changed. */
+    /* The bytes are a copy, and may be changed. */
     char *name = (char *)w->buffer.data + (m->offset - w->start) + ARCHIVE_LOCAL_SIZE;
     if (archive_clean_name(name, &name_size, name, name_size) ||
         archive_order_name(m, name, name_size, 0))
@@ -487,8 +487,8 @@ static bags_code archive_zip_check_overlap(
     return BAGS_OK;
 }
 
-/* Read the directory. It alone states what is in the archive: of local headers without
- * an entry, as of members that were deleted, nothing is seen. */
+/* Read the directory. Only the directory states the content of the archive: local
+ * headers without an entry, such as deleted members, are ignored. */
 static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t end,
     uint64_t *start, bags_error *err) {
     archive_zip_directory directory;
@@ -681,9 +681,8 @@ static bags_code archive_tar_check_end(
 
 /*
  * A tar is a list of headers, some of which are about the next one:
- *
- *     L, K   its name, or that of its link's target (GNU)
- *     x, g   records of its name, size, ... or those of all that follow (pax)
+ *     L, K   its name, or the name of its link's target (GNU)
+ *     x, g   records of its name, size, ... or for all later members (pax)
  *     V      a label
  *
  *     [L | x | g | V]*  member  [L | x | g | V]*  member ... two blocks of zeros
@@ -933,8 +932,7 @@ static void archive_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_buffer_free(&memory);
 }
 
-/* The messages of what was found when a member was opened, and those of the hooks
- * below. */
+/* Explain the error of opening a member, or of the hooks below. */
 static void archive_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     const bags_archive *a = (const bags_archive *)user;

@@ -2,8 +2,8 @@
  * cache.c - bytes that were read through other hooks, kept in a directory.
  *
  * An object is a path with its identity (of a server: ETag, Last-Modified, size, query
- * and user). Its bytes are kept in blocks of 16 KiB, and neighbours of these in one sparse
- * file, a segment, which also is what is deleted at once:
+ * and user). Its bytes are kept in blocks of 16 KiB. Neighbouring blocks are in one
+ * sparse file, a segment, the unit of eviction:
  *
  *     DIRECTORY/bags-cache-1/CACHEDIR.TAG    the directory was made by this file
  *                            usage           bytes of all segments and answers
@@ -21,9 +21,9 @@
  *               4096     data
  *
  * A record is the CRC-32C of its block, and a CRC-32C of that with the segment's and the
- * block's number; 0: the block is missing. It is written after the block. So whatever
- * a crash leaves, or damages, is a block that is read again; and so is one that another
- * process truncates or deletes. All numbers are little-endian.
+ * block's number; 0: the block is missing. It is written after the block. So a block
+ * that a crash leaves or damages is read again, and so is a block that another process
+ * truncates or deletes. All numbers are little-endian.
  *
  * A block that is being read is locked: in this process by `busy`, against others by a
  * lock on its record. Others wait for it, at most CACHE_PATIENCE seconds, then read it
@@ -311,8 +311,8 @@ static size_t cache_block_size(const cache_object *object, uint64_t block) {
     return (size_t)(rest < CACHE_BLOCK ? rest : CACHE_BLOCK);
 }
 
-/* Copy the records of blocks, as many as are there, from `first` of the segment on: of
- * those that are missing, another process may have stored some. */
+/* Copy the existing records of blocks, starting at `first` of the segment: another
+ * process may have stored missing blocks. */
 static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
     uint64_t first, size_t count, uint64_t *out) {
     unsigned char found[8 * CACHE_MAX_BLOCKS];
@@ -331,8 +331,8 @@ static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
     return known;
 }
 
-/* The bytes start <= i < stop of an object, which are all in one segment, as far as
- * entire blocks of them are stored and intact: returns where that ends. */
+/* Load the bytes start <= i < stop of an object, all in one segment, up to the first
+ * block that is missing or damaged. Returns where the loaded bytes end. */
 static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
     uint64_t stop, unsigned char *to) {
     uint64_t records[CACHE_STEP], at = start;
@@ -483,7 +483,7 @@ static int cache_store(bags_cache *cache, cache_block *block) {
     return 0;
 }
 
-/* Store those that were claimed and read, and let them go. */
+/* Store the claimed blocks that were read, and release them. */
 static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t count) {
     uint64_t bytes = 0;
     int error = 0;
@@ -503,8 +503,8 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
     bagi_cache_give_up(&cache->files, error);
 }
 
-/* Wait until nobody else reads this block, or *until, which becomes 0 if the caller must
- * not wait any more. */
+/* Wait until no other thread or process reads this block, or until *until. *until
+ * becomes 0 if the caller must not wait any more. */
 static void cache_wait(bags_cache *cache, const cache_block *block, double *until) {
     uint64_t i = cache_index(cache, block);
     struct timespec pause = {0, 1000000};
@@ -565,8 +565,8 @@ static void cache_find_segment(
     }
 }
 
-/* Read blocks that are not there, sorted and each once, and store them. With `ahead`,
- * leave out those that others read. */
+/* Read missing blocks, sorted and each once, and store them. With `ahead`, skip blocks
+ * that others are reading. */
 static void cache_bring(
     bags_cache *cache, cache_block *blocks, size_t count, bool ahead) {
     cache_block **mine = (cache_block **)malloc((count + 1) * sizeof *mine);
@@ -686,8 +686,8 @@ static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t star
 
 static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
 
-/* A child made by fork() reads without the cache: its threads are missing, and its locks may
- * be those of other threads. */
+/* A child made by fork() reads without the cache: its threads are missing, and its
+ * locks may belong to other threads. */
 static bool cache_is_here(const bags_cache *cache) {
     return cache->process == getpid();
 }

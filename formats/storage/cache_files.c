@@ -1,6 +1,5 @@
 /*
- * cache_files.c - the directory of a cache: its files, which cache.c describes, and which of
- * them are deleted.
+ * cache_files.c - the directory of a cache: its files (see cache.c) and their eviction.
  */
 #include "cache_files.h"
 
@@ -20,7 +19,7 @@
 #define CACHE_NAME "bags-cache-1"
 #define CACHE_TAG                                                                      \
     "Signature: 8a477f597d28d172789f06886806bc55\n"                                    \
-    "# This directory was made by bags, which deletes files in it.\n"
+    "# This directory was made by bags. bags deletes files in it.\n"
 
 bool bagi_cache_is_off(cache_files *files) {
     pthread_mutex_lock(&files->mutex);
@@ -106,9 +105,9 @@ int bagi_cache_open_file(const cache_files *files, const char *name) {
     return openat(files->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 }
 
-/* Add up all files and, until they have at most `most` bytes, delete those that were
- * not used for the longest time. Returns the bytes that are left. A file that another
- * process has open is truncated, so that its space is free at once. */
+/* Add up all files, and delete the least recently used until at most `most` bytes
+ * remain. Returns the remaining bytes. A file that another process has open is
+ * truncated, so that its space is free at once. */
 static uint64_t cache_evict(const cache_files *files, uint64_t most) {
     DIR *all = cache_list_files(files->directory);
     cache_entry *entries = NULL;
@@ -201,8 +200,8 @@ int bagi_cache_create(
 
 /* ---- the directory ---- */
 
-/* A directory that this program made has a mark; one that is empty, as it was just made,
- * receives it. Returns errno: EPERM for others. */
+/* Check the mark of the cache's directory. An empty directory, as it was just made,
+ * receives the mark. Returns errno: EPERM for others. */
 static int cache_mark(int directory) {
     static const char tag[] = CACHE_TAG; /* for programs that make backups */
     struct stat about;

@@ -58,9 +58,9 @@ void bagi_cache_give_up(cache_files *files, int error);
  * too many; with `again`, all files are counted. Returns errno or CACHE_LARGE. */
 int bagi_cache_reserve(cache_files *files, uint64_t bytes, bool again);
 
-/* Write a file under another name, and give it its own when it is complete; with
- * `replace` in place of one that exists. Returns errno; 0 also if another process was
- * faster, or deleted it. */
+/* Write a file under a temporary name, and rename it when it is complete. `replace`:
+ * replace an existing file. Returns errno; 0 also if another process was faster, or
+ * deleted it. */
 int bagi_cache_create(
     cache_files *files, const char *name, const void *data, size_t size, bool replace);
 

@@ -375,13 +375,12 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
 }
 
 /*
- * Every read, alone or in a group, and every announcement take this way:
- *
- *     http_cover        what is in memory, or requested, of each
- *     http_read_ahead   what will be read next
- *     http_request_all  the rest, neighbours together
- *     wait              for those parts that a read needs
- *     http_copy_read    from the parts
+ * Every read, single or in a group, and every announcement takes this path:
+ *     http_cover        find the parts in memory or requested
+ *     http_read_ahead   request the expected next reads
+ *     http_request_all  request the rest, neighbours together
+ *     wait              for the parts that a read needs
+ *     http_copy_read    copy from the parts
  *
  * The mutex is held, except while it waits.
  */

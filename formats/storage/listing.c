@@ -182,8 +182,8 @@ static int http_read_page(const http_request *request, const char *path, char **
     return code;
 }
 
-/* One page of a listing of PATH, which ends in a slash. *more: the token of this page, then
- * of the next one. Returns errno. */
+/* Request one page of a listing of PATH (it ends in a slash). *more: the token of this
+ * page, then of the next one. Returns errno. */
 static int http_list_page(
     bags_http *http, const char *path, char **more, http_names *names, char *why) {
     http_request *request = http_list_request(http, path, *more);
@@ -259,8 +259,8 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
 
 /* ---- hooks ---- */
 
-/* Some servers, and S3 for those that may not list, answer 403 for what is missing. Shards
- * have a spec.json each, and none is next to them. */
+/* Some servers, and S3 without the permission to list, answer 403 for a missing name.
+ * Shards have a spec.json each, and none is next to them. */
 bool bagi_http_is_optional(bags_http *http, const char *path) {
     const char *name = strrchr(path, '/') + 1;
     if (!http_is_missing(http, path))

@@ -11,8 +11,8 @@
 /* ---- parts ---- */
 
 /*
- * Parts are in two orders: by their start in their object, which finds a byte, and by
- * their last use in a list of all, whose oldest ones are dropped:
+ * Parts are in two orders: by their start in their object, to find a byte, and by their
+ * last use in a list of all parts. The oldest are dropped:
  *
  *     newest <-> ... <-> oldest      part->older, part->newer
  *

@@ -59,7 +59,7 @@ typedef struct http_object {
     size_t names_size;
     /* Of a spec.json: */
     bool used;                 /* a file next to it was opened: a check can be due */
-    bool grown;                /* the shard after it, which was missing, exists now */
+    bool grown;                /* the shard after it was missing, and exists now */
     struct http_object *files; /* files next to it that were looked up */
     uint64_t answered;         /* `looked` after the last of them */
     size_t checks;             /* requests that look at them again */
@@ -97,7 +97,7 @@ static inline uint64_t http_cost(uint64_t start, uint64_t stop) {
     return stop - start + HTTP_TAIL;
 }
 
-/* Bytes of an object, which a request brings. NULL: out of memory. */
+/* A part for bytes of an object that a request will fetch. NULL: out of memory. */
 http_part *bagi_http_part_new(
     bags_http *http, http_object *object, uint64_t start, uint64_t stop);
 
@@ -106,7 +106,7 @@ void bagi_http_part_fill(http_part *part, http_request *request);
 
 void bagi_http_part_free(bags_http *http, http_part *part);
 
-/* The part with the byte at `offset`: if possible one that is done. */
+/* The part with the byte at `offset`, preferably a part that is done. */
 http_part *bagi_http_part_find(const http_object *object, uint64_t offset);
 
 /* Make a part the most recently used. */
@@ -124,14 +124,15 @@ http_object *bagi_http_find(
 BAGI_PRINTF(2, 3)
 http_object *bagi_http_find_printed(bags_http *http, const char *format, ...);
 
-/* The spec.json next to a file, which may not exist; NULL for itself and directories. */
+/* The spec.json next to a file, existing or not. NULL for spec.json itself and for
+ * directories. */
 http_object *bagi_http_record(bags_http *http, const http_object *object);
 
 /* Note why an object failed, and when: other failures than a missing object are tried again
  * later. */
 void bagi_http_fail(http_object *object, int error, const char *why);
 
-/* True if a failure is not yet tried again: one that lasts, or a recent one. */
+/* True if a failure is not retried yet: it is permanent, or recent. */
 bool bagi_http_rests(const http_object *object, double seconds);
 
 /* True if the server has listed the directory of a path, and not this name. */

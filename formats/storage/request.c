@@ -78,7 +78,7 @@ static void http_keep(
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
-    request->headers_size += size; /* and of trailers, which need not end */
+    request->headers_size += size; /* and of trailers; they may be endless */
     if (request->headers_size > HTTP_HEADERS) {
         http_refuse(request, EFBIG, "the headers are too large");
         return 0;
@@ -253,7 +253,7 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     return all;
 }
 
-/* Stop reading the body of an error, or of a redirect, which only libcurl reads. */
+/* Stop reading the body of an error, or of a redirect (only libcurl reads it). */
 static int http_progress(void *user, curl_off_t total, curl_off_t received,
     curl_off_t upload, curl_off_t sent) {
     http_request *request = (http_request *)user;
@@ -334,8 +334,8 @@ static bool http_add_header(
     return list || !value;
 }
 
-/* For libcurl, which forbids the tickets of TLS 1.2 because of servers of 2009: a
- * handshake with one takes half of the processor's time. */
+/* Allow the tickets of TLS 1.2 that libcurl forbids because of servers of 2009: a
+ * handshake with a ticket takes half of the processor time. */
 static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
     (void)easy;
     (void)user;
@@ -494,9 +494,10 @@ static bool http_unchanged(http_request *request) {
     return true;
 }
 
-/* True if the object may be replaced by another one of the same size, ETag and time of
- * the last change, which some servers make of seconds: it was changed in the second of
- * the answer. A later time was not set by a clock: to wait for it is of no use. */
+/* True if another object of the same size, ETag and Last-Modified may still replace
+ * this object. Some servers make ETags of seconds, and the object was changed in the
+ * second of the answer. A later Last-Modified was not set by a clock, so waiting for it
+ * is useless. */
 static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
     time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);

@@ -4,8 +4,8 @@
  * An upload is one request, or above the size of a part:
  *
  *     POST ?uploads          -> an id
- *     PUT ?partNumber=1&...  -> the ETag of each part; transfer.c repeats those that fail
- *     PUT ?partNumber=2&...     for a reason that may pass
+ *     PUT ?partNumber=1&...  -> the ETag of each part; transfer.c retries after a
+ *     PUT ?partNumber=2&...     temporary failure
  *     POST ?uploadId=...     the list of ETags: now the object appears
  *     DELETE ?uploadId=...   instead, after a failure: the parts are discarded
  *     HEAD                   after a failure of the last POST: is the object complete?
@@ -86,7 +86,7 @@ static bags_code s3_source_hash(s3_source *from, unsigned char *all) {
     return from->count > 1 ? s3_md5(from, all, 16 * from->count, all) : BAGS_OK;
 }
 
-/* The ETag that S3 gives this file: the MD5, or that of the parts' MD5 and their
+/* The ETag of this file in S3: its MD5, or the MD5 of the parts' MD5s and their
  * number. */
 static bags_code s3_source_etag(s3_source *from, char out[64]) {
     unsigned char *all = (unsigned char *)malloc(16 * from->count);

@@ -89,8 +89,8 @@ int bagi_http_run(http_request *request) {
 
 /* ---- retries ---- */
 
-/* True if the server of a request has answered one: then it exists. Servers of the same
- * hash count as one, which only makes an error come later. */
+/* True if the server of a request has answered any request: then it exists. Servers
+ * with the same hash count as one. This only delays an error. */
 static bool *http_has_answered(const http_request *request) {
     const char *at = strstr(request->url, "://");
     at = at ? at + 3 : request->url;

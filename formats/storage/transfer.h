@@ -13,7 +13,8 @@
  *                             |      http_retry      |
  *                             +----------------------+
  *
- * The mutex guards everything but a running request, which belongs to its thread.
+ * The mutex guards everything but running requests. A running request belongs to its
+ * thread.
  */
 #ifndef BAGS_FORMATS_TRANSFER_H
 #define BAGS_FORMATS_TRANSFER_H
@@ -49,7 +50,7 @@ typedef enum http_bytes {
 } http_bytes;
 
 typedef struct http_request {
-    struct http_request *next; /* in the queue, or of those that are running */
+    struct http_request *next; /* in the queue, or in the list of running requests */
     struct http_engine *engine;
     struct http_thread *thread; /* whose queue it is in; NULL: none yet */
     /* Called with the mutex held when it has ended, before it is freed. NULL: the caller of
@@ -116,7 +117,7 @@ typedef struct http_thread {
     bags_buffer memory; /* of the sockets: a pollfd for every file descriptor */
     size_t sockets;
     http_request *queue, **queue_end;
-    http_request *active; /* those that are running; only the thread's */
+    http_request *active; /* running requests; used only by the thread */
     size_t running, load; /* load: the queued ones and the running ones */
 } http_thread;
 
@@ -173,14 +174,14 @@ void bagi_http_wake(http_engine *engine);
  * as 0. The mutex is held, except while it waits. */
 int bagi_http_pause(http_engine *engine, double *due);
 
-/* Run a request without `ended`. Returns errno. EINTR: the request is not the caller's any
- * more; this does not happen to one that sends what the caller has. */
+/* Run a request without `ended`. Returns errno. EINTR: the request no longer belongs to
+ * the caller. This does not happen to a request that sends the caller's data. */
 int bagi_http_run(http_request *request);
 
 /* ---- requests: request.c ---- */
 
-/* A request for all bytes, which the caller may change before it is queued. `bucket`, `field`
- * and `query`: see bagi_http_url. NULL: out of memory. */
+/* A request for all bytes. The caller may change it before it is queued. `bucket`,
+ * `field` and `query`: see bagi_http_url. NULL: out of memory. */
 http_request *bagi_http_request_new(
     http_engine *engine, const char *path, bool bucket, bool field, const char *query);
 

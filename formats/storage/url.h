@@ -44,8 +44,8 @@ static inline size_t http_path_size(const char *path) {
 /* True for a path with one of these endings, each of which is followed by a space. */
 bool bagi_http_ends_in(const char *path, const char *endings);
 
-/* An ETag without its mark of a weak one, which may become strong a second after the
- * last change. NULL is "". */
+/* An ETag without the mark W/ of a weak one. Servers may drop the mark a second after
+ * the last change. NULL is "". */
 const char *bagi_http_strong(const char *tag);
 
 /* True if a run of the characters of an ETag may be MD5 or a longer hash. */

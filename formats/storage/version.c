@@ -1,22 +1,22 @@
 /*
- * version.c - whether the files of a shard are still those that were opened: http_checked
- * decides. The mutex is held in all functions.
+ * version.c - checks if the files of a shard have changed since they were opened:
+ * http_checked decides. The mutex is held in all functions.
  *
- * The files of a shard are of one version if its spec.json is the same before the first file
- * was looked up and after the last. A check requests, in the round trip of what is read
- * meanwhile:
+ * The files of a shard have one version if its spec.json is the same before the first
+ * file was looked up and after the last. A check requests, in the same round trip as
+ * the reads:
  *
  *     spec.json                       if a file next to it was looked up since the last check
- *     files that were requested       until they are of the version of spec.json: refs.bag,
- *     before it was found             which is requested together with it
- *     the spec.json of the shard      if it was missing: a dataset that is replaced by a longer
- *     after it                        one while it is opened would be read without its end
+ *     files that were requested       until they have the version of spec.json: refs.bag is
+ *     before it was found             requested together with it
+ *     the spec.json of the shard      if it was missing: if a longer dataset replaces this one
+ *     after it                        during the open, its end would be missing
  *
- * Where ETags are hashes of the content, or without Last-Modified, two versions may have an
- * equal spec.json. Then a check requests all files, and is due after a lookup in any shard.
- * It skips the file of the last lookup if no other lookup was answered since that began. Not
- * all hashes are recognized, but a file that was written again has another Last-Modified, if
- * any.
+ * If ETags are hashes of the content, or Last-Modified is missing, two versions may
+ * have an equal spec.json. Then a check requests all files, and is due after a lookup
+ * in any shard. It skips the file of the last lookup if no other lookup was answered
+ * since that began. Not all hashes are recognized, but rewriting a file changes its
+ * Last-Modified, if any.
  */
 #include "objects.h"
 

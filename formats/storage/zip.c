@@ -3,11 +3,11 @@
  *
  *     header | bytes | header | bytes | ... | directory | end
  *
- * Nothing is compressed, so that archive.c and every other reader of zip files finds
- * the bytes of a dataset as they are. An extra field in a Bag's local header fills up
- * to the next multiple of 4,096. The header precedes the bytes and contains their
- * CRC-32: it is written after them. Numbers of more than 32 bits are in zip64's
- * fields, which are only written where they are needed. All times are 1980-01-01.
+ * Nothing is compressed, so archive.c and every other reader of zip files find the
+ * unchanged bytes of a dataset. An extra field in a Bag's local header fills up to the
+ * next multiple of 4,096. The header precedes the bytes and contains their CRC-32: it
+ * is written after them. Numbers of more than 32 bits are in zip64's fields. These are
+ * only written if needed. All times are 1980-01-01.
  */
 #include "blocks.h"
 #include "files.h"
@@ -97,7 +97,7 @@ static const char *zip_name(const zip_writer *z, const zip_member *m) {
     return (const char *)z->names.data + m->name;
 }
 
-/* Set from_path to that of a member in the dataset. */
+/* Set from_path to the path of a member in the dataset. */
 static bags_code zip_find(zip_writer *z, const char *name) {
     return format_path(z->from_path, z->dataset, name, "", z->err);
 }
@@ -165,7 +165,7 @@ static bags_code zip_collect_from(
     return z->options.whole ? BAGS_OK : format_check_referenced(reader, env, z->err);
 }
 
-/* Find the files of the dataset, which must be complete. */
+/* Find the files of the complete dataset. */
 static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
     memset(&options, 0, sizeof options);
@@ -218,7 +218,7 @@ static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t ext
     return zip_write(z, m->offset + ZIP_LOCAL_SIZE + name_size, record, extra);
 }
 
-/* Copy the bytes of an open file, which must still be the same at its end. */
+/* Copy the bytes of an open file. Fail if the file has changed at the end. */
 static bags_code zip_copy_file(zip_writer *z, zip_member *m, void *file) {
     const char *path = z->from_path;
     uint64_t read = 0;
@@ -338,7 +338,7 @@ static bags_code zip_write_all(zip_writer *z) {
     return zip_write_end(z, start);
 }
 
-/* Fail if the dataset is not the one that was copied. */
+/* Fail if the dataset has changed since it was copied. */
 static bags_code zip_check_all(zip_writer *z) {
     for (size_t i = 0; z->from->expect && i < z->length; i++) {
         FORMAT_TRY(zip_find(z, zip_name(z, &z->members[i])));
@@ -362,7 +362,7 @@ static bags_code zip_check_target(zip_writer *z) {
     return bags_fail_io(z->io, error, z->path, "create", z->err);
 }
 
-/* Create the temporary file and lock it, or use that of a process that was killed. */
+/* Create the temporary file and lock it, or reuse the file of a killed process. */
 static bags_code zip_create(zip_writer *z, const char *partial) {
     FORMAT_TRY(format_open_locked(
         z->io, partial, z->path, "process that writes it", &z->file, z->err));

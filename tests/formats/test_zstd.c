@@ -184,7 +184,7 @@ static void what_is_not_one_frame_is_refused(void **state) {
     check_refused(
         "zstd(utf8)", BAGS_ERROR_CORRUPT, skippable, sizeof skippable, "not a zstd");
     check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, with_dictionary,
-        sizeof with_dictionary, "needs a dictionary (number 77)");
+        sizeof with_dictionary, "needs a dictionary (id 77)");
     size = compress(frame, sizeof frame, words, 3, false, false);
     check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, size,
         "without the size of its content");
@@ -806,7 +806,7 @@ static void a_dictionary_may_be_given(void **state) {
     options.dictionary = view(NULL, 0);
     assert_fails(BAGS_ERROR_CORRUPT,
         bags_decode(codecs, "zstd(utf8)", blob, &scratch, &value, &said));
-    assert_says("needs a dictionary (number ");
+    assert_says("needs a dictionary (id ");
     /* Others that continue must not ask for another one. */
     writing.existing = BAGS_EXISTING_APPEND;
     write_records(at("set"), writing, 3, 5);
@@ -818,7 +818,7 @@ static void a_dictionary_may_be_given(void **state) {
     writing.shard_stop = 1;
     assert_refused(
         BAGS_ERROR_VALUE, bags_writer_open(at("set"), &field, 1, &writing, &said));
-    assert_says("set: field \"text\": what exists has another dictionary");
+    assert_says("set: field \"text\": existing frames have another dictionary");
     options.no_dictionary = true;
     assert_refused(
         BAGS_ERROR_ARGUMENT, bags_writer_open(at("other"), &field, 1, &writing, &said));
@@ -887,7 +887,7 @@ static void a_dictionary_that_is_wrong_is_refused(void **state) {
     check_wrong(BAGS_ERROR_CORRUPT, "set/000003/text.dict: damaged dictionary");
     file.data[5] ^= 1;
     save(at("set/000003/text.dict"), file.data, file.size);
-    check_wrong(BAGS_ERROR_CORRUPT, "needs another dictionary (number ");
+    check_wrong(BAGS_ERROR_CORRUPT, "needs another dictionary (id ");
     file.data[5] ^= 1;
     /* Every byte of its tables and its mark: an error, or any bytes; of the rest, and if
      * it is truncated, always an error. */

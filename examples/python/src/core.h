@@ -1,8 +1,6 @@
-/*
- * core.h - what the parts of the extension share.
- *
- *     objects.c  errors, what readers and writers have in common
- *     options.c  the members of options, which bags/options.py packs
+/* core.h - shared declarations of the extension.
+ *     objects.c  errors, and code that readers and writers share
+ *     options.c  the members of options, packed by bags/options.py
  *     values.c   values and blobs as Python objects, and back
  *     pack.c     the same for msgpack and tree
  *     bag.c      BagReader, BagWriter
@@ -12,12 +10,12 @@
  *     arrow.c    buffers as structs of Arrow
  *     loader.c   Loader
  *     pool.c     the memory of its batches
- *     far.c      bags._far, with mp4 and http, whose libraries take long to load
+ *     far.c      bags._far, with mp4 and http: their libraries load slowly
  *     storage.c  archives, servers, file systems of Python
  *     tools.c    functions on datasets, Index
  *     module.c   the module
  *
- * What needs no speed is Python: bags/__init__.py has the classes that users see.
+ * Everything else is Python: bags/__init__.py has the public classes.
  *
  * The stable ABI of CPython 3.11. Types are heap types that find the state of their
  * module; no function keeps a borrowed reference across code that may run Python.
@@ -63,7 +61,7 @@ const bags_io *map_io(void);
 const bags_io *tool_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
-/* Types and functions of the other files, which module.c adds. */
+/* Types and functions of the other files. module.c adds them to the module. */
 extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec;
@@ -85,7 +83,8 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
 bool signal_raised(void);
 /* The same for loops: if this thread did not call it in the last 50 ms. */
 bool signal_raised_sometimes(void);
-/* Acquire a lock, with the GIL, which is released to wait. False: a handler raised. */
+/* Acquire a lock, with the GIL held. Waiting releases the GIL. False: a handler
+ * raised. */
 bool lock_or_signal(PyThread_type_lock lock);
 
 #define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
@@ -108,19 +107,19 @@ static inline void release_owned(void *at) {
         Py_XDECREF(old_object);                                                        \
     } while (0)
 
-/* A number that a child of fork() does not have: getpid without a system call. It changes
- * after watch_forks, which returns false without memory. */
+/* A number that differs in a child of fork(): getpid without a system call. watch_forks
+ * changes it, and returns false if memory is short. */
 bool watch_forks(void);
 unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
-/* The message begins with a path of this size, which is not translated. */
+/* The message begins with a path of this size. It is not translated. */
 PyObject *raise_error_at(
     State *state, const bags_error *err, PyObject *path, size_t path_size);
-/* True with an exception: that of a call of C that returned this, or that of a handler of a
- * signal which ran meanwhile. */
+/* True with an exception if a call of C returned an error, or if a signal handler
+ * raised during the call. */
 bool call_failed(State *state, bags_code code, const bags_error *err, PyObject *path);
 /* The size of a path that a message begins with, or 0; it may be NULL. */
 size_t text_in_message(const char *message, const char *path);
@@ -162,8 +161,8 @@ typedef struct Source {
 } Source;
 
 Source *new_source(State *state, PyObject *path);
-/* Open a path with the hooks of a _core.Storage (None: local files), which go to *io, in the
- * options; NULL with an exception. `open` sets the reader. */
+/* Open a path with the hooks of a _core.Storage (None: local files). Stores the hooks
+ * in *io, a member of the options. `open` sets the reader. NULL with an exception. */
 typedef bool (*open_call)(
     Source *source, const char *path, const void *options, bags_error *err);
 Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_io **io,
@@ -200,7 +199,7 @@ typedef struct Opened {
     Source *source; /* NULL: closed */
 } Opened;
 
-/* The source, which the caller releases; NULL with an exception if it is closed. */
+/* The source; the caller releases it. NULL with an exception if it is closed. */
 Source *source_of(PyObject *self);
 /* An index as of a list: IndexError names it. */
 bool take_index(Source *source, PyObject *object, uint64_t *index);
@@ -223,8 +222,8 @@ typedef struct Written {
 
 /* At the start of __init__, after begin_init. */
 bool begin_writer(Written *writer, PyObject *path);
-/* Call a function of C for an open writer, alone and without the GIL. False with an
- * exception. `data` is for the function. */
+/* Call a C function for an open writer, without the GIL and with the writer locked.
+ * False with an exception. `data` is for the function. */
 typedef bags_code (*writer_call)(Written *writer, void *data, bags_error *err);
 bool call_writer(PyObject *self, writer_call call, void *data);
 /* which: l: length, s: size, n: shards, r: resumed. */
@@ -274,7 +273,7 @@ int field_init(
     State *state, Field *field, const char *name, const char *type, PyObject *codec);
 void field_clear(Field *field);
 
-/* What a Python object is while C writes it. */
+/* A Python object that C is writing. */
 typedef struct Held {
     PyObject *object;
     Py_buffer *buffer;
@@ -319,7 +318,7 @@ void pool_close(Pool *pool); /* NULL is accepted */
 PyObject *pack(State *state, PyObject *object, bool tree);
 PyObject *unpack(State *state, const void *object, bool tree);
 
-/* The source of a DatasetReader that is open, which the caller releases. */
+/* The source of an open DatasetReader; the caller releases it. */
 Source *reader_source_of(State *state, PyObject *reader);
 /* The hooks of a _core.Storage, or of None: `local`. NULL with an exception. */
 const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);

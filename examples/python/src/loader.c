@@ -39,12 +39,12 @@ struct Loader {
     Callback *callbacks;
     unsigned process;
     PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
-    bool noted;       /* the one that failed the loader says where */
+    bool noted;       /* the error that failed the loader names the place */
 };
 
 /* ---- callbacks, in threads of C ---- */
 
-/* What a function returned, as a value in `scratch`; or an exception. */
+/* Convert the result of a function to a value in `scratch`, or raise. */
 static void returned_value(
     State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
     AT_END(arena_free) Arena arena = {0};
@@ -185,8 +185,8 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
 }
 
 /* Each is (name, options, shape, warp, jitter, offsets, seconds, times, decode, draw, mean,
- * std), as bags/loader.py prepares it; None: without. What they refer to lives as long as
- * the loader. */
+ * std), as prepared by bags/loader.py; None: without. Their objects live as long as the
+ * loader. */
 static bool set_fields(Loader *loader, bags_load_field *fields) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(loader->fields); i++) {
         bags_load_field *to = &fields[i];
@@ -229,8 +229,8 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
     return true;
 }
 
-/* Raise what a call of C returned. Its message may begin with the path of any dataset:
- * otherwise `place` puts that of the first in front. NULL. */
+/* Raise the error of a call of C. Its message may begin with the path of any dataset.
+ * Otherwise, `place` prefixes the path of the first. Returns NULL. */
 static PyObject *loader_raise(Loader *loader, const bags_error *err, bool place) {
     size_t size = 0;
     for (Py_ssize_t i = 0; !size && i < PyTuple_Size(loader->sources); i++)
@@ -572,8 +572,7 @@ static bool loader_lock(Loader *loader) {
         thread) { /* called by something that this thread interrupted */
         if (!loader->pausing)
             PyErr_Format(PyExc_RuntimeError,
-                "%S: this thread is making a batch of the Loader, which is not "
-                "complete",
+                "%S: this thread is already making a batch of the Loader",
                 loader->path);
     } else if (lock_or_signal(loader->lock)) {
         loader->owner = thread;
@@ -593,7 +592,7 @@ static void loader_unlock(Loader *loader) {
     PyThread_release_lock(loader->lock);
 }
 
-/* Begin a call, alone; false with an exception. */
+/* Begin a call and lock the loader; false with an exception. */
 static bool loader_begin(Loader *loader) {
     const bags_batch *batch;
     if (!loader_ready(loader) || !loader_lock(loader))

@@ -20,7 +20,7 @@ static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "bags._core",
     "Datasets in the Bag and Bags formats, on bags.h.", sizeof(State), NULL,
     module_slots, module_visit, module_clear, module_free};
 
-/* Of a type or a subclass of it, which a user may have written in Python. */
+/* The state of a type or of a subclass, perhaps written in Python by a user. */
 State *state_of(PyTypeObject *type) {
     for (; type; type = (PyTypeObject *)PyType_GetSlot(type, Py_tp_base)) {
         PyObject *module = PyType_GetModule(type);
@@ -33,7 +33,7 @@ State *state_of(PyTypeObject *type) {
 
 /* ---- bags._far ---- */
 
-/* Of the process, as the code is to which it points. */
+/* One per process, like the code that it points to. */
 static const Far *far_functions;
 
 const Far *load_far(void) {
@@ -254,7 +254,7 @@ static int module_exec(PyObject *module) {
                : 0;
 }
 
-/* What the state holds. */
+/* The number of references in the state. */
 #define STATE_COUNT (offsetof(State, registry) / sizeof(PyObject *))
 
 static int module_visit(PyObject *module, visitproc visit, void *arg) {

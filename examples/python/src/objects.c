@@ -12,7 +12,7 @@ static unsigned forks;
 static void count_fork(void) { forks++; }
 
 bool watch_forks(void) {
-    static bool watched; /* of the process, which has one copy of this code */
+    static bool watched; /* one per process, like this code */
     watched = watched || !pthread_atfork(NULL, NULL, count_fork);
     return watched;
 }
@@ -85,7 +85,7 @@ size_t path_in_message(const char *message, PyObject *path) {
     return name ? text_in_message(message, PyBytes_AsString(name)) : 0;
 }
 
-/* What C calls otherwise than Python. */
+/* Names in C and in Python. */
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"},
@@ -131,7 +131,7 @@ PyObject *raise_error_at(
     State *state, const bags_error *err, PyObject *path, size_t path_size) {
     static const struct {
         bags_code code;
-        int system; /* errno of an OSError, which chooses the class */
+        int system; /* errno of an OSError; it selects the class */
         PyObject **type;
     } kinds[] = {{BAGS_ERROR_MISSING, ENOENT, NULL}, {BAGS_ERROR_EXISTS, EEXIST, NULL},
         {BAGS_ERROR_LOCKED, EWOULDBLOCK, NULL}, {BAGS_ERROR_IO, EIO, NULL},
@@ -195,7 +195,7 @@ void place_error(bool note, const char *format, ...) {
         SET(value, made);
         Py_CLEAR(trace);
     }
-    PyErr_Restore(type, value, trace); /* in place of one that was raised here */
+    PyErr_Restore(type, value, trace); /* replaces an exception that was raised here */
 }
 
 /* ---- sources and their rows ---- */
@@ -436,8 +436,9 @@ bool begin_writer(Written *writer, PyObject *path) {
     return true;
 }
 
-/* With the GIL, which is released to wait: a thread that has the lock may wait for the GIL.
- * False: in the child of a fork, where nobody may release it. */
+/* Lock a writer, with the GIL held. Waiting releases the GIL, because the thread with
+ * the lock may wait for it. False: in the child of a fork, where the lock may never be
+ * released. */
 static bool lock_writer(Written *writer) {
     if (!writer->lock || writer->process != forks)
         return false;

@@ -1,5 +1,5 @@
-/* options.c - structs of options and reports: their members, for bags/options.py, which
- * fills and reads them as bytes. Their contents are trusted: nothing else makes them. */
+/* options.c - the members of structs of options and reports. bags/options.py fills and
+ * reads the structs as bytes. Their contents are trusted: nothing else makes them. */
 #include "core.h"
 
 /* kind: of Python's module struct; "!": a bool that means the opposite; "dtype"; "start":

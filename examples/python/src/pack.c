@@ -203,7 +203,7 @@ static PyObject *unpack_map(State *state, const msgpack_object *object, bool tre
         if (pair->key.type == MSGPACK_OBJECT_ARRAY ||
             pair->key.type == MSGPACK_OBJECT_MAP) {
             PyErr_SetString(PyExc_ValueError,
-                "msgpack with an array or a map as a key, which a dict cannot have");
+                "msgpack with an array or a map as a key cannot become a dict");
             Py_CLEAR(out);
             break;
         }

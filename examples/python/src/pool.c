@@ -9,12 +9,12 @@
 #include "core.h"
 
 typedef struct Block {
-    struct Block *next; /* of the free ones, which begin with the last one freed */
+    struct Block *next; /* the next free block, in the reverse order of freeing */
     Pool *pool;
-    size_t size; /* of its data, which follows */
+    size_t size; /* of the data that follows */
 } Block;
 
-#define BLOCK_HEAD 64 /* bytes before the data, which is aligned as for vectors */
+#define BLOCK_HEAD 64 /* bytes before the data; aligns it for vectors */
 
 struct Pool {
     Block *free;

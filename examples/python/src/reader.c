@@ -143,7 +143,7 @@ static PyObject *as_slice(PyObject *object) {
     return start && stop && step ? PySlice_New(start, stop, step) : NULL;
 }
 
-/* What a mask says about a field: 1: select it, 0: leave it out, -1: an exception. */
+/* Look a field up in a mask. 1: select it, 0: skip it, -1: an exception. */
 static int mask_select(
     Opened *reader, size_t number, PyObject *mask, bags_select *select) {
     Py_ssize_t start, stop, step;
@@ -162,8 +162,8 @@ static int mask_select(
             field->sequence ? ", a range or a slice" : "", mask,
             (PyObject *)Py_TYPE(mask));
     if (!code && (start < 0 || stop < 0 || step < 0)) {
-        PyErr_Format(PyExc_ValueError,
-            "%R has negative numbers, which a mask cannot have", mask);
+        PyErr_Format(
+            PyExc_ValueError, "%R has negative numbers: not a valid mask", mask);
         code = -1;
     }
     if (code)
@@ -179,7 +179,7 @@ static int mask_select(
 static Py_ssize_t dict_selects(Opened *reader, PyObject *mask, bags_select *selects) {
     Py_ssize_t used = 0, found = 0;
     for (size_t i = 0; i < reader->base.count; i++) {
-        /* Owned: an index in it may run anything, which may change the mask. */
+        /* Owned: an index in it may run any code, and change the mask. */
         OWNED PyObject *of =
             Py_XNewRef(PyDict_GetItemWithError(mask, reader->base.fields[i].name));
         int chosen = of ? mask_select(reader, i, of, &selects[used]) : 0;

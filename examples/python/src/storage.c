@@ -66,7 +66,7 @@ static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) 
     va_end(list);
     PyObject *answer = args ? PyObject_CallObject(storage->fs, args) : NULL;
     if (!answer && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) {
-        Py_XDECREF(args); /* such as KeyboardInterrupt, which the call of C raises */
+        Py_XDECREF(args); /* such as KeyboardInterrupt; the call of C raises it */
         return NULL;
     }
     *error = EIO;

@@ -1,4 +1,4 @@
-/* tools.c - functions on datasets, which bags/tools.py documents; and Index. */
+/* tools.c - functions on datasets, documented in bags/tools.py; and Index. */
 #include "core.h"
 
 #include "index.h"
@@ -72,7 +72,7 @@ static void add_undecoded(void *user, const bags_field *field, uint64_t blobs) {
     PyGILState_Release(gil);
 }
 
-/* The values of recover, of a list of names and blobs, which outlive them. */
+/* The values of recover, from a list of names and blobs that outlives them. */
 static bags_entry *take_entries(PyObject *list, size_t count) {
     bags_entry *entries =
         (bags_entry *)PyMem_Calloc(count + 1, sizeof *entries + sizeof(bags_value));

@@ -300,8 +300,9 @@ bags_dtype buffer_dtype(const Py_buffer *buffer) {
     return row < 0 ? BAGS_DTYPE_NONE : sizes[row][buffer->itemsize];
 }
 
-/* Of the type: a table may have a column "filled". Static types, such as that of an array,
- * have no mask, and a lookup that fails would take longer than the rest. */
+/* Look at the type, not the object: a table may have a column "filled". Static types,
+ * such as NumPy's array, have no mask, and a failing lookup would take longer than the
+ * rest. */
 bool without_mask(PyObject *array) {
     if (!PyType_HasFeature(Py_TYPE(array), Py_TPFLAGS_HEAPTYPE) ||
         !PyObject_HasAttrString((PyObject *)Py_TYPE(array), "filled"))
@@ -368,9 +369,9 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
 }
 
 int take_bytes(PyObject *object, Py_buffer *buffer) {
-    bool text = PyUnicode_Check(object); /* that of NumPy has a buffer */
+    bool text = PyUnicode_Check(object); /* NumPy's str has a buffer */
     if (text || PyObject_GetBuffer(object, buffer, PyBUF_FORMAT)) {
-        PyErr_Clear(); /* a dtype without a format, such as that of times */
+        PyErr_Clear(); /* a dtype without a format, such as datetime64 */
         if (text || PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) {
             if (text || PyErr_ExceptionMatches(PyExc_TypeError) ||
                 PyErr_ExceptionMatches(PyExc_BufferError))
@@ -390,11 +391,11 @@ int take_bytes(PyObject *object, Py_buffer *buffer) {
 const char *take_utf8(PyObject *text, Py_ssize_t *size) {
     const char *out = PyUnicode_AsUTF8AndSize(text, size);
     if (!out && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
-        PyErr_Format(PyExc_ValueError, "%A has surrogates, which UTF-8 lacks", text);
+        PyErr_Format(PyExc_ValueError, "%A has surrogates: invalid in UTF-8", text);
     return out;
 }
 
-/* What has a buffer of bytes. */
+/* Convert an object with a buffer of bytes. */
 static int bytes_value(bags_value *value, Held *held, PyObject *object) {
     if (PyBytes_Check(object)) {
         char *data;
@@ -580,7 +581,7 @@ void arena_free(Arena *arena) {
 
 /* ---- blobs to objects ---- */
 
-/* What is packed in a frame of zstd. */
+/* Unpack msgpack inside a zstd frame. */
 static PyObject *unpack_inside(State *state, const bags_value *packed, bool tree) {
     bags_view blob = {(const unsigned char *)packed->data, packed->size};
     AT_END(bags_buffer_free) bags_buffer scratch = {0};

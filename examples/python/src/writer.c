@@ -1,4 +1,4 @@
-/* writer.c - DatasetWriter, which also writes shards. */
+/* writer.c - DatasetWriter, also for shards. */
 #include "core.h"
 
 /* ---- opening ---- */
@@ -119,7 +119,7 @@ static PyObject *append_values(Written *writer, Arena *arena, bags_entry *entrie
                : NULL;
 }
 
-/* KeyError if the names of a datapoint are not those of the fields. */
+/* KeyError if the names of a datapoint differ from the fields. */
 static bool check_names(PyObject *self, PyObject *datapoint) {
     OWNED PyObject *done = PyObject_CallMethod(self, "_check", "O", datapoint);
     return done != NULL;

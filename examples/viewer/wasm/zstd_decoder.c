@@ -25,7 +25,7 @@
 #include "decompress/zstd_decompress.c"
 #include "decompress/zstd_decompress_block.c"
 
-/* What formats/zstd.c calls only to write fails. */
+/* Functions that formats/zstd.c calls only to write. They fail. */
 
 int ZSTD_minCLevel(void) { return 0; }
 int ZSTD_maxCLevel(void) { return 0; }
@@ -53,7 +53,7 @@ size_t ZDICT_finalizeDictionary(void *to, size_t capacity, const void *content,
 }
 unsigned ZDICT_isError(size_t code) { return ZSTD_isError(code); }
 
-/* Of zdict.c, which is not needed otherwise. */
+/* From zdict.c; the rest of that file is not needed. */
 size_t ZDICT_getDictHeaderSize(const void *from, size_t size) {
     static ZSTD_entropyDTables_t tables;
     return size > 8 ? ZSTD_loadDEntropy(&tables, from, size) : ERROR(GENERIC);
