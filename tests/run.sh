@@ -27,6 +27,7 @@ test  | command/3      | release:all               | tests/command/command.sh bu
 test  | command/4      | release:all               | tests/command/command.sh build/release/bags 4/4
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 16
 test  | sections       |                           | tests/core/sections.py
+test  | security       |                           | tests/security.py
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
@@ -38,6 +39,7 @@ check | asan/command/2 | asan:all                  | tests/command/command.sh bu
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
 check | conformance    | release:all release:python | tests/conformance/all.sh build/release/bags
 check | asan/conformance | asan:all                | tests/conformance/run.py build/asan/bags get {} : --base64
+check | oss-fuzz       |                           | tests/fuzz/oss-fuzz/test.sh
 check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh

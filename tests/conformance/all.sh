@@ -36,6 +36,7 @@ refuses() {
 }
 
 reader 'the command' "$bags" get '{}' : --base64
+[ "$tier" = quick ] || make viewer >/dev/null 2>&1
 reader bagref.py /usr/bin/python3 tests/lib/bagref.py --lines
 if [ "$tier" = quick ]; then
     :
