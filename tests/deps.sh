@@ -68,6 +68,7 @@ END
 command -v clang                        | clang
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
 command -v strace                       | strace
+command -v spin                         | spin
 command -v nginx                        | nginx-light
 [ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev

@@ -28,14 +28,19 @@ test  | command/4      | release:all               | tests/command/command.sh bu
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 16
 test  | sections       |                           | tests/core/sections.py
 test  | includes       |                           | tests/formats/includes.py
+test  | security       |                           | tests/security.py
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
 test  | examples       | release:all               | tests/command/examples.sh build/release
 test  | python         | release:python            | tests/python/run.sh release
+test  | conformance    | release:all               | tests/conformance/all.sh build/release/bags quick
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
 check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
+check | conformance    | release:all release:python | tests/conformance/all.sh build/release/bags
+check | asan/conformance | asan:all                | tests/conformance/run.py build/asan/bags get {} : --base64
+check | oss-fuzz       |                           | tests/fuzz/oss-fuzz/test.sh
 check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh

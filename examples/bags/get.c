@@ -14,7 +14,7 @@ typedef struct selection {
     bool sequence; /* shown as a list */
 } selection;
 
-static bool raw, npy, lists;
+static bool raw, npy, lists, base64;
 static const char *directory, *key;
 
 static const option options[] = {
@@ -27,6 +27,8 @@ static const option options[] = {
         "show arrays of up to 1024 elements completely, as nested lists"},
     {"raw", OPTION_FLAG, &raw, NULL,
         "write the bytes of the one blob that is selected"},
+    {"base64", OPTION_FLAG, &base64, NULL,
+        "show the bytes of every blob as they are stored, in base64"},
     {"npy", OPTION_FLAG, &npy, NULL,
         "decode that blob, and write the array as a .npy file"},
     {"out", OPTION_PATH, &directory, "DIR",
@@ -146,6 +148,12 @@ static void put_blob(uint64_t index, size_t slot, size_t item) {
     char buffer[16], suffix[32] = "";
     uint64_t step = selects[slot].step ? selects[slot].step : 1;
     uint64_t at = selects[slot].start + item * step;
+    if (base64) {
+        text_puts(&line, "\"");
+        text_base64(&line, blob.data, blob.size);
+        text_puts(&line, "\"");
+        return;
+    }
     if (!directory) {
         bags_value value;
         failure.code = BAGS_OK;
@@ -338,10 +346,15 @@ static int run(char **operands) {
     if (!source_dataset() && words_count)
         usage("%s is a Bag and has no fields", operands[0]);
     parse_selections(words, words_count);
-    options_exclude("raw|npy|out", NULL);
+    options_exclude("raw|npy|out|base64", NULL);
     if (key)
         key_find(key, &start, &stop);
     bool frames = count == 1 && selections[0].frames;
+    bool any_frames = false;
+    for (size_t i = 0; i < count; i++)
+        any_frames = any_frames || selections[i].frames;
+    if (base64 && any_frames)
+        usage("--base64: a frame has no bytes of its own");
     if (raw && frames)
         usage("--raw: a frame has no bytes of its own; --npy writes its array, "
               "--out a PNG file");

@@ -554,3 +554,12 @@ def npy_files_of_every_dtype_are_shown():
         first, second = run('get', 'large', ':', *options).lines
         assert first == {'x': {'dtype': descr, 'shape': [1], 'preview': []}}
         assert second['x']['preview'] == []
+
+
+def the_stored_bytes_are_shown_in_base64():
+    pack([{'n': 258, 't': 'a', 's': ['b', '']}], 'n=int(4),t=utf8,s=utf8[]', 'set')
+    assert run('get', 'set', ':', '--base64').json == {
+        'n': 'AgEAAA==', 't': 'YQ==', 's': ['Yg==', '']}
+    assert run('get', 'set', '0', 's[1:]', '--base64').json == {'s': ['']}
+    assert run('get', 'set/t.bag', '0', '--base64').json == {'blob': 'YQ=='}
+    refuse('get', 'set', '0', 't', '--base64', '--raw', code=2, says='--base64')

@@ -4,6 +4,7 @@
   bagref.py PATH [--text] [--raw] [--unsigned] [--variant V] [--strict]
             [--check manifest.json]
   bagref.py --check-all FIXTURES [same options]
+  bagref.py --lines PATH
 
 PATH: a bag file, a dataset directory or a directory of shards.  Prints the
 manifest described in tests/data/golden/MANIFESTS.md.
@@ -15,11 +16,14 @@ manifest described in tests/data/golden/MANIFESTS.md.
 --signed     `int` values are two's complement (granular >= 0.17.1); --unsigned
              for older data.  Default: signed unless a table has the leading zero
              (wrong only for granular 0.17.1 to 0.19, of which there are no fixtures).
+--lines      print a JSON object per datapoint, with blobs in base64, as
+             tests/data/conformance/README.md describes it.
 --strict     also check that the files are byte for byte what upstream's writer
              would write for these blobs (spec.json text, refs widths, order);
              datapoints may share blobs.
 """
 import argparse
+import base64
 import hashlib
 import json
 import os
@@ -132,6 +136,13 @@ class Bag:
         path = pathlib.Path(path)
         self.raw = path.read_bytes()
         idx = path.with_suffix('.idx')
+        if variant == 'auto' and idx.exists() and self.has_table():
+            last = self.u64s(self.raw[-8:])[0]
+            ends = idx.read_bytes()
+            ends = self.u64s(ends[:len(ends) // 8 * 8])
+            if last != (ends[-1] if ends else 0):
+                raise Bad('the table and .idx differ')
+            variant = 'zero'
         if variant == 'idx' or variant == 'auto' and idx.exists():
             self.variant = 'idx'
             table = idx.read_bytes()
@@ -153,7 +164,7 @@ class Bag:
                 raise Bad('damaged index: end of data at %d of %d' % (last, self.size))
             table = self.u64s(self.raw[last:])
             self.variant = 'zero' if table[0] == 0 else 'nozero'
-            if variant not in ('auto', self.variant):
+            if variant not in ('auto', 'table', self.variant):
                 raise Bad('index layout is ' + self.variant)
             self.limits = table if self.variant == 'zero' else [0, *table]
         self.n = len(self.limits) - 1
@@ -162,6 +173,15 @@ class Bag:
                 raise Bad('damaged index: not monotonic')
         if self.limits[-1] > last:
             raise Bad('damaged index: past the end of the data')
+
+    def has_table(self):
+        """True if the file ends in a valid table with the leading zero."""
+        size = len(self.raw)
+        last = self.u64s(self.raw[-8:])[0] if size >= 16 else size
+        if last > size - 16 or (size - last) % 8:
+            return False
+        table = self.u64s(self.raw[last:])
+        return table[0] == 0 and table == sorted(table)
 
     @staticmethod
     def u64s(raw):
@@ -178,11 +198,18 @@ class Bag:
 TYPE = re.compile(r'[a-z0-9_-]+(\([a-z0-9_,.-]*\))?(\[\])?')
 
 
+class Pairs(list):
+    """The members of a JSON object in their order."""
+
+
 class Dataset:
 
     def __init__(self, path, variant='auto', strict=False):
         text = (path / 'spec.json').read_bytes()
-        self.spec = json.loads(text)
+        pairs = json.loads(text, object_pairs_hook=Pairs)
+        if not isinstance(pairs, Pairs) or len(dict(pairs)) < len(pairs):
+            raise Bad('spec.json is not an object, or a key comes twice')
+        self.spec = dict(pairs)
         for k, t in self.spec.items():
             if k == 'refs' or '/' in k:
                 raise Bad(f'key {k!r}')
@@ -190,8 +217,10 @@ class Dataset:
                 raise Bad(f'type {t!r}')
         if list(self.spec) != sorted(self.spec):
             raise Bad('keys are not sorted')
-        self.cols = {k: Bag(path / f'{k}.bag', variant) for k in self.spec}
         refs = path / 'refs.bag'
+        if variant == 'auto' and refs.exists():
+            variant = 'table'  # .idx files are ignored
+        self.cols = {k: Bag(path / f'{k}.bag', variant) for k in self.spec}
         plain = not refs.exists() and all(
             c.variant == 'idx' for c in self.cols.values())
         self.refs = None if plain else Bag(refs, variant)
@@ -257,7 +286,8 @@ class Dataset:
 
 
 def open_shards(path, variant, strict):
-    names = sorted(os.listdir(path))
+    names = sorted((name for name in os.listdir(path) if strict or name.isdecimal()),
+                   key=lambda name: (int(name) if name.isdecimal() else -1, name))
     for i, name in enumerate(names):
         if not name.isdecimal() or int(name) != i:
             raise Bad(f'{name!r} where shard {i} should be')
@@ -386,6 +416,27 @@ def read(path, variant='auto', strict=False, values=True, signed=None):
         return {'kind': kind, 'error': f'{type(e).__name__}: {e}'}
 
 
+def lines(path):
+    """Every datapoint as a line, after all of them were read."""
+    def shown(value):
+        return [shown(v) for v in value] if isinstance(value, list) else \
+            base64.b64encode(value).decode()
+    if path.is_file():
+        bag = Bag(path)
+        rows = [{'blob': bag[i]} for i in range(bag.n)]
+    elif (path / 'spec.json').exists() or any(path.glob('*.bag')):
+        if any(name.isdecimal() for name in os.listdir(path)):
+            raise Bad('spec.json and shards')
+        one = Dataset(path)
+        rows = [one.row(i) for i in range(one.n)]
+    else:
+        shards = open_shards(path, 'auto', False)
+        if any(shard.spec != shards[0].spec for shard in shards):
+            raise Bad('shards have different specs')
+        rows = [shard.row(i) for shard in shards for i in range(shard.n)]
+    return [json.dumps({k: shown(v) for k, v in row.items()}) for row in rows]
+
+
 def text(m):
     if 'error' in m:
         return f'bag-manifest\t1\nkind\t{m["kind"]}\nerror\t{m["error"]}\n'
@@ -440,12 +491,18 @@ def main():
     ap.add_argument('path', type=pathlib.Path)
     ap.add_argument('--variant', default='auto',
                     choices=('auto', 'zero', 'nozero', 'idx'))
-    for flag in ('text', 'raw', 'strict', 'signed', 'unsigned', 'check-all'):
+    for flag in ('text', 'raw', 'strict', 'signed', 'unsigned', 'check-all', 'lines'):
         ap.add_argument('--' + flag, action='store_true')
     ap.add_argument('--check', type=pathlib.Path)
     a = ap.parse_args()
     opts = dict(variant=a.variant, strict=a.strict, values=not a.raw,
                 signed=True if a.signed else False if a.unsigned else None)
+    if a.lines:
+        try:
+            sys.stdout.write(''.join(line + '\n' for line in lines(a.path)))
+        except (Bad, OSError, ValueError, RecursionError) as e:
+            sys.exit(f'{type(e).__name__}: {e}')
+        return
     if a.check_all:
         bad = 0
         for mf in sorted(a.path.glob('*/manifest.json')):
