@@ -16,9 +16,10 @@ bool msgpack_to_json(const void *object, text *out) {
         bags_msgpack_print((const msgpack_object *)object, &scratch, &json, &failure);
     if (code == BAGS_ERROR_MEMORY)
         die();
-    if (!code)
-        text_json_clean(out, json);
-    return !code;
+    if (code)
+        return false;
+    text_json_clean(out, json);
+    return true;
 }
 
 static int write_packed(void *data, const char *bytes, size_t size) {

@@ -385,13 +385,10 @@ static bags_code sql_json_item(sql_cursor *cursor, size_t field, const sql_colum
     char invalid[64];
     const char *wrong = NULL;
     bool is_array = of->is_array && !sql_is_number(of);
-    bags_code code =
+    FORMAT_TRY(
         is_array ? bags_row_value(&cursor->row, 0, item, &cursor->scratch, &value, err)
-                 : sql_item(cursor, of, &cursor->row, item, &blob, err);
-    if (!code)
-        code = sql_check_frame(cursor, field, blob, err);
-    if (code)
-        return code;
+                 : sql_item(cursor, of, &cursor->row, item, &blob, err));
+    FORMAT_TRY(sql_check_frame(cursor, field, blob, err));
     if (is_array) {
         blob.data = (const unsigned char *)value.data;
         blob.size = value.size;

@@ -259,11 +259,12 @@ static bags_code ar_parse_children(
     if (a->nodes > AR_NODES || depth > AR_DEPTH)
         return ar_bad(s, "too many fields, or nested too deeply");
     node->children = (ar_node *)bags_source_alloc(s, node->count, sizeof *node);
-    bags_code code = node->children ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t k = 0; !code && k < node->count; k++)
-        code = ar_parse_field(
-            s, fb, ar_follow(fb, at + 4 * k), &node->children[k], depth + 1);
-    return code;
+    if (!node->children)
+        return BAGS_ERROR_MEMORY;
+    for (size_t k = 0; k < node->count; k++)
+        FORMAT_TRY(ar_parse_field(
+            s, fb, ar_follow(fb, at + 4 * k), &node->children[k], depth + 1));
+    return BAGS_OK;
 }
 
 /* Report the metadata of a schema or field, a vector of it, as left out. */
@@ -332,17 +333,15 @@ static bags_code ar_parse_field(
         return ar_refuse(s, node);
     bool is_time = values->type == AR_DATE || values->type == AR_TIME ||
                    values->type == AR_TIMESTAMP || values->type == AR_DURATION;
-    bags_code code =
-        is_time ? ar_parse_time(s, fb, ar_table(fb, field, 3), values) : BAGS_OK;
+    FORMAT_TRY(
+        is_time ? ar_parse_time(s, fb, ar_table(fb, field, 3), values) : BAGS_OK);
     ar_metadata(s, fb, field, 6, node->name);
-    if (!code)
-        code = ar_parse_children(s, fb, field, 5, values, depth);
+    FORMAT_TRY(ar_parse_children(s, fb, field, 5, values, depth));
     bool list = values->type == AR_LIST || values->type == AR_LARGE_LIST ||
                 values->type == AR_MAP || values->type == AR_FIXED_LIST;
-    if (!code &&
-        (list ? values->count != 1 : values->count != 0 && values->type != AR_STRUCT))
-        code = ar_bad(s, "a field has another number of members");
-    return code;
+    if (list ? values->count != 1 : values->count != 0 && values->type != AR_STRUCT)
+        return ar_bad(s, "a field has another number of members");
+    return BAGS_OK;
 }
 
 /* ---- batches ---- */
@@ -415,7 +414,6 @@ static bags_code ar_load_node(
     bool text = node->type == AR_UTF8 || node->type == AR_BINARY || (large && !list);
     bool nested = node->type == AR_STRUCT || node->type == AR_FIXED_LIST;
     bags_view valid = {NULL, 0}, offsets = {NULL, 0}, data = {NULL, 0};
-    bags_code code = BAGS_OK;
     if (b->node_count == 0)
         return ar_bad(s, "too few nodes");
     node->length = bags_load_bytes(b->fb.data + b->nodes, 8, false);
@@ -425,13 +423,11 @@ static bags_code ar_load_node(
     if (node->length < least || node->length > AR_MOST)
         return ar_bad(s, "invalid length of a column");
     if (node->type != AR_NULL)
-        code = ar_buffer(s, b, false, &valid);
-    if (!code && (list || text))
-        code = ar_buffer(s, b, false, &offsets);
-    if (!code && node->type != AR_NULL && !list && !nested)
-        code = ar_buffer(s, b, false, &data);
-    if (code)
-        return code;
+        FORMAT_TRY(ar_buffer(s, b, false, &valid));
+    if (list || text)
+        FORMAT_TRY(ar_buffer(s, b, false, &offsets));
+    if (node->type != AR_NULL && !list && !nested)
+        FORMAT_TRY(ar_buffer(s, b, false, &data));
     uint64_t n = node->length, size = n * node->width;
     if (node->type == AR_BOOL)
         size = (n + 7) / 8;
@@ -462,18 +458,18 @@ static bags_code ar_load_node(
         }
         bags_view *views = (bags_view *)(void *)(b->memory->data + b->used);
         b->used += (node->view_count * sizeof *views + 63) / 64 * 64;
-        for (size_t i = 0; !code && i < node->view_count; i++)
-            code = ar_buffer(s, b, false, &views[i]);
+        for (size_t i = 0; i < node->view_count; i++)
+            FORMAT_TRY(ar_buffer(s, b, false, &views[i]));
         node->views = views;
     }
     if (node->type == AR_FIXED_LIST && n > AR_MOST / node->width)
         return ar_bad(s, "invalid length of a column");
-    for (size_t i = 0; !code && i < node->count; i++)
-        code = ar_load_node(s, b, &node->children[i],
+    for (size_t i = 0; i < node->count; i++)
+        FORMAT_TRY(ar_load_node(s, b, &node->children[i],
             list                                    ? 0
             : nested && node->type == AR_FIXED_LIST ? n * node->width
-                                                    : n);
-    return code;
+                                                    : n));
+    return BAGS_OK;
 }
 
 /* Load a RecordBatch: the nodes of `parent`'s children, or of `parent` itself. */
@@ -493,22 +489,20 @@ static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view b
     if (!table || length < 0 || b.codec > 1)
         return ar_bad(s, "invalid record batch");
     ar_batch all = b;
-    bags_code code = BAGS_OK;
-    while (!code && all.buffer_count > 0)
-        code = ar_buffer(s, &all, true, &ignored);
-    if (!code)
-        code = bags_source_reserve(s, memory, /* and for views */
-            all.used + 64 * (b.node_count + b.buffer_count));
+    while (all.buffer_count > 0)
+        FORMAT_TRY(ar_buffer(s, &all, true, &ignored));
+    FORMAT_TRY(bags_source_reserve(s, memory, /* and for views */
+        all.used + 64 * (b.node_count + b.buffer_count)));
     b.memory = *memory;
-    if (!code && itself)
-        code = ar_load_node(s, &b, node, (uint64_t)length);
-    for (size_t i = 0; !code && !itself && i < node->count; i++)
-        code = ar_load_node(s, &b, &node->children[i], (uint64_t)length);
-    if (!code && (uint64_t)length > AR_ROWS && (uint64_t)length > b.proven)
-        code = ar_bad(s, "its rows have no bytes");
+    if (itself)
+        FORMAT_TRY(ar_load_node(s, &b, node, (uint64_t)length));
+    for (size_t i = 0; !itself && i < node->count; i++)
+        FORMAT_TRY(ar_load_node(s, &b, &node->children[i], (uint64_t)length));
+    if ((uint64_t)length > AR_ROWS && (uint64_t)length > b.proven)
+        return ar_bad(s, "its rows have no bytes");
     if (!itself)
-        node->length = code ? 0 : (uint64_t)length;
-    return code;
+        node->length = (uint64_t)length;
+    return BAGS_OK;
 }
 
 /* ---- messages ---- */
@@ -670,13 +664,14 @@ static bags_code ar_next(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     a->batch_start += a->root.length;
     a->root.length = 0;
-    for (bags_code code = BAGS_OK; !code;) {
+    for (;;) {
         bags_view fb = {NULL, 0}, body = {NULL, 0};
         size_t header = 0, found = 0;
         int kind = 0;
-        code = a->open ? ar_message(s, &kind, &fb, &header, &body) : ar_open_file(s);
-        if (code || s->ended)
-            return code;
+        FORMAT_TRY(
+            a->open ? ar_message(s, &kind, &fb, &header, &body) : ar_open_file(s));
+        if (s->ended)
+            return BAGS_OK;
         if (!a->open || kind == 0) {
             a->open = !a->open;
             continue;
@@ -690,19 +685,16 @@ static bags_code ar_next(bags_source *s) {
         if (ar_number(fb, header, 2, 1, 0))
             return bags_source_fail(
                 s, BAGS_ERROR_TYPE, "deltas of dictionaries are not supported");
-        for (ar_dictionary *d = a->dictionaries; !code && d; d = d->next)
+        for (ar_dictionary *d = a->dictionaries; d; d = d->next)
             if (d->id == ar_number(fb, header, 0, 8, 0)) {
-                code = ar_load(
-                    s, fb, ar_table(fb, header, 1), body, &d->memory, &d->values, true);
-                d->loaded = !code;
+                FORMAT_TRY(ar_load(s, fb, ar_table(fb, header, 1), body, &d->memory,
+                    &d->values, true));
+                d->loaded = true;
                 found++;
             }
-        if (!code && !found)
+        if (!found)
             return ar_bad(s, "a dictionary that no field has");
-        if (code)
-            return code;
     }
-    return BAGS_OK;
 }
 
 /* ---- columns ---- */
@@ -952,7 +944,6 @@ static bags_code ar_check_file(
 static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *out) {
     uint64_t start = row, stop = row + 1;
     const ar_node *node = ar_walk(c, 0, c->list ? c->list : c->depth, row);
-    bags_code code = BAGS_OK;
     out->count = 0;
     if (c->list && (!node || ar_is_null(node, row)))
         return BAGS_OK;
@@ -969,21 +960,21 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
     bags_value *values = (bags_value *)(void *)c->values->data;
     char *text = (char *)(values + length);
     out->values = values;
-    for (uint64_t i = start; !code && i < stop; i++) {
+    for (uint64_t i = start; i < stop; i++) {
         bool null = true;
         node = ar_walk(c, c->list, c->depth, i);
         if (node)
-            code = ar_value(s, node, i, text, &values[out->count], &null);
-        if (!code && node && null && c->file)
-            code = ar_check_file(s, c, row, i);
-        if (!code && null && (c->list || (node && !ar_is_null(node, i))))
+            FORMAT_TRY(ar_value(s, node, i, text, &values[out->count], &null));
+        if (node && null && c->file)
+            FORMAT_TRY(ar_check_file(s, c, row, i));
+        if (null && (c->list || (node && !ar_is_null(node, i))))
             return bags_source_fail(s, BAGS_ERROR_VALUE,
                 "column %.200s: datapoint %" PRIu64 ": NULL in a list", c->name,
                 ((ar_state *)s->state)->batch_start + row);
         out->count += !null;
         text += decimal ? AR_TEXT : 0;
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- the source ---- */
@@ -1035,13 +1026,12 @@ static bags_code ar_open(bags_source *s) {
 
 static bags_code ar_read(bags_source *s, uint64_t index) {
     ar_state *a = (ar_state *)s->state;
-    bags_code code = BAGS_OK;
     s->ended = false;
-    while (!code && !s->ended && index >= a->batch_start + a->root.length)
-        code = ar_next(s);
-    for (size_t i = 0; !code && !s->ended && i < s->count; i++)
-        code = ar_row(s, &a->columns[i], index - a->batch_start, &s->entries[i]);
-    return code;
+    while (!s->ended && index >= a->batch_start + a->root.length)
+        FORMAT_TRY(ar_next(s));
+    for (size_t i = 0; !s->ended && i < s->count; i++)
+        FORMAT_TRY(ar_row(s, &a->columns[i], index - a->batch_start, &s->entries[i]));
+    return BAGS_OK;
 }
 
 const bags_importer bags_import_arrow = {

@@ -213,9 +213,7 @@ static bags_code bz_open(bags_source *s) {
     bags_view moov = {NULL, 0}, box;
     char type[4];
     FORMAT_TRY(bags_source_open_file(s, s->path));
-    bags_code code = bz_load_moov(s, &moov);
-    if (code)
-        return code;
+    FORMAT_TRY(bz_load_moov(s, &moov));
     while (bags_import_box(&moov, type, &box)) {
         if (memcmp(type, "trak", 4) != 0)
             continue;

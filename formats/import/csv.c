@@ -105,11 +105,8 @@ static bags_code cv_fill(bags_source *s) {
             "line %" PRIu64 ": too long (maximum 1 GiB), or a quote is not closed",
             c->first);
     bags_view part = {NULL, 0};
-    bags_code code = bags_source_reserve(s, &c->data, left + BAGS_IMPORT_PART);
-    if (!code)
-        code = bags_import_stream_next(s, &c->stream, &part);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &c->data, left + BAGS_IMPORT_PART));
+    FORMAT_TRY(bags_import_stream_next(s, &c->stream, &part));
     if (part.size)
         memcpy(c->data->data + left, part.data, part.size);
     c->stop += part.size;
@@ -686,9 +683,7 @@ static bags_code cv_open_columns(
     cv_state *c = (cv_state *)s->state;
     FORMAT_TRY(cv_open_file(s));
     FORMAT_TRY(cv_open_comments(s));
-    bags_code code = cv_line(s);
-    if (code)
-        return code;
+    FORMAT_TRY(cv_line(s));
     if (c->count == 0)
         return bags_source_fail(s, BAGS_ERROR_MISSING, "it is empty");
     c->first_line = c->first;
@@ -698,9 +693,8 @@ static bags_code cv_open_columns(
     *firsts = cv_texts(s);
     if (!c->columns || !*of_first || !*firsts)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < c->count; i++) {
+    for (size_t i = 0; i < c->count; i++)
         FORMAT_TRY(cv_learn(s, &(*of_first)[i], i));
-    }
     return BAGS_OK;
 }
 
@@ -709,15 +703,13 @@ static bags_code cv_learn_all(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     const char **firsts = NULL;
     cv_column *of_first = NULL;
-    bags_code code = cv_open_columns(s, &firsts, &of_first);
-    if (code)
-        return code;
+    FORMAT_TRY(cv_open_columns(s, &firsts, &of_first));
     s->ended = false;
     for (bool decided = false;;) {
         /* The other files are read when it is known whether there is a header. */
         size_t count = s->path_count;
         s->path_count = decided ? count : 1;
-        code = cv_next(s);
+        bags_code code = cv_next(s);
         s->path_count = count;
         if (code || (s->ended && decided))
             return code;
@@ -727,9 +719,8 @@ static bags_code cv_learn_all(bags_source *s) {
             continue;
         }
         s->length++;
-        for (size_t i = 0; i < c->column_count; i++) {
+        for (size_t i = 0; i < c->column_count; i++)
             FORMAT_TRY(cv_learn(s, &c->columns[i], i));
-        }
     }
 }
 
@@ -737,13 +728,10 @@ static bags_code cv_open(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     FORMAT_TRY(bags_source_files(s, bags_import_is_csv_name));
     FORMAT_TRY(cv_choose(s));
-    bags_code code = cv_learn_all(s);
-    if (code)
-        return code;
+    FORMAT_TRY(cv_learn_all(s));
     s->where = s->path;
-    for (size_t i = 0; i < c->column_count; i++) {
+    for (size_t i = 0; i < c->column_count; i++)
         FORMAT_TRY(cv_add_field(s, i));
-    }
     cv_close_file(c);
     s->path_next = 0;
     return BAGS_OK;

@@ -567,13 +567,10 @@ static bags_code dk_count(bags_source *s) {
     number.dtype = BAGS_DTYPE_INT64;
     truth.dtype = BAGS_DTYPE_BOOL;
     text.text = true;
-    bags_code code = dk_ask(s);
-    if (!code)
-        code = dk_next(s);
-    if (!code && d->chunk_size != 1)
-        code = dk_fail(s, "no result of count(*)");
-    if (code)
-        return code;
+    FORMAT_TRY(dk_ask(s));
+    FORMAT_TRY(dk_next(s));
+    if (d->chunk_size != 1)
+        return dk_fail(s, "no result of count(*)");
     dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
     s->length = value.uint;
     for (size_t i = 0; i < d->count; i++) {
@@ -662,13 +659,10 @@ static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
         "'\\bU?(TINYINT|SMALLINT|BIGINT|INTEGER)\\b', 'INTEGER', 'g') AS x "
         "FROM (DESCRIBE SELECT * FROM %s))",
         from);
-    bags_code code = from ? dk_run(s, from) : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = dk_next(s);
-    if (!code && d->chunk_size != 1)
-        code = dk_fail(s, "no result of DESCRIBE");
-    if (code)
-        return code;
+    FORMAT_TRY(from ? dk_run(s, from) : BAGS_ERROR_MEMORY);
+    FORMAT_TRY(dk_next(s));
+    if (d->chunk_size != 1)
+        return dk_fail(s, "no result of DESCRIBE");
     void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
     if (!dk_is_null(d, vector, 0))
         dk_value(d, &text, vector, 0, &value);
@@ -736,33 +730,28 @@ static void dk_close(bags_source *s) {
 
 static bags_code dk_open(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = dk_load(s);
-    if (!code)
-        code = dk_connect(s);
-    if (!code && d->metadata)
-        code = dk_same_columns(s);
-    if (!code && d->metadata)
-        code = dk_metadata(s);
-    if (code)
-        return code;
+    FORMAT_TRY(dk_load(s));
+    FORMAT_TRY(dk_connect(s));
+    if (d->metadata) {
+        FORMAT_TRY(dk_same_columns(s));
+        FORMAT_TRY(dk_metadata(s));
+    }
     dk_add(s, "SELECT *");
-    code = dk_run(s, d->from);
-    uint64_t count = code ? 0 : d->call.column_count(&d->result);
-    for (uint64_t i = 0; !code && i < count; i++) {
+    FORMAT_TRY(dk_run(s, d->from));
+    uint64_t count = d->call.column_count(&d->result);
+    for (uint64_t i = 0; i < count; i++) {
         const char *name = d->call.column_name(&d->result, i);
         void *type = d->call.column_logical_type(&d->result, i);
         name = name ? bags_source_text(s, name, strlen(name)) : NULL;
         const char *quoted = name ? dk_quote(s, name, '"') : NULL;
-        code = quoted ? dk_columns(s, name, quoted, NULL, type, false, 0)
-                      : BAGS_ERROR_MEMORY;
+        bags_code code = quoted ? dk_columns(s, name, quoted, NULL, type, false, 0)
+                                : BAGS_ERROR_MEMORY;
         d->call.destroy_logical_type(&type);
+        FORMAT_TRY(code);
     }
-    if (!code && d->count == 0)
-        code = dk_fail(s, "no columns");
-    if (!code)
-        code = dk_count(s);
-    if (code)
-        return code;
+    if (d->count == 0)
+        return dk_fail(s, "no columns");
+    FORMAT_TRY(dk_count(s));
     for (size_t i = 0; i < d->count; i++) {
         dk_add(s, i ? ", " : "SELECT ");
         dk_add(s, d->columns[i].expression);
@@ -773,19 +762,18 @@ static bags_code dk_open(bags_source *s) {
 
 static bags_code dk_read(bags_source *s, uint64_t index) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = BAGS_OK;
     s->ended = false;
-    while (!code && index >= d->chunk_start + d->chunk_size) {
-        code = dk_next(s);
+    while (index >= d->chunk_start + d->chunk_size) {
+        FORMAT_TRY(dk_next(s));
         s->ended = d->chunk_size == 0;
-        if (!code && s->ended)
+        if (s->ended)
             return d->chunk_start == s->length
                        ? BAGS_OK
                        : dk_fail(s, "the source changed while it was read");
     }
-    for (size_t i = 0; !code && i < s->count; i++)
-        code = dk_entry(s, i, index - d->chunk_start, index);
-    return code;
+    for (size_t i = 0; i < s->count; i++)
+        FORMAT_TRY(dk_entry(s, i, index - d->chunk_start, index));
+    return BAGS_OK;
 }
 
 static bags_code parquet_open(bags_source *s) {

@@ -15,6 +15,7 @@
 #include "import.h"
 
 #include "codecs.h"
+#include "try.h"
 
 #include <inttypes.h>
 
@@ -114,9 +115,9 @@ static bool fo_has_videos(const bags_source *s) {
 static bags_code fo_open(bags_source *s) {
     fo_kind kind = FO_NONE;
     bool video = fo_has_videos(s);
-    bags_code code = bags_source_files(s, video ? fo_is_video : fo_is_array);
-    if (!code && video)
-        code = fo_learn(s, &kind);
+    FORMAT_TRY(bags_source_files(s, video ? fo_is_video : fo_is_array));
+    if (video)
+        FORMAT_TRY(fo_learn(s, &kind));
     s->length = s->path_count;
     bags_source_field(s, "path", "utf8");
     bags_source_field(s, video ? "video" : "array",
@@ -124,7 +125,7 @@ static bags_code fo_open(bags_source *s) {
         : kind == FO_MP4  ? "mp4"
         : kind == FO_WEBM ? "webm"
                           : "bytes");
-    return code;
+    return BAGS_OK;
 }
 
 /* Check that a file is complete. */
@@ -148,13 +149,9 @@ static bags_code fo_read(bags_source *s, uint64_t index) {
     bags_view file = {NULL, 0};
     if (s->ended)
         return BAGS_OK;
-    bags_code code = bags_source_open_file(s, s->paths[index]);
-    if (!code)
-        code = bags_source_copy(s, 0, s->file.size, &file);
-    if (!code)
-        code = fo_check(s, file);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_open_file(s, s->paths[index]));
+    FORMAT_TRY(bags_source_copy(s, 0, s->file.size, &file));
+    FORMAT_TRY(fo_check(s, file));
     s->values[0] = bags_utf8(bags_import_base(s->paths[index]));
     s->values[1] = bags_blob(file.data, file.size);
     return BAGS_OK;

@@ -113,12 +113,11 @@ static bags_code gu_read_video(bags_source *s, const char *id, json_object *vide
     size_t count = json_object_array_length(places);
     uint64_t done = 0;
     bags_value *frames = (bags_value *)bags_source_alloc(s, count, sizeof *frames);
-    bags_code code = frames ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < count; i++)
-        code = gu_read_frame(
-            s, id, i, json_object_array_get_idx(places, i), &done, &frames[i]);
-    if (code)
-        return code;
+    if (!frames)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count; i++)
+        FORMAT_TRY(gu_read_frame(
+            s, id, i, json_object_array_get_idx(places, i), &done, &frames[i]));
     msgpack_packer packer;
     msgpack_packer_init(&packer, s, gu_write);
     g->meta_size = 0;

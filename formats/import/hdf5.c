@@ -698,26 +698,23 @@ static bags_code h5_add_field(bags_source *s, h5_column *c) {
 static bags_code h5_open_sets(bags_source *s, hid_t group) {
     h5_state *h = (h5_state *)s->state;
     h5_list list;
-    bags_code code = h5_list_group(s, group, H5_PATHS, &list);
-    h->sets = code ? NULL : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
-    if (!code && !h->sets)
-        code = BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < list.count; i++) {
+    FORMAT_TRY(h5_list_group(s, group, H5_PATHS, &list));
+    h->sets = (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
+    if (!h->sets)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < list.count; i++) {
         h5_set *set = &h->sets[h->set_count++];
         set->path = list.names[i];
         set->type = -1;
-        code = h5_open_set(s, group, set->path, set);
+        FORMAT_TRY(h5_open_set(s, group, set->path, set));
         set->sequence = h->episodes && set->rank > 0;
-        if (!code)
-            code = h5_columns(s, set, set->file_type, "", 0, 0, &set->type);
-        if (!code) {
-            set->size = set->type < 0 ? 0 : H5Tget_size(set->type);
-            code = h5_cells(s, set, 1);
-        }
+        FORMAT_TRY(h5_columns(s, set, set->file_type, "", 0, 0, &set->type));
+        set->size = set->type < 0 ? 0 : H5Tget_size(set->type);
+        FORMAT_TRY(h5_cells(s, set, 1));
     }
-    if (!code && h->count == 0)
-        code = bags_source_fail(s, BAGS_ERROR_MISSING, "no dataset in it");
-    return code;
+    if (h->count == 0)
+        return bags_source_fail(s, BAGS_ERROR_MISSING, "no dataset in it");
+    return BAGS_OK;
 }
 
 static void h5_close_set(h5_set *c) {
@@ -824,12 +821,9 @@ static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     bags_source_layout layout = s->options.layout;
     memset(r, 0, sizeof *r);
     FORMAT_TRY(h5_compare(s, r));
-    bags_code code = h5_find_groups(s, r);
-    if (code)
-        return code;
-    if (r->groups.count > 0 && r->groups.others == 0) {
+    FORMAT_TRY(h5_find_groups(s, r));
+    if (r->groups.count > 0 && r->groups.others == 0)
         FORMAT_TRY(h5_compare_groups(s, r));
-    }
     *are_episodes =
         layout == BAGS_LAYOUT_EPISODES ||
         (layout == BAGS_LAYOUT_DETECT && r->other && r->same && r->groups.count > 1);
@@ -908,14 +902,13 @@ static bags_code h5_open_file(bags_source *s) {
 
 static bags_code h5_open_source(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
-    bags_code code = h5_open_file(s);
-    if (!code)
-        code = h5_open_layout(s);
-    for (size_t i = 0; !code && i < h->count; i++)
-        code = h5_add_field(s, &h->columns[i]);
+    FORMAT_TRY(h5_open_file(s));
+    FORMAT_TRY(h5_open_layout(s));
+    for (size_t i = 0; i < h->count; i++)
+        FORMAT_TRY(h5_add_field(s, &h->columns[i]));
     if (h->episodes)
         bags_source_field(s, "group", "utf8");
-    return code;
+    return BAGS_OK;
 }
 
 /* Open the datasets of an episode, and check that they are those of the first. */
@@ -961,22 +954,21 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
 /* Read rows from `start` of all columns. */
 static bags_code h5_read_columns(bags_source *s, uint64_t start) {
     h5_state *h = (h5_state *)s->state;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; !code && i < h->set_count; i++)
-        code = h5_read_rows(
-            s, &h->sets[i], start, h->sets[i].sequence ? h->sets[i].dims[0] : 1);
-    for (size_t i = 0; !code && i < h->count; i++) {
+    for (size_t i = 0; i < h->set_count; i++)
+        FORMAT_TRY(h5_read_rows(
+            s, &h->sets[i], start, h->sets[i].sequence ? h->sets[i].dims[0] : 1));
+    for (size_t i = 0; i < h->count; i++) {
         const h5_set *set = &h->sets[h->columns[i].set];
         bags_value *values =
             (bags_value *)bags_source_alloc(s, set->rows, sizeof *values);
         if (!values)
             return BAGS_ERROR_MEMORY;
-        for (size_t row = 0; !code && row < set->rows; row++)
-            code = h5_value(s, set, &h->columns[i], row, &values[row]);
+        for (size_t row = 0; row < set->rows; row++)
+            FORMAT_TRY(h5_value(s, set, &h->columns[i], row, &values[row]));
         s->entries[i].values = values;
         s->entries[i].count = set->rows;
     }
-    return code;
+    return BAGS_OK;
 }
 
 static bags_code h5_read_source(bags_source *s, uint64_t index) {
@@ -987,8 +979,8 @@ static bags_code h5_read_source(bags_source *s, uint64_t index) {
         return h5_read_columns(s, index);
     const char *name = h->names.names[index];
     s->values[h->count] = bags_utf8(name);
-    bags_code code = h5_open_episode(s, name);
-    return code ? code : h5_read_columns(s, 0);
+    FORMAT_TRY(h5_open_episode(s, name));
+    return h5_read_columns(s, 0);
 }
 
 /* libhdf5 prints its errors except between H5E_BEGIN_TRY and H5E_END_TRY. */

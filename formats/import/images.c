@@ -23,6 +23,7 @@
 #include "codecs.h"
 #include "files.h"
 #include "text.h"
+#include "try.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -219,13 +220,9 @@ static bags_code ig_share(bags_source *s) {
 }
 
 static bags_code ig_open(bags_source *s) {
-    bags_code code = ig_find(s);
-    if (!code)
-        code = ig_choose_type(s);
-    if (!code)
-        code = ig_share(s);
-    if (code)
-        return code;
+    FORMAT_TRY(ig_find(s));
+    FORMAT_TRY(ig_choose_type(s));
+    FORMAT_TRY(ig_share(s));
     s->images = &((ig_state *)s->state)->about;
     bags_source_field(s, "image", s->images->type);
     bags_source_field(s, "label", s->options.class_numbers ? "int(4)" : "utf8");

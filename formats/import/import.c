@@ -264,9 +264,7 @@ static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
 bags_code bags_source_view(
     bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
     bags_import_file *file = &s->file;
-    bags_code code = im_check(s, offset, size);
-    if (code)
-        return code;
+    FORMAT_TRY(im_check(s, offset, size));
     out->size = (size_t)size;
     out->data = file->data ? file->data + offset : NULL;
     if (out->data)
@@ -277,12 +275,9 @@ bags_code bags_source_view(
         if (more > file->size - offset)
             more = file->size - offset;
         file->window_size = 0;
-        code = bags_buffer_reserve(&file->window, (size_t)more + 1, s->err);
-        if (!code)
-            code = bags_read(bags_io_local(), file->handle, file->path, offset,
-                file->window.data, (size_t)more, s->err);
-        if (code)
-            return code;
+        FORMAT_TRY(bags_buffer_reserve(&file->window, (size_t)more + 1, s->err));
+        FORMAT_TRY(bags_read(bags_io_local(), file->handle, file->path, offset,
+            file->window.data, (size_t)more, s->err));
         file->window_start = offset;
         file->window_size = more;
         s->bytes += more;

@@ -221,9 +221,7 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     mc_state *m = (mc_state *)s->state;
     mc_bytes head;
     uint64_t start = m->record = m->at;
-    bags_code code = mc_view(s, start, 9, &head);
-    if (code)
-        return code;
+    FORMAT_TRY(mc_view(s, start, 9, &head));
     *kind = (int)mc_number(&head, 1);
     uint64_t size = mc_number(&head, 8);
     if (size > s->file.size - start - 9)
@@ -241,16 +239,15 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     uint64_t most = is_reported && *kind != MC_SCHEMA ? MC_PART : UINT64_MAX;
     if ((is_reported && !s->opened) || *kind == MC_CHANNEL || *kind == MC_MESSAGE ||
         *kind == MC_CHUNK || *kind == MC_DATA_END)
-        code = mc_view(s, start + 9, size - 9 < most ? size - 9 : most, body);
-    return code;
+        FORMAT_TRY(mc_view(s, start + 9, size - 9 < most ? size - 9 : most, body));
+    return BAGS_OK;
 }
 
 /* The next message; data NULL after the last. */
 static bags_code mc_next(bags_source *s, mc_bytes *message) {
     mc_state *m = (mc_state *)s->state;
-    bags_code code = BAGS_OK;
     message->data = NULL;
-    while (!code && !m->ended) {
+    while (!m->ended) {
         mc_bytes body = {NULL, 0, false};
         int kind = 0;
         bool inside = m->rest.size > 0;
@@ -259,29 +256,27 @@ static bags_code mc_next(bags_source *s, mc_bytes *message) {
             if (m->rest.bad)
                 return mc_bad(s, "a record crosses the end of its chunk");
         } else {
-            code = mc_top(s, &kind, &body);
+            FORMAT_TRY(mc_top(s, &kind, &body));
         }
-        if (code)
-            return code;
         if (kind == MC_MESSAGE) {
             *message = body;
             return BAGS_OK;
         }
         if (kind == MC_CHANNEL) {
-            code = mc_channel(s, body);
+            FORMAT_TRY(mc_channel(s, body));
         } else if (!s->opened && (kind == MC_SCHEMA || kind == MC_ATTACHMENT ||
                                      kind == MC_METADATA)) {
-            code = mc_leave_out(s, kind, body);
+            FORMAT_TRY(mc_leave_out(s, kind, body));
         } else if (kind == MC_CHUNK && !inside) {
-            code = mc_open_chunk(s, body);
+            FORMAT_TRY(mc_open_chunk(s, body));
         } else if (kind == MC_DATA_END && !inside) {
             m->ended = true;
-            code = mc_check(s, mc_number(&body, 4), m->crc, "data section");
+            FORMAT_TRY(mc_check(s, mc_number(&body, 4), m->crc, "data section"));
         } else if (kind == MC_FOOTER) {
-            code = mc_bad(s, "the data section has no end");
+            return mc_bad(s, "the data section has no end");
         }
     }
-    return code;
+    return BAGS_OK;
 }
 
 static void mc_rewind(mc_state *m) {

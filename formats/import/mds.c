@@ -187,17 +187,18 @@ static bags_code md_make_columns(bags_source *s) {
     }
     size_t count = json_object_array_length(list[0]);
     m->columns = (md_column *)bags_source_alloc(s, count, sizeof *m->columns);
-    bags_code code = m->columns ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < count; i++) {
+    if (!m->columns)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count; i++) {
         json_object *name = json_object_array_get_idx(list[0], i);
         json_object *encoding = json_object_array_get_idx(list[1], i);
         if (!json_object_is_type(name, json_type_string) ||
             !json_object_is_type(encoding, json_type_string))
             return md_fail_index(s, 0, "invalid lists of columns");
-        code = md_make_column(s, &m->columns[i], json_object_get_string(name),
-            json_object_get_string(encoding), json_object_array_get_idx(list[2], i));
+        FORMAT_TRY(md_make_column(s, &m->columns[i], json_object_get_string(name),
+            json_object_get_string(encoding), json_object_array_get_idx(list[2], i)));
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Check the shards, and count the datapoints. */
@@ -291,11 +292,11 @@ static bags_code md_open_file(bags_source *s, json_object *info, bool optional) 
     if (optional && bags_import_kind(m->directory, name) == BAGS_PATH_NONE)
         return BAGS_OK;
     char *path = bags_source_format(s, "%s/%s", m->directory, name);
-    bags_code code = path ? bags_source_open_file(s, path) : BAGS_ERROR_MEMORY;
-    if (!code && s->file.size != size)
-        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+    FORMAT_TRY(path ? bags_source_open_file(s, path) : BAGS_ERROR_MEMORY);
+    if (s->file.size != size)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "%" PRIu64 " bytes (expected %" PRIu64 ")", s->file.size, size);
-    return code ? code : md_check_hashes(s, info);
+    return md_check_hashes(s, info);
 }
 
 /* Put exactly `size` decompressed bytes in place of the open file. */
@@ -306,11 +307,8 @@ static bags_code md_decompress(bags_source *s, uint64_t size) {
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "%" PRIu64 " bytes cannot be %" PRIu64 " when decompressed", s->file.size,
             size);
-    bags_code code = bags_source_view(s, 0, s->file.size, &in);
-    if (!code)
-        code = bags_source_reserve(s, &m->data, (size_t)size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, 0, s->file.size, &in));
+    FORMAT_TRY(bags_source_reserve(s, &m->data, (size_t)size));
     size_t made = ZSTD_decompress(m->data->data, (size_t)size, in.data, in.size);
     if (ZSTD_isError(made) || made != size)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -355,29 +353,26 @@ static bags_code md_open_shard(bags_source *s, size_t at) {
     m->at = at;
     if (!raw || !md_number(raw, "bytes", &size))
         return md_fail_index(s, at, "invalid \"raw_data\"");
-    bags_code code = md_open_file(s, raw, zip != NULL);
-    if (!code && !s->file.handle) {
+    FORMAT_TRY(md_open_file(s, raw, zip != NULL));
+    if (!s->file.handle) {
         if (strncmp(method, "zstd", 4) != 0)
             return bags_fail(s->err, BAGS_ERROR_TYPE,
                 "%s: shard %" PRIu64 ": compression \"%.40s\" (only zstd is "
                 "read)",
                 m->index_path, (uint64_t)at, method);
-        code = md_open_file(s, zip, false);
-        if (!code)
-            code = md_decompress(s, size);
-        if (!code)
-            code = md_check_hashes(s, raw);
+        FORMAT_TRY(md_open_file(s, zip, false));
+        FORMAT_TRY(md_decompress(s, size));
+        FORMAT_TRY(md_check_hashes(s, raw));
     }
-    if (!code && s->file.size < 8 + 4 * samples)
-        code = bags_source_fail(
+    if (s->file.size < 8 + 4 * samples)
+        return bags_source_fail(
             s, BAGS_ERROR_CORRUPT, "too short for %" PRIu64 " samples", samples);
-    if (!code)
-        code = bags_source_view(s, 0, 4, &head);
-    if (!code && bags_load_bytes(head.data, 4, false) != samples)
-        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
+    FORMAT_TRY(bags_source_view(s, 0, 4, &head));
+    if (bags_load_bytes(head.data, 4, false) != samples)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "has %" PRIu64 " samples (expected %" PRIu64 ")",
             bags_load_bytes(head.data, 4, false), samples);
-    return code ? code : md_check_config(s, samples);
+    return md_check_config(s, samples);
 }
 
 /* ---- values ---- */

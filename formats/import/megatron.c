@@ -187,18 +187,15 @@ static bags_code mg_open(bags_source *s) {
     m->legacy = all.size >= 8 && !memcmp(all.data, mg_legacy_magic, 8);
     if (!m->legacy && (all.size < 9 || memcmp(all.data, mg_magic, 9) != 0))
         return mg_bad(s, "index (it begins neither with MMIDIDX nor with TNTIDX)");
-    bags_code code = mg_parse(s, all, &boundaries, &number);
+    FORMAT_TRY(mg_parse(s, all, &boundaries, &number));
     m->dtype = mg_dtype(number);
-    if (!code && !m->dtype)
-        code = bags_source_fail(
+    if (!m->dtype)
+        return bags_source_fail(
             s, BAGS_ERROR_TYPE, "unknown dtype (code %" PRIu64 ")", number);
-    if (!code)
-        code = mg_check_documents(s, boundaries, &single);
+    FORMAT_TRY(mg_check_documents(s, boundaries, &single));
     char *bin = bags_source_text(s, s->path, strlen(s->path));
-    if (!code && !bin)
-        code = BAGS_ERROR_MEMORY;
-    if (code)
-        return code;
+    if (!bin)
+        return BAGS_ERROR_MEMORY;
     memcpy(bin + strlen(bin) - 3, "bin", 3);
     FORMAT_TRY(bags_source_open_file(s, bin));
     mg_resolve(s, number);

@@ -67,22 +67,18 @@ static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
  * none. */
 static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
     tf_state *t = (tf_state *)s->state;
-    bags_code code = BAGS_OK;
     while (s->path_next == 0 || t->offset == s->file.size) {
-        code = bags_source_next_file(s);
-        if (code || s->ended)
-            return code;
+        FORMAT_TRY(bags_source_next_file(s));
+        if (s->ended)
+            return BAGS_OK;
         t->offset = 0;
     }
     uint64_t left = s->file.size - t->offset;
     t->start = t->offset;
     if (left < 16)
         return tf_fail(s, "truncated");
-    code = bags_source_view(s, t->start, 12, record);
-    if (!code)
-        code = tf_check(s, "size", *record);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_view(s, t->start, 12, record));
+    FORMAT_TRY(tf_check(s, "size", *record));
     uint64_t size = bags_load_bytes(record->data, 8, false);
     if (size > left - 16)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -93,11 +89,10 @@ static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
     t->next++;
     if (skip)
         return BAGS_OK;
-    code = bags_source_view(s, t->start + 12, size + 4, record);
-    if (!code)
-        code = tf_check(s, "bytes", *record);
+    FORMAT_TRY(bags_source_view(s, t->start + 12, size + 4, record));
+    FORMAT_TRY(tf_check(s, "bytes", *record));
     record->size = (size_t)size;
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- protocol buffers ---- */

@@ -178,13 +178,12 @@ static bags_code wd_refuse_link(bags_source *s, const char *name, bool hard) {
  * files. */
 static bags_code wd_advance(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
-    bags_code code = BAGS_OK;
-    for (w->pending = s->ended = false; !code && !w->pending;) {
+    for (w->pending = s->ended = false; !w->pending;) {
         struct archive_entry *entry = NULL;
         if (!w->archive)
-            code = wd_open_file(s);
-        if (code || s->ended)
-            return code;
+            FORMAT_TRY(wd_open_file(s));
+        if (s->ended)
+            return BAGS_OK;
         FORMAT_TRY(wd_header(s, &entry));
         if (!entry) {
             wd_close(s);
@@ -198,14 +197,13 @@ static bags_code wd_advance(bags_source *s) {
         bool hard = archive_entry_hardlink(entry) != NULL;
         bool link = hard || archive_entry_filetype(entry) == AE_IFLNK;
         if (link || archive_entry_filetype(entry) == AE_IFREG)
-            code = wd_split(s, name);
-        if (!code && link && w->pending)
-            code = wd_refuse_link(s, name, hard);
-        if (!code && !w->pending && !w->learned &&
-            archive_entry_filetype(entry) != AE_IFDIR)
+            FORMAT_TRY(wd_split(s, name));
+        if (link && w->pending)
+            return wd_refuse_link(s, name, hard);
+        if (!w->pending && !w->learned && archive_entry_filetype(entry) != AE_IFDIR)
             bags_source_leave_out(s, "member", 1, "%s", name);
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Read the member, at most `limit` bytes, to `data` from `offset` on. It grows with
@@ -267,10 +265,9 @@ static bags_code wd_learn(bags_source *s) {
     FORMAT_TRY(wd_column(s, true, &column));
     column->seen++;
     bool all = !column->not_text;
-    bags_code code = wd_read_member(s, 0, all ? SIZE_MAX : WD_MAGIC, &size);
-    if (!code)
-        bags_import_guess(column, w->data->data, size, all);
-    return code;
+    FORMAT_TRY(wd_read_member(s, 0, all ? SIZE_MAX : WD_MAGIC, &size));
+    bags_import_guess(column, w->data->data, size, all);
+    return BAGS_OK;
 }
 
 static bags_code wd_take(bags_source *s, size_t *offset) {
@@ -292,20 +289,17 @@ static bags_code wd_sample(bags_source *s, wd_task task) {
     wd_state *w = (wd_state *)s->state;
     const char *name = (const char *)w->name->data;
     size_t size = strlen(name) + 1, file = s->path_next, offset = 0;
-    bags_code code = bags_source_reserve(s, &w->key, size);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_reserve(s, &w->key, size));
     memcpy(w->key->data, name, size);
     w->next++;
-    while (!code && w->pending && s->path_next == file &&
+    while (w->pending && s->path_next == file &&
            !strcmp((const char *)w->name->data, (const char *)w->key->data)) {
-        code = task == WD_LEARN  ? wd_learn(s)
-               : task == WD_TAKE ? wd_take(s, &offset)
-                                 : BAGS_OK;
-        if (!code)
-            code = wd_advance(s);
+        FORMAT_TRY(task == WD_LEARN  ? wd_learn(s)
+                   : task == WD_TAKE ? wd_take(s, &offset)
+                                     : BAGS_OK);
+        FORMAT_TRY(wd_advance(s));
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- keys ---- */
@@ -353,19 +347,15 @@ static bags_code wd_check_keys(bags_source *s, size_t file) {
 static bags_code wd_open(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bool not_utf8 = false;
-    bags_code code = bags_source_files(s, bags_import_is_webdataset_name);
+    FORMAT_TRY(bags_source_files(s, bags_import_is_webdataset_name));
     /* The first pass. */
-    if (!code)
-        code = wd_advance(s);
-    while (!code && w->pending) {
+    FORMAT_TRY(wd_advance(s));
+    while (w->pending) {
         size_t file = s->path_next - 1;
-        code = wd_sample(s, WD_LEARN);
-        if (!code)
-            code = wd_note_key(s);
-        if (!code && (!w->pending || s->path_next - 1 != file))
-            code = wd_check_keys(s, file);
-        if (code)
-            break;
+        FORMAT_TRY(wd_sample(s, WD_LEARN));
+        FORMAT_TRY(wd_note_key(s));
+        if (!w->pending || s->path_next - 1 != file)
+            FORMAT_TRY(wd_check_keys(s, file));
         const char *key = (const char *)w->key->data;
         not_utf8 = not_utf8 || !bags_utf8_valid(key, strlen(key), NULL);
     }
@@ -375,23 +365,20 @@ static bags_code wd_open(bags_source *s) {
     w->learned = true;
     bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
     bags_source_add_columns(s, bags_import_guessed);
-    return code ? code : wd_advance(s);
+    return wd_advance(s);
 }
 
 static bags_code wd_read(bags_source *s, uint64_t index) {
     wd_state *w = (wd_state *)s->state;
-    bags_code code = BAGS_OK;
-    while (!code && w->pending && w->next < index)
-        code = wd_sample(s, WD_SKIP);
+    while (w->pending && w->next < index)
+        FORMAT_TRY(wd_sample(s, WD_SKIP));
     s->ended = !w->pending;
-    if (code || s->ended)
-        return code;
+    if (s->ended)
+        return BAGS_OK;
     for (size_t i = 1; i < s->count; i++)
         s->entries[i].count = 0;
-    code = wd_sample(s, WD_TAKE);
+    FORMAT_TRY(wd_sample(s, WD_TAKE));
     s->ended = false; /* it is what follows that may not exist */
-    if (code)
-        return code;
     const char *key = (const char *)w->key->data;
     s->values[0] = bags_blob(key, strlen(key));
     for (size_t i = 0; i < s->column_count; i++) {

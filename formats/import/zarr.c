@@ -612,13 +612,10 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
     if (a->dims && stop > a->shape[0])
         stop = a->shape[0];
     a->band_start = a->band_stop = 0;
-    bags_code code = bags_source_reserve(s, &a->band, (size_t)(stop - start) * a->row);
+    FORMAT_TRY(bags_source_reserve(s, &a->band, (size_t)(stop - start) * a->row));
     do {
         const unsigned char *chunk = NULL;
-        if (!code)
-            code = zr_chunk(s, a, at, &chunk);
-        if (code)
-            return code;
+        FORMAT_TRY(zr_chunk(s, a, at, &chunk));
         for (uint64_t r = start; r < stop; r++)
             zr_copy(a, at, a->dims ? 1 : 0, chunk ? chunk + (r - first) * step : NULL,
                 a->band->data + (r - start) * a->row, step, a->row);
@@ -817,21 +814,19 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
 /* Report what of an L5Kit dataset no frame has. */
 static bags_code zr_unused_rows(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
-    bags_code code = BAGS_OK;
-    for (uint64_t row = 0; !code && row < z->scenes->shape[0]; row++) {
+    for (uint64_t row = 0; row < z->scenes->shape[0]; row++) {
         uint64_t start, stop;
-        code = zr_refers(
-            s, z->scenes, "frame_index_interval", z->frames, row, &start, &stop);
-        if (!code && start == stop)
+        FORMAT_TRY(zr_refers(
+            s, z->scenes, "frame_index_interval", z->frames, row, &start, &stop));
+        if (start == stop)
             bags_source_leave_out(s, "empty scene", 1, "%" PRIu64, row);
     }
-    if (!code)
-        code =
-            zr_unused(s, z->frames, "agent_index_interval", z->agents, "unused agent");
-    if (!code && z->lights)
-        code = zr_unused(s, z->frames, "traffic_light_faces_index_interval", z->lights,
-            "unused traffic light face");
-    return code;
+    FORMAT_TRY(
+        zr_unused(s, z->frames, "agent_index_interval", z->agents, "unused agent"));
+    if (z->lights)
+        FORMAT_TRY(zr_unused(s, z->frames, "traffic_light_faces_index_interval",
+            z->lights, "unused traffic light face"));
+    return BAGS_OK;
 }
 
 /* The scene of a frame; those without frames are skipped. */
@@ -839,12 +834,9 @@ static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
     zr_state *z = (zr_state *)s->state;
     while (frame >= z->scene_stop && z->scene < z->scenes->shape[0]) {
         uint64_t end = z->scene_stop;
-        bags_code code = zr_rows(s, z->scenes, z->scene, z->scene + 1);
-        if (!code)
-            code = zr_refers(s, z->scenes, "frame_index_interval", z->frames, z->scene,
-                &z->scene_start, &z->scene_stop);
-        if (code)
-            return code;
+        FORMAT_TRY(zr_rows(s, z->scenes, z->scene, z->scene + 1));
+        FORMAT_TRY(zr_refers(s, z->scenes, "frame_index_interval", z->frames, z->scene,
+            &z->scene_start, &z->scene_stop));
         if (z->scene_start < end && z->scene_start < z->scene_stop)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
                 "field \"scenes.frame_index_interval\": row %" PRIu64
@@ -864,19 +856,16 @@ static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
 static bags_code zr_read_frame(bags_source *s, uint64_t frame) {
     zr_state *z = (zr_state *)s->state;
     uint64_t start = 0, stop = 0;
-    bags_code code = zr_find_scene(s, frame);
-    if (!code)
-        code = zr_rows(s, z->frames, frame, frame + 1);
-    if (!code)
-        code = zr_refers(
-            s, z->frames, "agent_index_interval", z->agents, frame, &start, &stop);
-    if (!code)
-        code = zr_rows(s, z->agents, start, stop);
-    if (code || !z->lights)
-        return code;
-    code = zr_refers(s, z->frames, "traffic_light_faces_index_interval", z->lights,
-        frame, &start, &stop);
-    return code ? code : zr_rows(s, z->lights, start, stop);
+    FORMAT_TRY(zr_find_scene(s, frame));
+    FORMAT_TRY(zr_rows(s, z->frames, frame, frame + 1));
+    FORMAT_TRY(zr_refers(
+        s, z->frames, "agent_index_interval", z->agents, frame, &start, &stop));
+    FORMAT_TRY(zr_rows(s, z->agents, start, stop));
+    if (!z->lights)
+        return BAGS_OK;
+    FORMAT_TRY(zr_refers(s, z->frames, "traffic_light_faces_index_interval", z->lights,
+        frame, &start, &stop));
+    return zr_rows(s, z->lights, start, stop);
 }
 
 /* ---- open ---- */
@@ -933,18 +922,15 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
     const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
     json_object *about = NULL;
     bags_view text = {NULL, 0};
-    bags_code code = path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bags_source_parse_json(s, path, text, &about);
-    if (code)
-        return code;
+    FORMAT_TRY(path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY);
+    FORMAT_TRY(bags_source_parse_json(s, path, text, &about));
     json_object_iter at;
     json_object_object_foreachC(about, at) {
         bags_source_leave_out(
             s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
     }
     json_object_put(about);
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- files ---- */
@@ -1202,39 +1188,37 @@ static void zr_close(bags_source *s) {
 static bags_code zr_open(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     z->root = "";
-    bags_code code = zr_open_arrays(s);
-    if (!code)
-        code = zr_l5kit(s);
+    FORMAT_TRY(zr_open_arrays(s));
+    FORMAT_TRY(zr_l5kit(s));
     const zr_array *first = z->frames;
     for (size_t i = 0; !first && i < z->count; i++)
         first = z->arrays[i].dims ? &z->arrays[i] : NULL;
     s->length = first ? first->shape[0] : 1;
-    for (size_t i = 0; !code && i < z->count; i++) {
+    for (size_t i = 0; i < z->count; i++) {
         zr_array *a = &z->arrays[i];
         if (!z->scenes && a->dims && a->shape[0] != s->length)
             return bags_source_fail(s, BAGS_ERROR_TYPE,
                 "the arrays differ in length (%s %" PRIu64 ", %s %" PRIu64
                 "); import a group or an array of it",
                 first->name, s->length, a->name, a->shape[0]);
-        code = zr_add_fields(s, a);
+        FORMAT_TRY(zr_add_fields(s, a));
     }
     if (z->scenes)
         bags_source_field(s, "scene_index", "i64");
-    return !code && z->scenes ? zr_unused_rows(s) : code;
+    return z->scenes ? zr_unused_rows(s) : BAGS_OK;
 }
 
 static bags_code zr_read_row(bags_source *s, uint64_t index) {
     zr_state *z = (zr_state *)s->state;
-    bags_code code = BAGS_OK;
     if (s->ended)
         return BAGS_OK;
     if (z->scenes)
         return zr_read_frame(s, index);
-    for (size_t i = 0; !code && i < z->count; i++) {
+    for (size_t i = 0; i < z->count; i++) {
         uint64_t row = z->arrays[i].dims ? index : 0;
-        code = zr_rows(s, &z->arrays[i], row, row + 1);
+        FORMAT_TRY(zr_rows(s, &z->arrays[i], row, row + 1));
     }
-    return code;
+    return BAGS_OK;
 }
 
 const bags_importer bags_import_zarr = {

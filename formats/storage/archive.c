@@ -493,18 +493,18 @@ static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t e
     uint64_t *start, bags_error *err) {
     archive_zip_directory directory;
     memset(&directory, 0, sizeof directory);
-    bags_code code = archive_zip_find_directory(a, w, end, &directory, err);
+    FORMAT_TRY(archive_zip_find_directory(a, w, end, &directory, err));
     uint64_t at = directory.start;
     archive_expect(a, at, directory.stop - at);
     *start = at;
     w->step = (size_t)64 << 10;
-    for (uint64_t i = 0; i < directory.length && !code; i++) {
+    for (uint64_t i = 0; i < directory.length; i++) {
         const unsigned char *p = NULL;
         size_t size = ARCHIVE_ENTRY_SIZE;
         bool fits = directory.stop - at >= size;
         if (fits)
-            code = archive_bytes(a, w, at, size, &p, err);
-        if (fits && !code) {
+            FORMAT_TRY(archive_bytes(a, w, at, size, &p, err));
+        if (fits) {
             if (!archive_is_marked(p, 1, 2))
                 return archive_fail(
                     a, "an invalid entry in the zip file's directory", at, err);
@@ -514,15 +514,13 @@ static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t e
         }
         if (!fits)
             return archive_fail(a, "the zip file's directory is truncated", at, err);
-        if (!code)
-            code = archive_bytes(a, w, at, size, &p, err);
-        if (!code)
-            code = archive_zip_add(a, p, &directory, err);
+        FORMAT_TRY(archive_bytes(a, w, at, size, &p, err));
+        FORMAT_TRY(archive_zip_add(a, p, &directory, err));
         at += size;
     }
-    if (!code && at != directory.stop)
+    if (at != directory.stop)
         return archive_fail(a, "bytes after the last entry of the directory", at, err);
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- tar ---- */
@@ -697,10 +695,7 @@ static bags_code archive_tar_read(
         if (fits && size > w->step) /* also the table of the Bag before it */
             archive_expect(a, at - ARCHIVE_BLOCK - ARCHIVE_SOON_TABLE,
                 ARCHIVE_BLOCK + ARCHIVE_SOON_TABLE + w->step);
-        bags_code code =
-            fits ? archive_bytes(a, w, at, ARCHIVE_BLOCK, &p, err) : BAGS_OK;
-        if (code)
-            return code;
+        FORMAT_TRY(fits ? archive_bytes(a, w, at, ARCHIVE_BLOCK, &p, err) : BAGS_OK);
         if (fits && archive_is_zero(p, ARCHIVE_BLOCK))
             break;
         if (!fits || !archive_tar_is_header(p))
@@ -719,21 +714,19 @@ static bags_code archive_tar_read(
             size = next->size;
         at += ARCHIVE_BLOCK;
         if (!about_next) {
-            code = archive_tar_add(a, p, at, size, next, err);
+            FORMAT_TRY(archive_tar_add(a, p, at, size, next, err));
             next->name_size = 0;
             next->has_size = false;
         } else if (size > a->size - at || size > ARCHIVE_PAX_MOST) {
             return archive_fail(a, "a tar header that is too large", at, err);
         } else {
-            code = archive_bytes(a, w, at, (size_t)size, &p, err);
+            FORMAT_TRY(archive_bytes(a, w, at, (size_t)size, &p, err));
         }
-        if (!code && type == 'L')
-            code =
-                archive_tar_keep_name(next, p, archive_text_size(p, (size_t)size), err);
-        if (!code && (type == 'x' || type == 'g'))
-            code = archive_tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
-        if (code)
-            return code;
+        if (type == 'L')
+            FORMAT_TRY(archive_tar_keep_name(
+                next, p, archive_text_size(p, (size_t)size), err));
+        if (type == 'x' || type == 'g')
+            FORMAT_TRY(archive_tar_pax(a, at, p, (size_t)size, type == 'g', next, err));
         next->any = about_next && type != 'g' && type != 'V';
     }
     if (next->any)

@@ -80,9 +80,8 @@ static bags_code s3_source_read(
 /* Write the MD5 of each part to `all` and, if they are several, then the MD5 of these to its
  * front. */
 static bags_code s3_source_hash(s3_source *from, unsigned char *all) {
-    for (size_t i = 0, size = 0; i < from->count; i++) {
+    for (size_t i = 0, size = 0; i < from->count; i++)
         FORMAT_TRY(s3_source_read(from, i, &size, all + 16 * i));
-    }
     return from->count > 1 ? s3_md5(from, all, 16 * from->count, all) : BAGS_OK;
 }
 
@@ -269,10 +268,10 @@ static bags_code s3_finish(s3_upload *up) {
 }
 
 static bags_code s3_send_all(s3_upload *up) {
-    bags_code code = s3_begin(up);
-    for (size_t i = 0; i < up->from->count && !code; i++)
-        code = s3_send_part(up, i);
-    return code ? code : s3_finish(up);
+    FORMAT_TRY(s3_begin(up));
+    for (size_t i = 0; i < up->from->count; i++)
+        FORMAT_TRY(s3_send_part(up, i));
+    return s3_finish(up);
 }
 
 /* True if the object is what the upload of this file makes. */
