@@ -92,6 +92,7 @@ command -v meson                        | meson
 command -v cargo                        | cargo
 command -v rustc                        | rustc
 command -v rustdoc                      | rust-doc rustc
+command -v go                           | golang-go
 command -v ninja                        | ninja-build
 command -v mandoc                       | mandoc
 command -v zsh                          | zsh

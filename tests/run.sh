@@ -46,6 +46,7 @@ check | clusters       | release:all               | tests/command/clusters.py b
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh
 check | packages/rust  |                           | tests/packages/rust.sh
+check | packages/go    |                           | tests/packages/go.sh
 check | packages/build | release:all               | tests/packages/build.sh
 check | http           | release:all release:bench_http | tests/formats/storage/http.sh build/release
 check | lint           |                           | tests/lint.sh quick

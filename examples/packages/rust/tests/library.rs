@@ -19,7 +19,7 @@ impl Drop for Scratch {
     }
 }
 
-const FIELDS: [(&str, &str); 6] = [("array", "array(float32,2)"), ("bytes", "bytes"), ("half", "float64"),
+const FIELDS: [(&str, &str); 6] = [("array", "array(float32,2)"), ("bytes", "bytes"), ("half", "array(float64)"),
     ("number", "u64"), ("signed", "i64"), ("words", "utf8[]")];
 
 fn write(path: &PathBuf, count: u64, options: &WriterOptions) -> Result<()> {
