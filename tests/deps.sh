@@ -90,6 +90,10 @@ command -v munged || [ -x /usr/sbin/munged ] | munge
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson
+command -v cargo                        | cargo
+command -v rustc                        | rustc
+command -v rustdoc                      | rust-doc rustc
+command -v go                           | golang-go
 command -v ninja                        | ninja-build
 command -v mandoc                       | mandoc
 command -v zsh                          | zsh

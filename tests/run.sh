@@ -50,6 +50,8 @@ check | asan/test_power | asan:test_power         | build/asan/tests/core/test_p
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh
+check | packages/rust  |                           | tests/packages/rust.sh
+check | packages/go    |                           | tests/packages/go.sh
 check | packages/build | release:all               | tests/packages/build.sh
 check | http           | release:all release:bench_http | tests/formats/storage/http.sh build/release
 check | lint           |                           | tests/lint.sh quick

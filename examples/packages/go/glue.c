@@ -1,0 +1,3 @@
+/* glue.c - the implementation of bags.h. */
+#define BAGS_IMPLEMENTATION
+#include "bags.h"

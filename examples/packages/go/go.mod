@@ -1,0 +1,3 @@
+module example.org/bags
+
+go 1.19
