@@ -47,7 +47,7 @@
  *     }
  *
  * CONTENTS (search for the tag; the numbers are lengths in lines)
- *     >>config     70  version, how functions are declared
+ *     >>config    100  version, how functions are declared
  *     >>errors     60  bags_code, bags_error
  *     >>views     120  bags_view, bag_blobs, bags_buffer
  *     >>hooks     150  bags_allocator, bags_io, bags_env
@@ -325,14 +325,27 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_PRINTF(string, first)
 #endif
 
-#ifndef BAGS_API
-#if defined(BAGS_STATIC)
+/* For results that a caller ignores only by mistake. */
+#if defined(__cplusplus) && __cplusplus >= 201703L
+#define BAGI_NODISCARD [[nodiscard]]
+#elif !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ > 201710L
+#define BAGI_NODISCARD [[nodiscard]]
+#else
+#define BAGI_NODISCARD
+#endif
+
+/* C and C++ place an attribute differently: BAGI_CHECKED is BAGS_API with it. */
+#if defined(BAGS_API)
+#define BAGI_CHECKED BAGS_API
+#elif defined(BAGS_STATIC)
 #define BAGS_API static BAGI_UNUSED
+#define BAGI_CHECKED BAGI_NODISCARD BAGS_API
 #elif defined(__cplusplus)
 #define BAGS_API extern "C"
+#define BAGI_CHECKED BAGS_API BAGI_NODISCARD
 #else
 #define BAGS_API extern
-#endif
+#define BAGI_CHECKED BAGI_NODISCARD BAGS_API
 #endif
 
 /* For the few functions that are defined in the API because a call would cost
@@ -349,6 +362,22 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_INLINE extern "C" inline BAGI_ALWAYS
 #else
 #define BAGI_INLINE inline BAGI_ALWAYS
+#endif
+
+/* Casts and NULL in the inline functions of the API, without a warning in C++. */
+#ifdef __cplusplus
+#define BAGI_CAST(type, value) static_cast<type>(value)
+#define BAGI_ADDRESS(pointer) reinterpret_cast<uintptr_t>(pointer)
+#define BAGI_NULL nullptr
+#else
+#define BAGI_CAST(type, value) ((type)(value))
+#define BAGI_ADDRESS(pointer) ((uintptr_t)(pointer))
+#define BAGI_NULL NULL
+#endif
+#if SIZE_MAX == UINT64_MAX
+#define BAGI_SIZE(number) (number)
+#else
+#define BAGI_SIZE(number) BAGI_CAST(size_t, number)
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -454,15 +483,16 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
     memcpy(&number, data, sizeof number);
     return number;
 #else
-    return (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
-           (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-           (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
+    uint64_t number = 0;
+    for (int i = 7; i >= 0; i--)
+        number = number << 8 | data[i];
+    return number;
 #endif
 }
 
 /* The number that `size` bytes, 0 to 8, are. */
 BAGI_INLINE uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian) {
-    const unsigned char *bytes = (const unsigned char *)data;
+    const unsigned char *bytes = BAGI_CAST(const unsigned char *, data);
     uint64_t number = 0;
     for (size_t i = 0; i < size; i++)
         number = number << 8 | bytes[big_endian ? i : size - 1 - i];
@@ -472,9 +502,9 @@ BAGI_INLINE uint64_t bags_load_bytes(const void *data, size_t size, bool big_end
 /* Write the low `size` bytes, 0 to 8, of a number. */
 BAGI_INLINE void bags_store_bytes(
     void *data, size_t size, bool big_endian, uint64_t number) {
-    unsigned char *bytes = (unsigned char *)data;
+    unsigned char *bytes = BAGI_CAST(unsigned char *, data);
     for (size_t i = 0; i < size; i++, number >>= 8)
-        bytes[big_endian ? size - 1 - i : i] = (unsigned char)number;
+        bytes[big_endian ? size - 1 - i : i] = BAGI_CAST(unsigned char, number);
 }
 
 /* True if a view contains exactly this text. */
@@ -483,13 +513,13 @@ BAGS_API bool bags_view_is(bags_view view, const char *text);
 /* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
  * as the range. Cost: O(1). */
 BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
-    bags_view blob = {NULL, 0};
+    bags_view blob = {BAGI_NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
         return blob;
     const unsigned char *end = range->ends + 8 * i;
     uint64_t start = i ? bagi_load_u64(end - 8) : range->start;
     blob.data = range->data + (start - range->start);
-    blob.size = (size_t)(bagi_load_u64(end) - start);
+    blob.size = BAGI_SIZE(bagi_load_u64(end) - start);
     return blob;
 }
 
@@ -505,13 +535,13 @@ typedef struct bags_buffer {
 /* Make the capacity at least `size` bytes; the content is kept, and the data is
  * aligned for any type. It grows by at least half, so that repeated calls cost
  * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
-BAGS_API bags_code bags_buffer_reserve(
+BAGI_CHECKED bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
 /* True if `data` points into the buffer's memory: what a call returned there is valid
  * until the buffer is reused or freed. Otherwise it is mapped or in memory. */
 BAGI_INLINE bool bags_buffer_contains(const bags_buffer *buffer, const void *data) {
-    uintptr_t start = (uintptr_t)buffer->data, at = (uintptr_t)data;
+    uintptr_t start = BAGI_ADDRESS(buffer->data), at = BAGI_ADDRESS(data);
     return at >= start && at - start < buffer->capacity;
 }
 
@@ -750,7 +780,7 @@ typedef struct bag_reader_options {
  * unfinished READ, or if it seems to contradict NAME.idx; READ with verify_checksums
  * also reads the blobs of a journal.
  */
-BAGS_API bag_reader *bag_reader_open(
+BAGI_CHECKED bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
 
 /* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
@@ -758,7 +788,7 @@ BAGS_API bag_reader *bag_reader_open(
  * options only allow_empty_file and env have an effect; verify_checksums is an error.
  * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
  * BAGS_ERROR_MEMORY. Cost: O(1). */
-BAGS_API bag_reader *bag_reader_open_memory(
+BAGI_CHECKED bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
 /* Free a reader. */
@@ -811,7 +841,7 @@ BAGI_INLINE bool bagi_mapped_blob(
     if (BAGI_UNLIKELY(size > stop))
         return false;
     out->data = mapped->data + start;
-    out->size = (size_t)size;
+    out->size = BAGI_SIZE(size);
     return true;
 }
 
@@ -824,11 +854,12 @@ BAGI_INLINE bool bagi_mapped_get(
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err) {
+    const void *mapped = reader;
     if (reader && out &&
-        bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
+        bagi_mapped_get(BAGI_CAST(const bagi_mapped *, mapped), index, out))
         return BAGS_OK;
-    bags_view blob = bagi_bag_get(out ? reader : NULL, index, scratch, err);
-    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
+    bags_view blob = bagi_bag_get(out ? reader : BAGI_NULL, index, scratch, err);
+    bags_code code = blob.data ? BAGS_OK : BAGI_CAST(bags_code, blob.size);
     if (!out)
         return code;
     out->data = blob.data;
@@ -841,14 +872,14 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
  * BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names the first invalid
  * blob. Cost: O(stop - start) to check the entries; no copy if mapped, otherwise the
  * reads of one bag_reader_get. */
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
+BAGI_CHECKED bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bag_blobs *out, bags_error *err);
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and
  * errors as for bag_reader_get. Cost: O(count), and a sort if the indices are not
  * sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read
  * in file order, each once, neighbours with one read. */
-BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+BAGI_CHECKED bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
@@ -891,7 +922,7 @@ typedef struct bag_writer_options {
  *
  * Memory: 1.5 times the buffer size, or 1.75 with checksums, however long the Bag is.
  */
-BAGS_API bag_writer *bag_writer_open(
+BAGI_CHECKED bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
 
 /* Append a blob; data may be NULL if size is 0. *index (may be NULL) receives its
@@ -995,7 +1026,8 @@ typedef struct bags_type {
 
 /* Parse a type string: name or name(arg,arg), each with an optional []. *out is
  * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
-BAGS_API bags_code bags_type_parse(const char *text, bags_type *out, bags_error *err);
+BAGI_CHECKED bags_code bags_type_parse(
+    const char *text, bags_type *out, bags_error *err);
 
 /* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
  * type's text; not NUL-terminated. */
@@ -1171,7 +1203,7 @@ typedef struct bags_registry bags_registry;
 
 /* Create a registry with the built-in codecs, to be freed with bags_registry_free.
  * allocator NULL: malloc. Returns NULL if out of memory. */
-BAGS_API bags_registry *bags_registry_create(
+BAGI_CHECKED bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
 /* Add a copy of a codec; its `names` and `user` must stay valid. A codec added
@@ -1193,7 +1225,7 @@ BAGS_API const bags_codec *bags_registry_find(
  * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
  * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
  */
-BAGS_API bags_code bags_type_complete(
+BAGI_CHECKED bags_code bags_type_complete(
     const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
@@ -1233,10 +1265,10 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * Cost: the codec's, and opening it for its arguments.
  */
 #ifndef BAGS_NO_WRITER
-BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
+BAGI_CHECKED bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err);
 #endif
-BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
+BAGI_CHECKED bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
 
 /* ========================================================================
@@ -1362,7 +1394,7 @@ typedef struct bags_writer_options {
  * few system calls per shard of this worker, and the journals and refs (with checksums:
  * the blobs) of an unfinished one are read.
  */
-BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *fields,
+BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *fields,
     size_t count, const bags_writer_options *options, bags_error *err);
 
 /* The values of one field in a datapoint. */
@@ -1721,7 +1753,7 @@ typedef struct bags_reader_options {
  * journals and refs (with verify_checksums: blobs) are read, 8 bytes (12) per blob
  * stay in memory, and up to max_files files stay open.
  */
-BAGS_API bags_reader *bags_reader_open(
+BAGI_CHECKED bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
 /* Free a reader. Rows stay the caller's to free. */
@@ -1744,7 +1776,7 @@ BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t 
 
 /* The number of the field with this name, in *field. Returns BAGS_OK or
  * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
-BAGS_API bags_code bags_reader_field(
+BAGI_CHECKED bags_code bags_reader_field(
     const bags_reader *reader, const char *name, size_t *field, bags_error *err);
 
 /* A field's parsed type; NULL if there is none. */
@@ -1764,7 +1796,7 @@ BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t 
 /* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
  * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more
  * than `size` bytes. */
-BAGS_API bags_code bags_shard_path(
+BAGI_CHECKED bags_code bags_shard_path(
     const char *path, const bags_shard *shard, char *out, size_t size, bags_error *err);
 
 typedef struct bags_info {
@@ -1783,7 +1815,7 @@ typedef struct bags_field_info {
 /* Describe a dataset. fields: NULL, or an array with an element for each field, to be
  * filled. After a failure both are unspecified. Errors of files as for bags_reader_get.
  * Cost: opens every Bag. */
-BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
+BAGI_CHECKED bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
 /*
@@ -1876,13 +1908,13 @@ typedef struct bags_row {
  * used. Otherwise one contiguous read (a slice with a large step: several) of refs.bag
  * and of each selected field and, if the index is not cached, the same of its table.
  */
-BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+BAGI_CHECKED bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
 /* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
  * *out is valid like a row's views; on failure it is empty with data NULL. Errors as
  * for bags_reader_get, with BAGS_ERROR_RANGE also for the item; it costs less. */
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+BAGI_CHECKED bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /*
@@ -1906,14 +1938,14 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_get_part(const bags_reader *rea
  * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
  * and errors as for bags_reader_get, or BAGS_ERROR_TYPE for a sequence. Cost:
  * O(stop - start); without mmap, neighbouring blobs are one read. */
-BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
+BAGI_CHECKED bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
  * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and
  * errors as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
  * otherwise also a sort; without mmap, neighbours are one read. */
-BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
+BAGI_CHECKED bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
@@ -1937,7 +1969,7 @@ BAGS_API BAGS_EXPERIMENTAL void bags_reader_touch(const bags_reader *reader,
 /* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No blob
  * is read. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
  * Bag. */
-BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
+BAGI_CHECKED bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
 /* Experimental. The blobs of a field's Bag, in its shard, that belong to a datapoint:
@@ -2033,7 +2065,8 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_blobs(const bags_reader *reader
 
 /* Private. */
 BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
-    return (struct bagi_slot *)(void *)row->slots.data;
+    void *slots = row->slots.data;
+    return BAGI_CAST(struct bagi_slot *, slots);
 }
 
 /* Number of items in a slot: 1 for a plain field of one datapoint; 0 if the slot
@@ -2045,7 +2078,7 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
 /* An item's encoded blob; an empty view if it does not exist. Valid as described
  * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item) {
-    bags_view none = {NULL, 0};
+    bags_view none = {BAGI_NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
     return bagi_row_slots(row)[slot].items[item];
@@ -2079,7 +2112,7 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  * dtype, or not in native byte order. The first blob of a shard that needs a dictionary
  * reads NAME.dict, under a lock; after that no lock is taken.
  */
-BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
+BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /* Free a row's memory and make it {0} again. */

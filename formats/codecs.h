@@ -629,7 +629,7 @@ static inline void *format_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {
     bags_buffer own = bags_buffer_of(allocator);
     if (bags_buffer_reserve(&own, size, err))
-        return NULL;
+        return BAGI_NULL;
     memset(own.data, 0, size);
     memcpy(own.data, &own, sizeof own);
     return own.data;
@@ -649,12 +649,13 @@ static inline bags_code format_array_check(const bags_value *value, bags_error *
     if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
         return bags_fail(
             err, BAGS_ERROR_VALUE, "array too large for the address space");
-    if (value->size == size)
+    uint64_t has = value->size, expected = size;
+    if (has == expected)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_VALUE,
         "size differs from that of the dtype and shape (%" PRIu64
         " bytes, expected %" PRIu64 ")",
-        (uint64_t)value->size, (uint64_t)size);
+        has, expected);
 }
 
 /* The CRC-32 of zip and PNG. Its tables are of eight bytes at once: table[k][i] is the
@@ -677,7 +678,7 @@ static inline void format_crc_tables(uint32_t (*table)[256]) {
 static inline uint32_t format_crc_add(
     uint32_t (*table)[256], uint32_t crc, const unsigned char *data, size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
-        crc ^= (uint32_t)bags_load_bytes(data, 4, false);
+        crc ^= BAGI_CAST(uint32_t, bags_load_bytes(data, 4, false));
         crc = table[7][crc & 255] ^ table[6][crc >> 8 & 255] ^
               table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^ table[3][data[4]] ^
               table[2][data[5]] ^ table[1][data[6]] ^ table[0][data[7]];

@@ -209,6 +209,15 @@ class Document:
         result = self.run('bash', '-euc', block.text)
         self.check(f'shell, line {block.line}', *result, block.expected)
 
+    def cpp(self, block):
+        (self.directory / 'program.cc').write_text(block.text, encoding='utf-8')
+        program = self.directory / 'program'
+        result = self.run('g++', '-std=c++17', *CFLAGS[1:], '-Wold-style-cast',
+                          '-Wno-missing-field-initializers', '-I.', 'program.cc',
+                          self.compiler.implementation, '-pthread', '-o', program)
+        self.check(f'C++, line {block.line}', *(result if result[0] else self.run(program)),
+                   block.expected)
+
     def python(self, block):
         if not (ROOT / 'build/python/bags/_core.abi3.so').exists():
             print(f'skipped {self.title}: python, line {block.line}: build/python is missing')
@@ -230,6 +239,8 @@ class Document:
                 self.python(block)
             elif block.language in ('cmake', 'meson', 'js', 'rust', 'go'):
                 continue
+            elif block.language == 'cpp':
+                self.cpp(block)
             elif block.language != 'c':
                 self.check(f'language, line {block.line}', 1,
                            f'unknown: {block.language!r}\n', None)

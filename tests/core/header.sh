@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bags.h with every compiler and standard, in every way it may be included: no
 # warning, and no symbol outside bag_ and bags_ but those that `inlined` names. With
-# `quick`: four of these cells.
+# `quick`: five of these cells.
 set -u
 warnings='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror'
 only_c='-Wstrict-prototypes -Wc++-compat'
@@ -104,7 +104,7 @@ public_only() {
 # After the implementation only the internal macros of the API are defined, on every
 # system: what is defined under any #if is removed again.
 macros_removed() {
-    local api='ALWAYS|IMPLEMENTED|INLINE|PRINTF|UNLIKELY|UNUSED'
+    local api='ADDRESS|ALWAYS|CAST|CHECKED|IMPLEMENTED|INLINE|NODISCARD|NULL|PRINTF|SIZE|UNLIKELY|UNUSED'
     ! "$1" -std=c99 -I"$root" -dM -E "$dir/library.c" | grep "#define BAGI_" |
         grep -vE "BAGI_($api)\>" &&
         diff <(grep -oE '^# *define BAGI_[A-Z0-9_]+' "$root/bags.h" | grep -o 'BAGI_.*' |
@@ -188,6 +188,20 @@ each_header() {
     done
 }
 
+# C++ has stricter warnings, and knows which results must not be ignored.
+strict_cxx() {
+    local strict='-Wold-style-cast -Wuseless-cast -Wzero-as-null-pointer-constant -Werror' header
+    case $1 in clang*) strict=${strict/-Wuseless-cast/} ;; esac
+    for header in ../bags.h $(sed -n "s/^headers='\(.*\)'/\1/p" formats/install.sh); do
+        printf '#include "%s"\n' "$root/formats/$header" >"$out/strict.cc"
+        "$1" -std="$2" -fsyntax-only $warnings $strict $only_cxx $format_flags "$out/strict.cc" || return 1
+    done
+    printf '%s\n' '#include "bags.h"' 'void f(bags_buffer *b);' \
+        'void f(bags_buffer *b) { bags_buffer_reserve(b, 1, NULL); }' >"$out/strict.cc"
+    ! "$1" -std=c++17 -fsyntax-only -Werror -I"$root" "$out/strict.cc" 2>/dev/null &&
+        "$1" -std=c++11 -fsyntax-only -Werror -I"$root" "$out/strict.cc"
+}
+
 # Every function of these headers has the word, and the program of the README uses none
 # that may change.
 experimental() {
@@ -208,6 +222,7 @@ experimental() {
 quick() {
     cell 'g++ -std=c++11 declarations' compile g++ c++11 declarations
     cell 'gcc -std=c99 symbols' public_only gcc c99
+    cell 'g++ -std=c++17 strict warnings' strict_cxx g++ c++17
     cell 'gcc the word for declarations that may change' experimental gcc
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
 }
@@ -242,6 +257,9 @@ matrix() { # matrix C-COMPILER C++-COMPILER
     cell "$1 -std=c99 formats without the writer" formats_reading "$1"
     cell "$1 -std=c99 each header of the formats" each_header "$1" c99
     cell "$2 -std=c++11 each header of the formats" each_header "$2" c++11
+    for standard in c++11 c++17 c++20; do
+        cell "$2 -std=$standard strict warnings" strict_cxx "$2" $standard
+    done
     cell "$1 -std=c99 each format in one file with bags.h" formats_together "$1"
     cell "$1 library, $2 caller" separate "$1" c99 "$2" c++11
     cell "$2 library, $1 caller" separate "$2" c++11 "$1" c99
