@@ -572,8 +572,40 @@ typedef struct bags_mp4_reader bags_mp4_reader;
 BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
     bags_view blob, const bags_mp4_options *options, bags_error *err);
 
+/*
+ * Open a video that is a blob of a dataset, to read some of its frames without the others.
+ * MP4 files state in a table, moov, where each frame is: that is read now, at the start of
+ * the blob or after the frames; the packets of a GOP are read when a frame of it is.
+ * Everything else is read completely, now, like a blob that is in memory: WebM, vp8 and vp9,
+ * fragmented files, edit lists that join or repeat parts, and all videos of a reader with
+ * verify_checksums.
+ *
+ *   dataset  an open reader, which must outlive the video; any number of videos may share it
+ *   index, field, item  as for bags_reader_get_part
+ *   options  NULL: the defaults; they are copied
+ *
+ * Returns the reader, or NULL with an error of bags_reader_get_blob or bags_mp4_probe. A
+ * packet that the blob lacks is an error of the read that needs it. If the dataset is
+ * remote, info has the size of the frames that the header states; frames of another size
+ * are an error then.
+ *
+ * Threads: one at a time per reader; any number of readers. Cost: O(frames) of time and 80
+ * bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another one if
+ * moov is longer, or at the end; a frame then costs one range, of its GOP.
+ */
+bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset, uint64_t index,
+    size_t field, uint64_t item, const bags_mp4_options *options, bags_error *err);
+
 /* Release a reader. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
+
+/* Free the decoder of a reader, and what it has read; the index stays, and the next read
+ * opens the decoder again. For programs that keep many videos open. NULL is accepted. */
+void bags_mp4_reader_idle(bags_mp4_reader *reader);
+
+/* Bytes of memory of the index of a reader; with the packets, if these are in memory. The
+ * decoder, which takes several frames, is not counted. */
+size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
 
 /* What the video is; valid until the reader is closed. */
 BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
@@ -613,6 +645,38 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_
 BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
     uint64_t start, uint64_t stop, uint64_t step, void *data, size_t size,
     uint64_t *frames, bags_error *err);
+
+typedef struct bags_mp4_cache bags_mp4_cache;
+
+typedef struct bags_mp4_cache_options {
+    bags_mp4_options video; /* of all videos */
+    size_t max_size;        /* bytes of indexes; 0: 64 MiB. One video may have more */
+    size_t decoders;        /* videos that keep their decoders; 0: 16 */
+} bags_mp4_cache_options;
+
+/*
+ * Create a cache of the videos of datasets that were used last: their indexes, so that moov
+ * is read once, and the decoders of some, which continue if the next frame follows. Free it
+ * with bags_mp4_cache_close, before the datasets are closed.
+ *
+ *   options  NULL: the defaults; they are copied
+ *
+ * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache. Memory:
+ * up to max_size, and for each decoder its frames, about 10 times H x W x 3 bytes.
+ */
+bags_mp4_cache *bags_mp4_cache_open(
+    const bags_mp4_cache_options *options, bags_error *err);
+
+/* Release a cache and its videos. NULL is accepted. */
+void bags_mp4_cache_close(bags_mp4_cache *cache);
+
+/*
+ * Return the video of this blob, opened if need be by bags_mp4_reader_open_blob, whose
+ * parameters and errors these are; NULL after a failure. It is valid until the next call
+ * with this cache. Cost: if the video is in the cache, O(1).
+ */
+bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache, const bags_reader *dataset,
+    uint64_t index, size_t field, uint64_t item, bags_error *err);
 
 #ifdef __cplusplus
 }

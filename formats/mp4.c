@@ -5,20 +5,21 @@
  *     mp4, webm                            15 and 20 frames per second
  *     mp4(FPS), mp4(FPS,CODEC), webm(...)  codecs.h describes the arguments
  *
- * A value is an array of uint8, T x H x W x 3, RGB.
- *
- * Encoding: RGB becomes yuv420p. The encoder compresses it, and the muxer writes it
- * into memory of FFmpeg: MP4 with its index after the frames, or WebM. The default
- * settings equal the Python package bags 0.5, which calls PyAV: mpeg4, 15 frames per
- * second, 1,024,000 bits per second. The bytes are the same. 4:2:0 cannot express odd
- * sizes in h264 and hevc. Such sizes are stored as yuv444p, so that other programs see
- * the true size.
+ * Encoding: RGB, T x H x W x 3, becomes yuv420p, which the encoder compresses and the
+ * muxer writes into memory: WebM, or MP4, whose index is then moved before the frames. The
+ * default settings are those with which the Python package bags 0.5 calls PyAV.
+ * 4:2:0 cannot express odd sizes in h264 and hevc: those are stored as yuv444p,
+ * so that other programs see the true size.
  *
  * Decoding: the demuxer reads the blob once. Its packets become an index: where
  * each is in the blob, if it is a keyframe, and the rank of its frame in
  * display order. Then it is closed; the decoder receives packets from the blob,
  * with their number as time stamp. So frames are recognized whatever B-frames, edit
  * lists and variable rates do to time stamps, and seeking is a step in the index.
+ *
+ * Of an MP4 in a dataset, the index is made of moov (mp4_tables.h), which is all that the
+ * demuxer sees; packets are read when they are decoded, a GOP at once. Files that need more
+ * are read completely.
  *
  * A packet is damaged if the decoder refuses it, or marks its frame. Frames that may
  * depend on it are refused as well: frames that are decoded later from the same keyframe.
@@ -32,13 +33,11 @@
  * FFmpeg prints through a logger that belongs to the program. It is not changed here.
  * Our own contexts lower the level of their messages instead.
  */
-#include "codecs.h"
+#include "mp4_tables.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
-#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,10 +59,9 @@ extern "C" {
 #define MP4_MOST_PACKETS 8 /* times the size of the file */
 #define MP4_IO_SIZE 32768
 #define MP4_ALIGN 64
-#define MP4_HEADER 64         /* before the pixels of a decoded value: its shape */
-#define MP4_QUIET 128         /* added to a level; higher bits would mean colors */
-#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
-#define MP4_HELD 20           /* more frames than a decoder reorders */
+#define MP4_HEADER 64 /* before the pixels of a decoded value: its shape */
+#define MP4_QUIET 128 /* added to a level; higher bits would mean colors */
+#define MP4_HELD 20   /* more frames than a decoder reorders */
 
 /* ---- errors and silence ---- */
 
@@ -205,13 +203,14 @@ static const struct {
     enum AVCodecID id;
     bool mp4, webm; /* it can be written to them */
     bool even;      /* 4:2:0 has even sizes only */
+    bool by_tables; /* each packet of MP4 shows a frame; others tell by their bytes */
 } mp4_codecs[] = {
-    {"mpeg4", AV_CODEC_ID_MPEG4, true, false, false},
-    {"h264", AV_CODEC_ID_H264, true, false, true},
-    {"hevc", AV_CODEC_ID_HEVC, true, false, true},
-    {"vp9", AV_CODEC_ID_VP9, true, true, false},
-    {"av1", AV_CODEC_ID_AV1, true, true, false},
-    {"vp8", AV_CODEC_ID_VP8, false, false, false},
+    {"mpeg4", AV_CODEC_ID_MPEG4, true, false, false, true},
+    {"h264", AV_CODEC_ID_H264, true, false, true, true},
+    {"hevc", AV_CODEC_ID_HEVC, true, false, true, true},
+    {"vp9", AV_CODEC_ID_VP9, true, true, false, false},
+    {"av1", AV_CODEC_ID_AV1, true, true, false, true},
+    {"vp8", AV_CODEC_ID_VP8, false, false, false, false},
 };
 #define MP4_CODECS (sizeof mp4_codecs / sizeof *mp4_codecs)
 
@@ -284,99 +283,6 @@ static AVIOContext *mp4_make_io(mp4_input *input) {
     return io;
 }
 
-/* ---- claims of MP4 headers ---- */
-
-/*
- * libavformat allocates memory for as many entries as a header claims. Claims
- * cost an attacker only a few bytes: tables of a million missing entries, a
- * million samples of one size, an edit list that shows everything a million
- * times. Every sample has at least one byte, so the size of the blob bounds what
- * is honest.
- */
-
-/* Boxes with a count: its offset from the name, and the minimum size of a counted
- * thing: table entries, or samples (1) stored elsewhere. */
-static const struct {
-    char name[5];
-    unsigned char at, least;
-} mp4_boxes[] = {{"stts", 8, 8}, {"stss", 8, 4}, {"stps", 8, 4}, {"stsc", 8, 12},
-    {"stco", 8, 4}, {"co64", 8, 8}, {"ctts", 8, 8}, {"elst", 8, 12}, {"dref", 8, 12},
-    {"sbgp", 12, 8}, {"stsz", 12, 1}, {"stz2", 12, 1}, {"trun", 8, 1}};
-#define MP4_BOXES (sizeof mp4_boxes / sizeof *mp4_boxes)
-
-typedef struct mp4_claims {
-    uint64_t samples;                      /* of all tables and fragments */
-    uint64_t edits, chunks, chunk_samples; /* the most of any table */
-    const char *name; /* of the last box that claims something, and how much */
-    uint64_t count;
-} mp4_claims;
-
-static uint64_t mp4_most(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* Returns false if the box whose name is at `data`, or all boxes together, claim
- * more than a file of `total` bytes can contain; `size` bytes are in the box. */
-static bool mp4_check_claim(
-    mp4_claims *claims, const unsigned char *data, uint64_t size, uint64_t total) {
-    size_t i = 0;
-    while (i < MP4_BOXES && memcmp(data, mp4_boxes[i].name, 4) != 0)
-        i++;
-    if (i == MP4_BOXES || size < mp4_boxes[i].at + 4U)
-        return memcmp(data, "cmov", 4) != 0; /* a compressed header */
-    const unsigned char *entries = data + mp4_boxes[i].at + 4;
-    uint64_t count = claims->count = bags_load_bytes(entries - 4, 4, true);
-    claims->name = mp4_boxes[i].name;
-    if (mp4_boxes[i].least == 1)
-        claims->samples += count;
-    else if (count > (size - mp4_boxes[i].at - 4) / mp4_boxes[i].least)
-        return false;
-    if (memcmp(data, "elst", 4) == 0)
-        claims->edits = mp4_most(claims->edits, count);
-    if (memcmp(data, "stco", 4) == 0 || memcmp(data, "co64", 4) == 0)
-        claims->chunks = mp4_most(claims->chunks, count);
-    if (memcmp(data, "stsc", 4) == 0) /* first chunk, samples, description */
-        for (; count > 0; count--, entries += 12)
-            claims->chunk_samples =
-                mp4_most(claims->chunk_samples, bags_load_bytes(entries + 4, 4, true));
-    /* One edit shows all samples; so can each of the others. */
-    return mp4_most(claims->edits, 1) <= total / mp4_most(claims->samples, 1) &&
-           claims->chunk_samples / 1024 <= total / mp4_most(claims->chunks, 1);
-}
-
-/* Walk the outermost boxes. libavformat finds boxes at places that the standard
- * does not know: so every byte outside of `mdat`, the frames, may begin one. */
-static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
-    mp4_claims claims;
-    memset(&claims, 0, sizeof claims);
-    claims.name = "cmov";
-    for (size_t at = 0; blob.size - at >= 8;) {
-        const unsigned char *box = blob.data + at;
-        size_t left = blob.size - at, header = 8;
-        uint64_t size = bags_load_bytes(box, 4, true);
-        if (size == 1 && left >= 16) {
-            header = 16;
-            size = bags_load_bytes(box + 8, 8, true);
-        }
-        if (size == 0)
-            size = left;
-        if (size < header || size > left)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "not an MP4 file, or truncated (box of %" PRIu64
-                " bytes at byte %" PRIu64 " "
-                "of %" PRIu64 ")",
-                (uint64_t)size, (uint64_t)at, (uint64_t)blob.size);
-        if (memcmp(box + 4, "mdat", 4) != 0)
-            for (size_t i = 0; i + 4 <= size; i++)
-                if (box[i] >= 'b' && box[i] <= 't' &&
-                    !mp4_check_claim(&claims, box + i, size - i, blob.size))
-                    return bags_fail(err, BAGS_ERROR_CORRUPT,
-                        "MP4 header claims too much: %" PRIu64 " entries in %s (file "
-                        "size %" PRIu64 ")",
-                        (uint64_t)claims.count, claims.name, (uint64_t)blob.size);
-        at += (size_t)size;
-    }
-    return BAGS_OK;
-}
-
 /* ---- demuxer ---- */
 
 typedef struct mp4_file {
@@ -434,24 +340,11 @@ static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) 
 
 /* ---- index ---- */
 
-typedef struct mp4_packet {
-    AVPacket *packet;
-    uint32_t key;     /* the keyframe from which it can be decoded */
-    uint32_t rank;    /* which frame it shows, or MP4_HIDDEN */
-    int64_t until;    /* the last time stamp since the last keyframe */
-    uint32_t damaged; /* the run of the decoder in which it was; 0: in none */
-} mp4_packet;
-
-/* A frame in display order. */
-typedef struct mp4_shown {
-    int64_t pts;
-    uint32_t packet;
-} mp4_shown;
-
 struct bags_mp4_reader {
     bags_mp4_info info;
     bags_mp4_options options;
     bags_view blob;
+    mp4_source source;
     AVCodecParameters *parameters;
 
     mp4_packet *packets; /* in decoding order */
@@ -463,12 +356,15 @@ struct bags_mp4_reader {
     /* The decoder, opened by the first read. */
     AVCodecContext *codec;
     AVFrame *frame;
-    AVFrame *rgb; /* a frame with padded lines */
+    AVFrame *rgb;     /* a frame with padded lines */
+    AVPacket *loaded; /* a copy of a packet of the source */
     struct SwsContext *scaler;
     int scaler_format; /* AVPixelFormat of its input */
     uint32_t next;     /* the packet to feed */
     uint64_t shown;    /* no frame at or after this one has been decoded */
     bool positioned;   /* `next` and `shown` are valid */
+    bool drained;      /* the decoder returns no packet from `next` on */
+    uint32_t last;     /* the last packet that this call needs */
     /* Since the last rewind. It began run `run`. */
     uint32_t run;
     uint32_t damaged;        /* the last keyframe of a damaged packet, from 1 */
@@ -488,42 +384,38 @@ static void mp4_release(bags_mp4_reader *reader, uint64_t rank) {
             av_frame_free(&reader->held[i]);
 }
 
-void bags_mp4_reader_close(bags_mp4_reader *reader) {
+void bags_mp4_reader_idle(bags_mp4_reader *reader) {
     if (!reader)
         return;
     mp4_release(reader, UINT64_MAX);
     avcodec_free_context(&reader->codec);
-    avcodec_parameters_free(&reader->parameters);
     av_frame_free(&reader->frame);
     av_frame_free(&reader->rgb);
+    av_packet_free(&reader->loaded);
     sws_freeContext(reader->scaler);
+    reader->scaler = NULL;
+    reader->positioned = false;
+    reader->source.window.size = 0;
+    bags_row_free(&reader->source.row);
+}
+
+size_t bags_mp4_reader_memory(const bags_mp4_reader *reader) {
+    size_t each = sizeof(mp4_packet) + sizeof(mp4_shown), size = sizeof *reader;
+    for (int i = 0; i < reader->length; i++)
+        size += each + reader->packets[i].size;
+    return size;
+}
+
+void bags_mp4_reader_close(bags_mp4_reader *reader) {
+    if (!reader)
+        return;
+    bags_mp4_reader_idle(reader);
+    avcodec_parameters_free(&reader->parameters);
     while (reader->length > 0)
         av_packet_free(&reader->packets[--reader->length].packet);
     av_free(reader->packets);
     av_free(reader->order);
     av_free(reader);
-}
-
-/*
- * A vp9 superframe is several frames in a packet, followed by a byte, their
- * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it is a
- * superframe, -1 if its sizes are invalid (FFmpeg would print a message).
- */
-static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
-    unsigned mark = data[size - 1];
-    size_t count = (mark & 7) + 1, bytes = (mark >> 3 & 3) + 1;
-    size_t index = 2 + count * bytes;
-    if ((mark & 0xe0) != 0xc0 || size < index || data[size - index] != mark)
-        return 0;
-    uint64_t total = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t part =
-            bags_load_bytes(data + size - index + 1 + i * bytes, bytes, false);
-        total += part;
-        if (part == 0 || total > size - index)
-            return -1;
-    }
-    return 1;
 }
 
 /* Returns true if a packet shows a frame. Other packets only prepare later frames. A
@@ -571,24 +463,25 @@ static bags_code mp4_index_add(
     if (!made->packet)
         return mp4_fail_memory(err);
     made->rank = mp4_shows(id, packet) ? 0 : MP4_HIDDEN;
+    made->size = (uint32_t)size;
+    made->is_key = (packet->flags & AV_PKT_FLAG_KEY) != 0;
+    made->pts = packet->pts;
     made->packet->flags &= ~AV_PKT_FLAG_DISCARD; /* other frames may depend on it */
     if (packet->pts == AV_NOPTS_VALUE)
-        made->packet->pts = packet->dts;
-    if (made->packet->pts == AV_NOPTS_VALUE && n > 0 && n != (int)reader->first + 1)
-        made->packet->pts = reader->packets[n - 1].packet->pts;
+        made->pts = packet->dts;
+    if (made->pts == AV_NOPTS_VALUE && n > 0 && n != (int)reader->first + 1)
+        made->pts = reader->packets[n - 1].pts;
     return BAGS_OK;
 }
 
-/*
- * The size of the frames: the bitstream's, or where FFmpeg has no parser for it
- * the container's. Checked, with `packet`, the first keyframe.
- */
+/* The size of the frames, checked: the bitstream's, in `packet`, the first keyframe; the
+ * container's if that is NULL, or FFmpeg has no parser for it. */
 static bags_code mp4_find_size(
     bags_mp4_reader *reader, const AVPacket *packet, bags_error *err) {
     AVCodecParserContext *parser = av_parser_init((int)reader->parameters->codec_id);
     AVCodecContext *codec = avcodec_alloc_context3(NULL);
     int width = reader->parameters->width, height = reader->parameters->height;
-    if (parser && codec &&
+    if (packet && parser && codec &&
         avcodec_parameters_to_context(codec, reader->parameters) >= 0) {
         uint8_t *out = NULL;
         int size = 0;
@@ -641,64 +534,14 @@ static bags_code mp4_index_read(
     return code;
 }
 
-static int mp4_compare(const void *a, const void *b) {
-    const mp4_shown *x = (const mp4_shown *)a, *y = (const mp4_shown *)b;
-    if (x->pts != y->pts)
-        return x->pts < y->pts ? -1 : 1;
-    return x->packet < y->packet ? -1 : x->packet > y->packet;
-}
-
-/*
- * Set the rank and the keyframe of every packet. Packets before the first keyframe, in
- * decoding order or display order, cannot be decoded. A packet that is shown before its
- * preceding keyframe cannot be decoded from that keyframe. Matroska has no time stamps
- * below 0: packets without a time stamp after the first keyframe are shown before it.
- */
-static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
-    uint32_t key = reader->first, length = (uint32_t)reader->length;
-    uint32_t decoded = length - key, count = 0;
-    mp4_packet *packets = reader->packets;
-    int64_t start = packets[key].packet->pts;
-    reader->order = (mp4_shown *)av_malloc_array(length, sizeof(mp4_shown));
-    if (!reader->order)
-        return mp4_fail_memory(err);
-    for (uint32_t i = 0; i < length; i++) {
-        int64_t pts = packets[i].packet->pts;
-        if (packets[i].packet->flags & AV_PKT_FLAG_KEY)
-            key = i;
-        packets[i].key = key;
-        packets[i].until =
-            i > key && packets[i - 1].until > pts ? packets[i - 1].until : pts;
-        while (
-            packets[i].key > reader->first && packets[packets[i].key].packet->pts > pts)
-            packets[i].key = packets[packets[i].key - 1].key;
-        if (i < reader->first || pts < start)
-            packets[i].rank = MP4_HIDDEN;
-        if (i < reader->first)
-            continue;
-        reader->order[i - reader->first].pts = pts;
-        reader->order[i - reader->first].packet = i;
-    }
-    qsort(reader->order, decoded, sizeof *reader->order, mp4_compare);
-    for (uint32_t i = 0; i < decoded; i++) {
-        mp4_shown shown = reader->order[i];
-        int delay = (int)(shown.packet - reader->first) - (int)i;
-        reader->delay = delay > reader->delay ? delay : reader->delay;
-        if (packets[shown.packet].rank == MP4_HIDDEN)
-            continue;
-        packets[shown.packet].rank = count;
-        reader->order[count++] = shown;
-    }
-    reader->info.frames = count;
-    return BAGS_OK;
-}
-
-static bags_code mp4_index(bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
+/* Note the codec, its settings and the rate. *kind: its number in mp4_codecs. */
+static bags_code mp4_describe(
+    bags_mp4_reader *reader, const mp4_file *file, size_t *kind, bags_error *err) {
     const AVCodecParameters *parameters = file->stream->codecpar;
-    size_t kind = 0;
-    while (kind < MP4_CODECS && mp4_codecs[kind].id != parameters->codec_id)
-        kind++;
-    if (kind == MP4_CODECS)
+    *kind = 0;
+    while (*kind < MP4_CODECS && mp4_codecs[*kind].id != parameters->codec_id)
+        ++*kind;
+    if (*kind == MP4_CODECS)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "unsupported video codec (%s, expected h264, hevc, mpeg4, vp8, vp9 "
             "or av1)",
@@ -708,40 +551,166 @@ static bags_code mp4_index(bags_mp4_reader *reader, mp4_file *file, bags_error *
         reader->info.fps_num = (uint32_t)rate.num;
         reader->info.fps_den = (uint32_t)rate.den;
     }
-    strcpy(reader->info.codec, mp4_codecs[kind].name);
+    strcpy(reader->info.codec, mp4_codecs[*kind].name);
+    avcodec_parameters_free(&reader->parameters);
     reader->parameters = avcodec_parameters_alloc();
     if (!reader->parameters ||
         avcodec_parameters_copy(reader->parameters, parameters) < 0)
         return mp4_fail_memory(err);
-    bags_code code = mp4_index_read(reader, file, err);
+    return BAGS_OK;
+}
+
+/* Put the packets, which are all known, in the order of display. */
+static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
+    uint32_t length = (uint32_t)reader->length;
+    reader->order = (mp4_shown *)av_malloc_array(length, sizeof(mp4_shown));
+    if (!reader->order)
+        return mp4_fail_memory(err);
+    reader->info.frames =
+        mp4_sort(reader->packets, length, reader->first, reader->order, &reader->delay);
+    return BAGS_OK;
+}
+
+/* Index a file that is in memory. */
+static bags_code mp4_index_file(
+    bags_mp4_reader *reader, bags_view blob, bags_error *err) {
+    mp4_file file;
+    size_t kind;
+    memset(&file, 0, sizeof file);
+    reader->blob = blob;
+    bags_code code = mp4_file_open(&file, blob, err);
+    if (!code)
+        code = mp4_describe(reader, &file, &kind, err);
+    if (!code)
+        code = mp4_index_read(reader, &file, err);
     if (!code)
         code = mp4_index_sort(reader, err);
+    mp4_file_close(&file);
     return code;
 }
 
-bags_mp4_reader *bags_mp4_reader_open(
-    bags_view blob, const bags_mp4_options *options, bags_error *err) {
-    mp4_file file;
-    memset(&file, 0, sizeof file);
+static bags_mp4_reader *mp4_reader_new(
+    const bags_mp4_options *options, bags_error *err) {
     bags_mp4_reader *reader = (bags_mp4_reader *)av_mallocz(sizeof *reader);
     if (!reader) {
         mp4_fail_memory(err);
         return NULL;
     }
-    reader->blob = blob;
     if (options)
         reader->options = *options;
     if (!reader->options.max_pixels)
         reader->options.max_pixels = MP4_MAX_PIXELS;
     if (!reader->options.max_size)
         reader->options.max_size = MP4_MAX_SIZE;
-    bags_code code = BAGS_OK;
-    if (blob.size > 0)
-        code = mp4_file_open(&file, blob, err);
-    if (blob.size > 0 && !code)
-        code = mp4_index(reader, &file, err);
-    mp4_file_close(&file);
+    return reader;
+}
+
+bags_mp4_reader *bags_mp4_reader_open(
+    bags_view blob, const bags_mp4_options *options, bags_error *err) {
+    bags_mp4_reader *reader = mp4_reader_new(options, err);
+    if (!reader || blob.size == 0 || !mp4_index_file(reader, blob, err))
+        return reader;
+    bags_mp4_reader_close(reader);
+    return NULL;
+}
+
+/* ---- videos in datasets ---- */
+
+/* Copy a packet of the window. */
+static bags_code mp4_load_packet(
+    bags_mp4_reader *reader, const mp4_packet *packet, bags_error *err) {
+    bags_view from = mp4_window_from(&reader->source, packet->offset);
+    if (from.size < packet->size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "packet %d of the video: truncated or empty",
+            (int)(packet - reader->packets));
+    if (!reader->loaded)
+        reader->loaded = av_packet_alloc();
+    if (!reader->loaded)
+        return mp4_fail_memory(err);
+    av_packet_unref(reader->loaded);
+    if (av_new_packet(reader->loaded, (int)packet->size) < 0)
+        return mp4_fail_memory(err);
+    memcpy(reader->loaded->data, from.data, packet->size);
+    reader->loaded->flags = packet->is_key ? AV_PKT_FLAG_KEY : 0;
+    return BAGS_OK;
+}
+
+/* Index a video by its tables. *known stays false if it must be read completely. */
+static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t skip,
+    bool *known, bags_error *err) {
+    mp4_track track;
+    mp4_file file;
+    size_t kind = 0;
+    bags_view content = {moov.data + skip, moov.size - skip};
+    if (!mp4_track_open(&track, content))
+        return BAGS_OK;
+    memset(&file, 0, sizeof file);
+    bags_error why;
+    bags_code code = mp4_file_open(&file, moov, &why);
     if (!code)
+        code = mp4_describe(reader, &file, &kind, &why);
+    mp4_file_close(&file);
+    if (code == BAGS_ERROR_MEMORY)
+        return mp4_fail_memory(err);
+    if (code || !mp4_codecs[kind].by_tables) /* reading all of it shows what is wrong */
+        return BAGS_OK;
+    reader->packets =
+        (mp4_packet *)av_calloc(track.places.sizes.count, sizeof(mp4_packet));
+    if (!reader->packets)
+        return mp4_fail_memory(err);
+    *known = mp4_track_packets(&track, reader->packets, &reader->first);
+    if (!*known)
+        return BAGS_OK;
+    reader->length = (int)track.places.sizes.count;
+    const mp4_packet *key = &reader->packets[reader->first];
+    if (mp4_is_near(&reader->source, key->offset, key->size))
+        code = mp4_load_packet(reader, key, err);
+    if (!code)
+        code = mp4_find_size(reader, reader->loaded, err);
+    return code ? code : mp4_index_sort(reader, err);
+}
+
+/* Index a video of the source: by its tables, or all of it. */
+static bags_code mp4_index_source(bags_mp4_reader *reader, bags_error *err) {
+    mp4_source *source = &reader->source;
+    bags_buffer copy = {NULL, 0, NULL, NULL};
+    bags_view moov = {NULL, 0}, blob;
+    size_t before, header;
+    bool known = false;
+    bags_code code = mp4_read_part(source, 0, MP4_HEAD, err);
+    if (!code && source->window.size == 0)
+        return BAGS_OK;
+    source->is_short = source->window.size < MP4_HEAD;
+    if (!code)
+        code = mp4_find_moov(source, &copy, &moov.size, &before, &header, err);
+    moov.data = copy.data;
+    if (!code && moov.size > 0)
+        code = mp4_index_moov(reader, moov, before + header, &known, err);
+    bags_buffer_free(&copy);
+    if (known || (code && code != BAGS_ERROR_ARGUMENT)) /* a part is not verified */
+        return code;
+    av_freep(&reader->packets);
+    reader->first = 0;
+    code = bags_reader_get_blob(source->reader, source->index, source->field,
+        source->item, &source->row, &blob, err);
+    if (!code && blob.size > 0)
+        code = mp4_index_file(reader, blob, err);
+    source->reader = NULL;
+    bags_row_free(&source->row);
+    return code;
+}
+
+bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset, uint64_t index,
+    size_t field, uint64_t item, const bags_mp4_options *options, bags_error *err) {
+    bags_mp4_reader *reader = mp4_reader_new(options, err);
+    if (!reader)
+        return NULL;
+    reader->source.reader = dataset;
+    reader->source.index = index;
+    reader->source.field = field;
+    reader->source.item = item;
+    if (!mp4_index_source(reader, err))
         return reader;
     bags_mp4_reader_close(reader);
     return NULL;
@@ -904,26 +873,43 @@ static bags_code mp4_take(
     return mp4_convert(reader, out, err);
 }
 
-/* Pass the next packet to the decoder, or the end. */
-static int mp4_feed(bags_mp4_reader *reader) {
+/* True if a frame that the decoder still has is needed, and no packet from here on is: the
+ * next GOP is not read for it. */
+static bool mp4_may_drain(const bags_mp4_reader *reader) {
+    return reader->source.reader && mp4_threads(&reader->options) == 1 &&
+           reader->next > reader->last &&
+           mp4_starts_gop(reader->packets, (uint32_t)reader->length, reader->next);
+}
+
+/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. */
+static int mp4_feed(bags_mp4_reader *reader, bags_code *code, bags_error *err) {
     if (reader->next >= (uint32_t)reader->length) {
         reader->next = UINT32_MAX;
         return avcodec_send_packet(reader->codec, NULL);
     }
+    if (mp4_may_drain(reader)) {
+        reader->drained = true;
+        return avcodec_send_packet(reader->codec, NULL);
+    }
     AVPacket *packet = reader->packets[reader->next].packet;
-    int64_t pts = packet->pts;
+    if (!packet) {
+        *code = mp4_read_packets(&reader->source, reader->packets,
+            (uint32_t)reader->length, reader->next, reader->last, err);
+        if (!*code)
+            *code = mp4_load_packet(reader, &reader->packets[reader->next], err);
+        packet = reader->loaded;
+    }
+    if (*code)
+        return AVERROR_EXTERNAL;
     packet->pts = packet->dts = reader->next++;
-    int result = avcodec_send_packet(reader->codec, packet);
-    packet->pts = pts;
-    return result;
+    return avcodec_send_packet(reader->codec, packet);
 }
 
 /* Note that a packet is damaged. On leading pictures of the first keyframe nothing depends
  * that is shown. */
 static void mp4_mark(bags_mp4_reader *reader, uint32_t packet) {
     mp4_packet *at = &reader->packets[packet];
-    if (packet < reader->first ||
-        at->packet->pts < reader->packets[at->key].packet->pts)
+    if (packet < reader->first || at->pts < reader->packets[at->key].pts)
         return;
     at->damaged = reader->run;
     if (reader->damaged <= at->key)
@@ -950,8 +936,8 @@ static bags_code mp4_note(bags_mp4_reader *reader, uint64_t rank, bags_error *er
     const mp4_packet *from = &reader->packets[frame->pts];
     if (frame->decode_error_flags)
         mp4_mark(reader, (uint32_t)frame->pts);
-    if (reader->latest < from->packet->pts)
-        reader->latest = from->packet->pts;
+    if (reader->latest < from->pts)
+        reader->latest = from->pts;
     if (from->rank == MP4_HIDDEN)
         return BAGS_OK;
     if (reader->shown <= from->rank)
@@ -1006,7 +992,8 @@ static bags_code mp4_pump(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t length = (uint32_t)reader->length, packet = reader->order[rank].packet;
     const mp4_packet *wanted = &reader->packets[packet];
-    int64_t until = mp4_marks_frames(reader) ? wanted->until : wanted->packet->pts;
+    int64_t until = mp4_marks_frames(reader) ? wanted->until : wanted->pts;
+    bags_code code = BAGS_OK;
     int result = 0;
     for (uint32_t faults = 0; faults <= length;) {
         bool held = mp4_is_held(reader, packet);
@@ -1014,14 +1001,16 @@ static bags_code mp4_pump(
             return mp4_take_held(reader, rank, out, err);
         result = avcodec_receive_frame(reader->codec, reader->frame);
         if (result >= 0) {
-            bags_code code = mp4_note(reader, rank, err);
+            code = mp4_note(reader, rank, err);
             av_frame_unref(reader->frame);
             if (code)
                 return code;
             continue;
         }
         if (result == AVERROR(EAGAIN))
-            result = mp4_feed(reader);
+            result = mp4_feed(reader, &code, err);
+        if (code)
+            return code;
         if (result >= 0 || (result == AVERROR_EOF && held))
             continue;
         if (result == AVERROR_EOF || result == AVERROR(ENOMEM) || reader->next > length)
@@ -1045,6 +1034,7 @@ static void mp4_rewind(bags_mp4_reader *reader, uint32_t packet) {
     reader->damaged = 0;
     reader->run++;
     reader->positioned = true;
+    reader->drained = false;
 }
 
 /*
@@ -1057,8 +1047,9 @@ static bags_code mp4_read_frame(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t packet = reader->order[rank].packet, key = reader->packets[packet].key;
     bool resume =
-        reader->positioned &&
-        (mp4_is_held(reader, packet) || (reader->next >= key && reader->shown <= rank));
+        reader->positioned && (mp4_is_held(reader, packet) ||
+                                  (reader->next >= key && reader->shown <= rank &&
+                                      (!reader->drained || packet < reader->next)));
     if (!resume)
         mp4_rewind(reader, key);
     bags_code code = mp4_pump(reader, rank, out, err);
@@ -1114,8 +1105,13 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
             (uint64_t)need);
     if (!code && count > 0)
         code = mp4_decoder_open(reader, err);
-    for (uint64_t i = 0; i < count && !code; i++, out += need / count)
+    uint32_t last = 0;
+    for (uint64_t i = 0; i < count && step == 1; i++)
+        last = (uint32_t)mp4_most(last, reader->order[start + i].packet);
+    for (uint64_t i = 0; i < count && !code; i++, out += need / count) {
+        reader->last = step == 1 ? last : reader->order[start + i * step].packet;
         code = mp4_read_frame(reader, start + i * step, out, err);
+    }
     if (!code && frames)
         *frames = count;
     return code;
@@ -1323,7 +1319,9 @@ static bags_code mp4_finish(
     writer->io = NULL;
     code = bags_buffer_reserve(buffer, all, err);
     if (!code) {
-        if (all)
+        bags_view made = {file, all};
+        bool webm = strcmp(writer->format->oformat->name, "webm") == 0;
+        if (all && (webm || !mp4_index_first(made, buffer->data)))
             memcpy(buffer->data, file, all);
         blob->data = buffer->data;
         blob->size = all;

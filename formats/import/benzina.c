@@ -12,27 +12,17 @@
  * bytes. Rejected: fragments, and tracks that differ in length.
  */
 #include "import.h"
+#include "mp4_tables.h"
 #include "try.h"
 
 #include <inttypes.h>
 
 #define BZ_MOOV ((uint64_t)1 << 30) /* most bytes of the index */
 
-/* Entries of a box. */
-typedef struct bz_table {
-    const unsigned char *data;
-    uint64_t count;
-} bz_table;
-
 typedef struct bz_track {
     const char *name;
-    bz_table sizes, offsets, runs; /* stsz, stco or co64, stsc */
-    uint32_t size;                 /* of every sample; 0: see sizes */
-    bool wide;                     /* offsets of 8 bytes */
-    bool text;                     /* a name: it ends in NUL */
-    /* The next sample: its number, its chunk, how many of it precede it in its
-     * chunk, its offset, the run that its chunk is of. */
-    uint64_t next, chunk, before, offset, run;
+    mp4_places places;
+    bool text; /* a name: it ends in NUL */
 } bz_track;
 
 typedef struct bz_state {
@@ -44,30 +34,8 @@ static bags_code bz_bad(bags_source *s, const char *what, const char *of) {
         s, BAGS_ERROR_CORRUPT, "invalid %s%s%s", what, *of ? " of track " : "", of);
 }
 
-/* The first box at a path such as "mdia" "hdlr" within another; data NULL if there is
- * none. */
-static bags_view bz_find(bags_view in, const char *path) {
-    bags_view box, none = {NULL, 0};
-    char type[4];
-    while (bags_import_box(&in, type, &box))
-        if (memcmp(type, path, 4) == 0)
-            return path[4] ? bz_find(box, path + 4) : box;
-    return none;
-}
-
-/* A table of `width` bytes per entry, whose number precedes it. */
-static bool bz_entries(bz_table *table, bags_view box, size_t skip, size_t width) {
-    if (box.size < skip + 4)
-        return false;
-    table->count = bags_load_bytes(box.data + skip, 4, true);
-    table->data = box.data + skip + 4;
-    return table->count <= (box.size - skip - 4) / width;
-}
-
 static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) {
-    bags_view about = bz_find(trak, "mdiahdlr"), tables = bz_find(trak, "mdiaminfstbl");
-    bags_view sizes = bz_find(tables, "stsz"), runs = bz_find(tables, "stsc");
-    bags_view offsets = bz_find(tables, "stco");
+    bags_view about = mp4_find(trak, "mdiahdlr");
     if (about.size < 24)
         return bz_bad(s, "hdlr box", "");
     const unsigned char *name = about.data + 24;
@@ -76,58 +44,25 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) 
         s, name, end ? (size_t)((const unsigned char *)end - name) : about.size - 24);
     if (!track->name)
         return BAGS_ERROR_MEMORY;
-    track->wide = !offsets.data;
-    if (track->wide)
-        offsets = bz_find(tables, "co64");
-    if (sizes.size >= 12) {
-        track->size = (uint32_t)bags_load_bytes(sizes.data + 4, 4, true);
-        track->sizes.count = bags_load_bytes(sizes.data + 8, 4, true);
-    }
-    /* Samples of one size have no table of sizes. */
-    if ((!track->size && !bz_entries(&track->sizes, sizes, 8, 4)) ||
-        !bz_entries(&track->runs, runs, 4, 12) ||
-        !bz_entries(&track->offsets, offsets, 4, track->wide ? 8 : 4))
+    if (!mp4_places_open(&track->places, mp4_find(trak, "mdiaminfstbl")))
         return bz_bad(s, "stsz, stsc or stco box", track->name);
-    if (track->sizes.count > s->file.size)
+    if (track->places.sizes.count > s->file.size)
         return bz_bad(s, "number of samples", track->name);
     return BAGS_OK;
 }
 
-static uint64_t bz_size(const bz_track *track, uint64_t sample) {
-    return track->size ? track->size
-                       : bags_load_bytes(track->sizes.data + 4 * sample, 4, true);
-}
-
-/* Move to this sample, which is not before the next one, and past it. A run has
- * the number of its first chunk, from 1, and of samples per chunk. */
-static bags_code bz_move(
-    bags_source *s, bz_track *track, uint64_t sample, uint64_t *offset) {
-    while (track->next <= sample) {
-        const unsigned char *run = track->runs.data + 12 * track->run;
-        if (track->run >= track->runs.count || track->chunk >= track->offsets.count)
+/* Move to this sample, which is not before the next one, and past it. */
+static bags_code bz_move(bags_source *s, bz_track *track, uint64_t sample,
+    uint64_t *offset, uint64_t *size) {
+    while (track->places.next <= sample) {
+        uint64_t number = track->places.next;
+        if (!mp4_places_next(&track->places, offset, size))
             return bz_bad(s, "stsc box: too few chunks", track->name);
-        if (track->run + 1 < track->runs.count &&
-            bags_load_bytes(run + 12, 4, true) <= track->chunk + 1) {
-            track->run++;
-        } else if (track->before >= bags_load_bytes(run + 4, 4, true)) {
-            track->chunk++;
-            track->before = 0;
-        } else {
-            size_t width = track->wide ? 8 : 4;
-            if (track->before == 0)
-                track->offset = bags_load_bytes(
-                    track->offsets.data + width * track->chunk, width, true);
-            *offset = track->offset;
-            uint64_t size = bz_size(track, track->next);
-            if (*offset > s->file.size || size > s->file.size - *offset)
-                return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                    "track %s: sample %" PRIu64 " out of range (%" PRIu64
-                    " bytes at %" PRIu64 ", size of the file %" PRIu64 ")",
-                    track->name, track->next, size, *offset, s->file.size);
-            track->offset += size;
-            track->before++;
-            track->next++;
-        }
+        if (*offset > s->file.size || *size > s->file.size - *offset)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "track %s: sample %" PRIu64 " out of range (%" PRIu64
+                " bytes at %" PRIu64 ", size of the file %" PRIu64 ")",
+                track->name, number, *size, *offset, s->file.size);
     }
     return BAGS_OK;
 }
@@ -135,19 +70,20 @@ static bags_code bz_move(
 /* The type of a track's field. */
 static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     bz_track first = *track; /* a position of its own */
-    uint64_t offset, equal = 0;
+    uint64_t offset, size, equal = 0;
     bags_view start;
     *type = "bytes";
-    while (equal < s->length && bz_size(track, equal) == 8)
+    while (equal < s->length && mp4_places_size(&track->places, equal) == 8)
         equal++;
     if (!strcmp(track->name, "bzna_target") && s->length && equal == s->length)
         *type = "i64";
     track->text = !strcmp(track->name, "bzna_fname");
     if (track->text)
         *type = "utf8";
-    if (strcmp(track->name, "bzna_input") != 0 || !s->length || bz_size(track, 0) < 12)
+    if (strcmp(track->name, "bzna_input") != 0 || !s->length ||
+        mp4_places_size(&track->places, 0) < 12)
         return BAGS_OK;
-    FORMAT_TRY(bz_move(s, &first, 0, &offset));
+    FORMAT_TRY(bz_move(s, &first, 0, &offset, &size));
     FORMAT_TRY(bags_source_view(s, offset, 12, &start));
     const char *image = bags_import_magic(start.data, start.size);
     if (image)
@@ -177,8 +113,7 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
                 "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", size,
                 BZ_MOOV);
         bags_code code = bags_source_copy(s, at, size, &box);
-        return code || bags_import_box(&box, type, moov) ? code
-                                                         : bz_bad(s, "moov box", "");
+        return code || mp4_box(&box, type, moov) ? code : bz_bad(s, "moov box", "");
     }
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
 }
@@ -195,11 +130,11 @@ static bags_code bz_add_track(bags_source *s, bags_view trak) {
         return BAGS_OK;
     }
     if (s->count == 0)
-        s->length = track.sizes.count;
-    else if (track.sizes.count != s->length)
+        s->length = track.places.sizes.count;
+    else if (track.places.sizes.count != s->length)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "tracks differ in length (%s %" PRIu64 ", %s %" PRIu64 ")",
-            s->fields[0].name, s->length, track.name, track.sizes.count);
+            s->fields[0].name, s->length, track.name, track.places.sizes.count);
     FORMAT_TRY(bz_type(s, &track, &type));
     b->tracks = (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
     if (!b->tracks)
@@ -214,7 +149,7 @@ static bags_code bz_open(bags_source *s) {
     char type[4];
     FORMAT_TRY(bags_source_open_file(s, s->path));
     FORMAT_TRY(bz_load_moov(s, &moov));
-    while (bags_import_box(&moov, type, &box)) {
+    while (mp4_box(&moov, type, &box)) {
         if (memcmp(type, "trak", 4) != 0)
             continue;
         FORMAT_TRY(bz_add_track(s, box));
@@ -230,10 +165,10 @@ static bags_code bz_read(bags_source *s, uint64_t index) {
     bz_state *b = (bz_state *)s->state;
     for (size_t i = 0; !s->ended && i < s->count; i++) {
         bz_track *track = &b->tracks[i];
-        uint64_t offset;
+        uint64_t offset, size;
         bags_view sample;
-        FORMAT_TRY(bz_move(s, track, index, &offset));
-        FORMAT_TRY(bags_source_view(s, offset, bz_size(track, index), &sample));
+        FORMAT_TRY(bz_move(s, track, index, &offset, &size));
+        FORMAT_TRY(bags_source_view(s, offset, size, &sample));
         if (track->text && sample.size > 0 && sample.data[sample.size - 1] == 0)
             sample.size--;
         s->values[i] = track->text

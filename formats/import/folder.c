@@ -14,7 +14,7 @@
  */
 #include "import.h"
 
-#include "codecs.h"
+#include "mp4_tables.h"
 #include "try.h"
 
 #include <inttypes.h>
@@ -43,7 +43,7 @@ static bool fo_is_mp4(bags_view file) {
     bool index = false;
     bags_view box;
     char type[4];
-    while (bags_import_box(&file, type, &box))
+    while (mp4_box(&file, type, &box))
         index = index || !memcmp(type, "moov", 4);
     return index && file.size == 0;
 }

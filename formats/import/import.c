@@ -627,27 +627,6 @@ const char *bags_import_magic(const void *data, size_t size) {
     return NULL;
 }
 
-bool bags_import_box(bags_view *rest, char type[4], bags_view *box) {
-    if (rest->size < 8)
-        return false;
-    uint64_t size = bags_load_bytes(rest->data, 4, true);
-    size_t header = 8;
-    if (size == 1 && rest->size >= 16) {
-        size = bags_load_bytes(rest->data + 8, 8, true);
-        header = 16;
-    } else if (size == 0) { /* up to the end */
-        size = rest->size;
-    }
-    if (size < header || size > rest->size)
-        return false;
-    memcpy(type, rest->data + 4, 4);
-    box->data = rest->data + header;
-    box->size = (size_t)size - header;
-    rest->data += size;
-    rest->size -= (size_t)size;
-    return true;
-}
-
 #ifdef _WIN32
 
 void *bags_import_symbol(

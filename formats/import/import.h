@@ -401,10 +401,6 @@ BAGS_EXPERIMENTAL void bags_import_name(const void *name, size_t size, char *out
  * "webm"; NULL if unknown. Static. */
 BAGS_EXPERIMENTAL const char *bags_import_magic(const void *data, size_t size);
 
-/* The content of the next box of an MP4 file, which *rest is moved past, and its type.
- * False if there is none, or it extends past the end. */
-BAGS_EXPERIMENTAL bool bags_import_box(bags_view *rest, char type[4], bags_view *box);
-
 /*
  * Find a symbol of a library that is opened when it is first needed, with dlopen: the
  * first of `libraries`, a list that ends with NULL, that the loader finds. It stays open.

@@ -1,8 +1,11 @@
 /*
  * Fuzzes formats/mp4.c: an untrusted blob is probed and read, completely and in
- * part, with limits that keep a run short. FFmpeg must not print about it.
+ * part, with limits that keep a run short; once from memory, and once from a dataset,
+ * mapped or not, by the tables in it. FFmpeg must not print about it.
  */
 // flavours: test: asan
+#include "support.h"
+
 #include "../../formats/formats.h"
 
 #include <libavutil/log.h>
@@ -49,6 +52,38 @@ static void read_parts(bags_mp4_reader *reader, bags_buffer *scratch) {
         abort();
 }
 
+static void read_from_dataset(
+    bags_view blob, const bags_mp4_options *options, bags_buffer *scratch) {
+    memory_disk m;
+    hand_set set;
+    bags_error err;
+    bags_reader_options reading;
+    memset(&err, 0, sizeof err);
+    memset(&set, 0, sizeof set);
+    memset(&reading, 0, sizeof reading);
+    set_field(&set, "v", "mp4");
+    set_begin(&set);
+    put_uint(&set.row, 0);
+    set_end(&set);
+    hand_add(&set.bags[0], blob.data, blob.size);
+    memory_disk_start(&m);
+    memory_disk_save_set(&m, &set, V1, "x");
+    reading.env.io = &m.io;
+    reading.no_mmap = blob.size % 2;
+    bags_reader *reader = bags_reader_open("x", &reading, &err);
+    if (!reader)
+        abort();
+    bags_mp4_reader *video = bags_mp4_reader_open_blob(reader, 0, 0, 0, options, &err);
+    if (video)
+        read_parts(video, scratch);
+    else
+        check(err.code ? err.code : BAGS_ERROR_STATE, &err);
+    bags_mp4_reader_close(video);
+    bags_reader_close(reader);
+    memory_disk_free(&m);
+    set_free(&set);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_view blob;
     bags_mp4_options options;
@@ -69,6 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else
         check(err.code ? err.code : BAGS_ERROR_STATE, &err);
     bags_mp4_reader_close(reader);
+    read_from_dataset(blob, &options, &scratch);
     bags_buffer_free(&scratch);
     return 0;
 }

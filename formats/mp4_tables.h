@@ -1,0 +1,701 @@
+/*
+ * mp4_tables.h - the boxes of an MP4 file: claims checked, the tables of a track read, the
+ * index moved to the front. Used by mp4.c and the importers of MP4 files; programs do not
+ * include it, but copy it with mp4.c. It needs no library, and allocates nothing.
+ *
+ *     ftyp | moov, the index  | mdat, the samples
+ *            trak, mdia, minf, stbl: a table for each question
+ *              stsz  sizes of samples             stss  which are keyframes; none: all
+ *              stco  offsets of chunks (co64)     stts  durations, to be added up
+ *              stsc  samples per chunk            ctts  time shown - time decoded
+ */
+#ifndef BAGS_FORMATS_MP4_TABLES_H
+#define BAGS_FORMATS_MP4_TABLES_H
+
+#include "codecs.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- boxes ---- */
+
+/* The size of the box at the start of `data`, its header included, of which *header bytes
+ * are the header; `left` bytes are in the file from there. 0: not a box. */
+static inline uint64_t mp4_box_size(bags_view data, uint64_t left, size_t *header) {
+    if (data.size < 8)
+        return 0;
+    uint64_t size = bags_load_bytes(data.data, 4, true);
+    *header = 8;
+    if (size == 1 && data.size >= 16) {
+        size = bags_load_bytes(data.data + 8, 8, true);
+        *header = 16;
+    } else if (size == 0) { /* up to the end */
+        size = left;
+    }
+    return size >= *header && size <= left ? size : 0;
+}
+
+/* The first box of *rest, which advances: its name and content. False at the end, and if
+ * it exceeds *rest. */
+static inline bool mp4_box(bags_view *rest, char type[4], bags_view *box) {
+    size_t header = 0;
+    size_t size = (size_t)mp4_box_size(*rest, rest->size, &header);
+    if (size == 0)
+        return false;
+    memcpy(type, rest->data + 4, 4);
+    box->data = rest->data + header;
+    box->size = size - header;
+    rest->data += size;
+    rest->size -= size;
+    return true;
+}
+
+/* The first box at a path such as "mdiahdlr", which is hdlr in mdia; data NULL if there is
+ * none. */
+static inline bags_view mp4_find(bags_view in, const char *path) {
+    bags_view box, none = {NULL, 0};
+    char type[4];
+    while (path[0] && mp4_box(&in, type, &box))
+        if (memcmp(type, path, 4) == 0) {
+            if (!path[4])
+                return box;
+            in = box;
+            path += 4;
+        }
+    return none;
+}
+
+/* ---- claims ---- */
+
+/*
+ * libavformat allocates memory for as many entries as a header claims. Claims
+ * cost an attacker only a few bytes: tables of a million missing entries, a
+ * million samples of one size, an edit list that shows everything a million
+ * times. Every sample has at least one byte, so the size of the blob bounds what
+ * is honest.
+ */
+
+/* Boxes with a count: its offset from the name, and the least bytes of what is
+ * counted: table entries, or samples (1), which are elsewhere. */
+static const struct {
+    char name[5];
+    unsigned char at, least;
+} mp4_boxes[] = {{"stts", 8, 8}, {"stss", 8, 4}, {"stps", 8, 4}, {"stsc", 8, 12},
+    {"stco", 8, 4}, {"co64", 8, 8}, {"ctts", 8, 8}, {"elst", 8, 12}, {"dref", 8, 12},
+    {"sbgp", 12, 8}, {"stsz", 12, 1}, {"stz2", 12, 1}, {"trun", 8, 1}};
+#define MP4_BOXES (sizeof mp4_boxes / sizeof *mp4_boxes)
+
+typedef struct mp4_claims {
+    uint64_t samples;                      /* of all tables and fragments */
+    uint64_t edits, chunks, chunk_samples; /* the most of any table */
+    const char *name; /* of the last box that claims something, and how much */
+    uint64_t count;
+} mp4_claims;
+
+static inline uint64_t mp4_most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Returns false if the box whose name is at `data`, or all boxes together, claim
+ * more than a file of `total` bytes can contain; `size` bytes are in the box. */
+static inline bool mp4_check_claim(
+    mp4_claims *claims, const unsigned char *data, uint64_t size, uint64_t total) {
+    size_t i = 0;
+    while (i < MP4_BOXES && memcmp(data, mp4_boxes[i].name, 4) != 0)
+        i++;
+    if (i == MP4_BOXES || size < mp4_boxes[i].at + 4U)
+        return memcmp(data, "cmov", 4) != 0; /* a compressed header */
+    const unsigned char *entries = data + mp4_boxes[i].at + 4;
+    uint64_t count = claims->count = bags_load_bytes(entries - 4, 4, true);
+    claims->name = mp4_boxes[i].name;
+    if (mp4_boxes[i].least == 1)
+        claims->samples += count;
+    else if (count > (size - mp4_boxes[i].at - 4) / mp4_boxes[i].least)
+        return false;
+    if (memcmp(data, "elst", 4) == 0)
+        claims->edits = mp4_most(claims->edits, count);
+    if (memcmp(data, "stco", 4) == 0 || memcmp(data, "co64", 4) == 0)
+        claims->chunks = mp4_most(claims->chunks, count);
+    if (memcmp(data, "stsc", 4) == 0) /* first chunk, samples, description */
+        for (; count > 0; count--, entries += 12)
+            claims->chunk_samples =
+                mp4_most(claims->chunk_samples, bags_load_bytes(entries + 4, 4, true));
+    /* One edit shows all samples; so can each of the others. */
+    return mp4_most(claims->edits, 1) <= total / mp4_most(claims->samples, 1) &&
+           claims->chunk_samples / 1024 <= total / mp4_most(claims->chunks, 1);
+}
+
+/* Walk the outermost boxes. libavformat finds boxes at places that the standard
+ * does not know: so every byte outside of `mdat`, the frames, may begin one. */
+static inline bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
+    mp4_claims claims;
+    memset(&claims, 0, sizeof claims);
+    claims.name = "cmov";
+    for (size_t at = 0; blob.size - at >= 8;) {
+        const unsigned char *box = blob.data + at;
+        size_t left = blob.size - at, header = 8;
+        uint64_t size = bags_load_bytes(box, 4, true);
+        if (size == 1 && left >= 16) {
+            header = 16;
+            size = bags_load_bytes(box + 8, 8, true);
+        }
+        if (size == 0)
+            size = left;
+        if (size < header || size > left)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "not an MP4 file, or truncated (box of %" PRIu64
+                " bytes at byte %" PRIu64 " "
+                "of %" PRIu64 ")",
+                (uint64_t)size, (uint64_t)at, (uint64_t)blob.size);
+        if (memcmp(box + 4, "mdat", 4) != 0)
+            for (size_t i = 0; i + 4 <= size; i++)
+                if (box[i] >= 'b' && box[i] <= 't' &&
+                    !mp4_check_claim(&claims, box + i, size - i, blob.size))
+                    return bags_fail(err, BAGS_ERROR_CORRUPT,
+                        "MP4 header claims too much: %" PRIu64 " entries in %s (file "
+                        "size %" PRIu64 ")",
+                        (uint64_t)claims.count, claims.name, (uint64_t)blob.size);
+        at += (size_t)size;
+    }
+    return BAGS_OK;
+}
+
+/* ---- tables ---- */
+
+/* Entries of a box. */
+typedef struct mp4_table {
+    const unsigned char *data;
+    uint64_t count;
+} mp4_table;
+
+/* The table of a box: `skip` bytes, the number of entries, entries of `width` bytes. False
+ * if the box is too small. */
+static inline bool mp4_entries(
+    mp4_table *table, bags_view box, size_t skip, size_t width) {
+    if (box.size < skip + 4)
+        return false;
+    table->count = bags_load_bytes(box.data + skip, 4, true);
+    table->data = box.data + skip + 4;
+    return table->count <= (box.size - skip - 4) / width;
+}
+
+/* Where the samples of a track are. */
+typedef struct mp4_places {
+    mp4_table sizes, offsets, runs; /* stsz; stco or co64; stsc */
+    uint32_t size;                  /* of every sample; 0: see sizes */
+    bool wide;                      /* offsets of 8 bytes */
+    /* The next sample: its number, its chunk, how many samples precede it there, its
+     * offset, the run of its chunk. */
+    uint64_t next, chunk, before, offset, run;
+} mp4_places;
+
+/* Open the tables of `stbl`. False if they are missing or too small. */
+static inline bool mp4_places_open(mp4_places *places, bags_view stbl) {
+    bags_view sizes = mp4_find(stbl, "stsz"), offsets = mp4_find(stbl, "stco");
+    memset(places, 0, sizeof *places);
+    places->wide = !offsets.data;
+    if (places->wide)
+        offsets = mp4_find(stbl, "co64");
+    if (sizes.size >= 12) {
+        places->size = (uint32_t)bags_load_bytes(sizes.data + 4, 4, true);
+        places->sizes.count = bags_load_bytes(sizes.data + 8, 4, true);
+    }
+    /* Samples of one size have no table of sizes. */
+    return (places->size || mp4_entries(&places->sizes, sizes, 8, 4)) &&
+           mp4_entries(&places->runs, mp4_find(stbl, "stsc"), 4, 12) &&
+           mp4_entries(&places->offsets, offsets, 4, places->wide ? 8 : 4);
+}
+
+static inline uint64_t mp4_places_size(const mp4_places *places, uint64_t sample) {
+    return places->size ? places->size
+                        : bags_load_bytes(places->sizes.data + 4 * sample, 4, true);
+}
+
+/* Find the next sample, below sizes.count. A run has the number of its first chunk, from 1,
+ * and of samples per chunk. False if there are too few chunks. */
+static inline bool mp4_places_next(
+    mp4_places *places, uint64_t *offset, uint64_t *size) {
+    for (;;) {
+        const unsigned char *run = places->runs.data + 12 * places->run;
+        if (places->run >= places->runs.count || places->chunk >= places->offsets.count)
+            return false;
+        if (places->run + 1 < places->runs.count &&
+            bags_load_bytes(run + 12, 4, true) <= places->chunk + 1) {
+            places->run++;
+        } else if (places->before >= bags_load_bytes(run + 4, 4, true)) {
+            places->chunk++;
+            places->before = 0;
+        } else {
+            break;
+        }
+    }
+    size_t width = places->wide ? 8 : 4;
+    if (places->before == 0)
+        places->offset =
+            bags_load_bytes(places->offsets.data + width * places->chunk, width, true);
+    *offset = places->offset;
+    *size = mp4_places_size(places, places->next);
+    places->offset += *size;
+    places->before++;
+    places->next++;
+    return true;
+}
+
+/* ---- a track of video ---- */
+
+/* An entry of stts or ctts, which holds for `left` more samples. */
+typedef struct mp4_runs {
+    mp4_table table;
+    uint64_t next, left;
+    int64_t value;
+} mp4_runs;
+
+typedef struct mp4_sample {
+    uint64_t offset, size;
+    int64_t time; /* when it is shown */
+    bool is_key, is_shown;
+} mp4_sample;
+
+typedef struct mp4_track {
+    mp4_places places;
+    mp4_runs durations, shifts; /* stts, ctts */
+    mp4_table keys;             /* stss; count 0: all samples are */
+    uint64_t key;               /* the next entry */
+    int64_t time;               /* when the next sample is decoded */
+    int64_t start, stop;        /* the times that the edit list shows */
+} mp4_track;
+
+/* The value for the next sample. Returns false if there is none, or if a reader may doubt
+ * it. */
+static inline bool mp4_runs_next(mp4_runs *runs, bool is_signed, int64_t *value) {
+    while (runs->left == 0) {
+        const unsigned char *entry = runs->table.data + 8 * runs->next;
+        if (runs->next >= runs->table.count)
+            return false;
+        runs->next++;
+        runs->left = bags_load_bytes(entry, 4, true);
+        runs->value = (int64_t)bags_load_bytes(entry + 4, 4, true);
+        if (is_signed && runs->value > INT32_MAX)
+            runs->value -= (int64_t)1 << 32;
+        if (runs->value > INT32_MAX / 8 || runs->value < -(INT32_MAX / 8))
+            return false;
+    }
+    runs->left--;
+    *value = runs->value;
+    return true;
+}
+
+/* Read an edit list: times before the video, then one range of its own times. False for
+ * all others. */
+static inline bool mp4_track_edits(
+    mp4_track *track, bags_view elst, uint64_t movie_scale, uint64_t media_scale) {
+    mp4_table edits;
+    bool wide = elst.size > 0 && elst.data[0] == 1;
+    size_t width = wide ? 8 : 4;
+    track->start = INT64_MIN;
+    track->stop = INT64_MAX;
+    if (!elst.data)
+        return true;
+    if (!mp4_entries(&edits, elst, 4, 2 * width + 4) || edits.count == 0 ||
+        movie_scale == 0 || media_scale == 0)
+        return false;
+    for (uint64_t i = 0; i < edits.count; i++) {
+        const unsigned char *edit = edits.data + i * (2 * width + 4);
+        uint64_t duration = bags_load_bytes(edit, width, true);
+        uint64_t time = bags_load_bytes(edit + width, width, true);
+        if (time == (wide ? UINT64_MAX : UINT32_MAX) && i + 1 < edits.count)
+            continue; /* empty */
+        if (i + 1 < edits.count || duration == 0 || time > INT32_MAX ||
+            duration > INT64_MAX / UINT32_MAX)
+            return false;
+        track->start = (int64_t)time;
+        track->stop =
+            track->start +
+            (int64_t)((duration * media_scale + movie_scale / 2) / movie_scale);
+    }
+    return true;
+}
+
+/* The time scale in mvhd or mdhd; 0 if it is missing. */
+static inline uint64_t mp4_time_scale(bags_view box) {
+    size_t at = box.size > 0 && box.data[0] == 1 ? 20 : 12;
+    return box.size >= at + 4 ? bags_load_bytes(box.data + at, 4, true) : 0;
+}
+
+/*
+ * Open the first track of video in the content of moov; places.sizes.count is its number of
+ * samples, which mp4_track_next returns in the order of decoding. False if there is none,
+ * and where readers would need more than these tables: fragments, several descriptions of
+ * samples, other files, lists of edits that repeat or join parts, open GOPs that only a
+ * group marks, samples of one size.
+ */
+static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
+    bags_view trak, stbl, hdlr, keys, group, box, rest = moov;
+    char type[4];
+    memset(track, 0, sizeof *track);
+    do {
+        if (!mp4_box(&rest, type, &trak))
+            return false;
+        hdlr = mp4_find(trak, "mdiahdlr");
+    } while (memcmp(type, "trak", 4) != 0 || hdlr.size < 12 ||
+             memcmp(hdlr.data + 8, "vide", 4) != 0);
+    stbl = mp4_find(trak, "mdiaminfstbl");
+    bags_view described = mp4_find(stbl, "stsd"),
+              files = mp4_find(trak, "mdiaminfdinfdref");
+    if (mp4_find(moov, "mvex").data || mp4_find(stbl, "stps").data ||
+        described.size < 8 || bags_load_bytes(described.data + 4, 4, true) != 1 ||
+        files.size < 20 || bags_load_bytes(files.data + 4, 4, true) != 1 ||
+        !(files.data[19] & 1)) /* in this file */
+        return false;
+    for (group = stbl; mp4_box(&group, type, &box);)
+        if (memcmp(type, "sbgp", 4) == 0 &&
+            (box.size < 8 || memcmp(box.data + 4, "rap ", 4) == 0))
+            return false;
+    if (group.size > 0 || !mp4_places_open(&track->places, stbl) ||
+        track->places.size || track->places.sizes.count == 0 ||
+        track->places.sizes.count > INT32_MAX ||
+        !mp4_entries(&track->durations.table, mp4_find(stbl, "stts"), 4, 8))
+        return false;
+    box = mp4_find(stbl, "ctts");
+    if (box.data && (!mp4_entries(&track->shifts.table, box, 4, 8) ||
+                        track->shifts.table.count == 0))
+        return false;
+    keys = mp4_find(stbl, "stss");
+    if (keys.data &&
+        (!mp4_entries(&track->keys, keys, 4, 4) || track->keys.count == 0 ||
+            bags_load_bytes(track->keys.data, 4, true) == 0))
+        return false;
+    return mp4_track_edits(track, mp4_find(trak, "edtselst"),
+        mp4_time_scale(mp4_find(moov, "mvhd")),
+        mp4_time_scale(mp4_find(trak, "mdiamdhd")));
+}
+
+/* The next sample, below places.sizes.count. False if the tables contradict each other. */
+static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
+    int64_t duration = 0, shift = 0;
+    uint64_t number = track->places.next + 1;
+    if (!mp4_places_next(&track->places, &sample->offset, &sample->size) ||
+        sample->size == 0 || sample->size > INT32_MAX / 2 ||
+        sample->offset > INT64_MAX / 2 ||
+        !mp4_runs_next(&track->durations, false, &duration) ||
+        (track->shifts.table.data && !mp4_runs_next(&track->shifts, true, &shift)))
+        return false;
+    sample->time = track->time + shift;
+    sample->is_shown = sample->time >= track->start && sample->time < track->stop;
+    track->time += duration;
+    sample->is_key = track->keys.count == 0;
+    if (track->key < track->keys.count) {
+        const unsigned char *key = track->keys.data + 4 * track->key;
+        uint64_t next = bags_load_bytes(key, 4, true);
+        sample->is_key = next == number;
+        if (next < number) /* not in order */
+            return false;
+        track->key += sample->is_key;
+    }
+    return true;
+}
+
+/* ---- the index of a video ---- */
+
+#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
+#define MP4_HEAD 16384        /* bytes in which moov, or where it is, is looked for */
+#define MP4_TOP_BOXES 64      /* that are skipped to find it */
+#define MP4_FTYP 1024         /* the most bytes of ftyp that are looked at */
+#define MP4_WINDOW ((uint64_t)16 << 20) /* bytes that are read at once, */
+#define MP4_AHEAD ((uint64_t)4 << 20)   /* of those that are not needed yet, */
+#define MP4_GAP ((uint64_t)64 << 10)    /* and of another track between two packets */
+
+struct AVPacket;
+
+typedef struct mp4_packet {
+    struct AVPacket *packet; /* NULL: it is in the dataset, ... */
+    uint64_t offset;         /* ... here in the blob */
+    uint32_t size;
+    bool is_key;
+    int64_t pts;
+    uint32_t key;     /* the keyframe from which it can be decoded */
+    uint32_t rank;    /* which frame it shows, or MP4_HIDDEN */
+    int64_t until;    /* the last time stamp since the last keyframe */
+    uint32_t damaged; /* the run of the decoder in which it was; 0: in none */
+} mp4_packet;
+
+/* A frame in display order. */
+typedef struct mp4_shown {
+    int64_t pts;
+    uint32_t packet;
+} mp4_shown;
+
+/*
+ * A vp9 superframe is several frames in a packet, followed by a byte, their
+ * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it
+ * is a superframe, -1 if its sizes are wrong, which FFmpeg would print.
+ */
+static inline int mp4_vp9_superframe(const unsigned char *data, size_t size) {
+    unsigned mark = data[size - 1];
+    size_t count = (mark & 7) + 1, bytes = (mark >> 3 & 3) + 1;
+    size_t index = 2 + count * bytes;
+    if ((mark & 0xe0) != 0xc0 || size < index || data[size - index] != mark)
+        return 0;
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t part =
+            bags_load_bytes(data + size - index + 1 + i * bytes, bytes, false);
+        total += part;
+        if (part == 0 || total > size - index)
+            return -1;
+    }
+    return 1;
+}
+
+static inline int mp4_compare(const void *a, const void *b) {
+    const mp4_shown *x = (const mp4_shown *)a, *y = (const mp4_shown *)b;
+    if (x->pts != y->pts)
+        return x->pts < y->pts ? -1 : 1;
+    return x->packet < y->packet ? -1 : x->packet > y->packet;
+}
+
+/*
+ * Set the rank and the keyframe of every packet; packet `first` is the first keyframe. What
+ * comes before it, in decoding order or display order, cannot be decoded; nor can what is
+ * shown before the keyframe that precedes it be decoded from that. Matroska has no
+ * time stamps below 0: packets without one after the first keyframe are shown before it.
+ * order receives the frames that are shown, and has room for all packets; *delay, how many
+ * frames wait for one shown earlier, at most. Returns the number of frames.
+ */
+static inline uint32_t mp4_sort(mp4_packet *packets, uint32_t length, uint32_t first,
+    mp4_shown *order, int *delay) {
+    uint32_t key = first, decoded = length - first, count = 0;
+    int64_t start = packets[first].pts;
+    for (uint32_t i = 0; i < length; i++) {
+        int64_t pts = packets[i].pts;
+        if (packets[i].is_key)
+            key = i;
+        packets[i].key = key;
+        packets[i].until =
+            i > key && packets[i - 1].until > pts ? packets[i - 1].until : pts;
+        while (packets[i].key > first && packets[packets[i].key].pts > pts)
+            packets[i].key = packets[packets[i].key - 1].key;
+        if (i < first || pts < start)
+            packets[i].rank = MP4_HIDDEN;
+        if (i < first)
+            continue;
+        order[i - first].pts = pts;
+        order[i - first].packet = i;
+    }
+    qsort(order, decoded, sizeof *order, mp4_compare);
+    for (uint32_t i = 0; i < decoded; i++) {
+        mp4_shown shown = order[i];
+        int waiting = (int)(shown.packet - first) - (int)i;
+        *delay = waiting > *delay ? waiting : *delay;
+        if (packets[shown.packet].rank == MP4_HIDDEN)
+            continue;
+        packets[shown.packet].rank = count;
+        order[count++] = shown;
+    }
+    return count;
+}
+
+/* Set the packets of a track, which are zeroed; *first is the first keyframe. False if the
+ * tables contradict each other, or there is no keyframe. */
+static inline bool mp4_track_packets(
+    mp4_track *track, mp4_packet *packets, uint32_t *first) {
+    uint32_t count = (uint32_t)track->places.sizes.count;
+    *first = count;
+    for (uint32_t i = 0; i < count; i++) {
+        mp4_sample sample;
+        if (!mp4_track_next(track, &sample))
+            return false;
+        packets[i].offset = sample.offset;
+        packets[i].size = (uint32_t)sample.size;
+        packets[i].pts = sample.time;
+        packets[i].is_key = sample.is_key;
+        packets[i].rank = sample.is_shown ? 0 : MP4_HIDDEN;
+        if (sample.is_key && *first == count)
+            *first = i;
+    }
+    return *first < count;
+}
+
+/* True if no packet from this one on needs an earlier one: a keyframe, without leading
+ * pictures, which follow it, and are shown before it. */
+static inline bool mp4_starts_gop(
+    const mp4_packet *packets, uint32_t length, uint32_t i) {
+    return packets[i].is_key &&
+           (i + 1 == length || packets[i + 1].pts >= packets[i].pts);
+}
+
+/* ---- a video in a dataset ---- */
+
+/* A blob of a dataset, and the part that was read last. */
+typedef struct mp4_source {
+    const bags_reader *reader; /* NULL: all packets are in memory */
+    uint64_t index, item;
+    size_t field;
+    bags_row row;
+    uint64_t start;
+    bags_view window;
+    bool is_short; /* all of the blob is read at once, which can also be verified */
+} mp4_source;
+
+/* Read a part of the blob to the window, which then has at least that. */
+static inline bags_code mp4_read_part(
+    mp4_source *source, uint64_t offset, uint64_t size, bags_error *err) {
+    if (source->is_short)
+        offset = 0, size = UINT64_MAX;
+    source->start = offset;
+    return bags_reader_get_part(source->reader, source->index, source->field,
+        source->item, offset, size, &source->row, &source->window, err);
+}
+
+/* The bytes of the window from this offset on. */
+static inline bags_view mp4_window_from(const mp4_source *source, uint64_t offset) {
+    bags_view from = {NULL, 0};
+    if (offset < source->start || offset - source->start > source->window.size)
+        return from;
+    from.data = source->window.data + (offset - source->start);
+    from.size = source->window.size - (size_t)(offset - source->start);
+    return from;
+}
+
+/* True if these bytes are in the window, or are mapped, and were added to it at no cost. */
+static inline bool mp4_is_near(mp4_source *source, uint64_t offset, uint64_t size) {
+    bags_error ignored;
+    if (mp4_window_from(source, offset).size >= size)
+        return true;
+    return !bags_row_owns(&source->row, source->window.data) &&
+           !mp4_read_part(source, offset, size, &ignored) &&
+           mp4_window_from(source, offset).size >= size;
+}
+
+/* Read packet `next` to the window, if it is not there, with those that are decoded soon: up
+ * to packet `last`, which is needed, and to the end of its GOP. */
+static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *packets,
+    uint32_t length, uint32_t next, uint32_t last, bags_error *err) {
+    uint64_t start = packets[next].offset, stop = start + packets[next].size;
+    if (mp4_window_from(source, start).size >= packets[next].size)
+        return BAGS_OK;
+    for (uint32_t i = next + 1; i < length; i++) {
+        uint64_t from = packets[i].offset, to = from + packets[i].size;
+        uint64_t most = i <= last ? MP4_WINDOW : MP4_AHEAD;
+        if ((i > last && packets[i].is_key) || from < stop || from - stop > MP4_GAP ||
+            to - start > most)
+            break;
+        stop = to;
+    }
+    return mp4_read_part(source, start, stop - start, err);
+}
+
+/*
+ * Find moov, after mp4_read_part has read the first MP4_HEAD bytes. *before receives the
+ * bytes of ftyp, 0 if it is not the first box; *header those of the header of moov. Both
+ * boxes are copied to `out`, one after the other, *size bytes; 0 if there is no moov, or it
+ * is truncated.
+ */
+static inline bags_code mp4_find_moov(mp4_source *source, bags_buffer *out,
+    size_t *size, size_t *before, size_t *header, bags_error *err) {
+    unsigned char ftyp[MP4_FTYP];
+    bags_view from = source->window;
+    uint64_t at = 0, all = 0;
+    bags_code code = BAGS_OK;
+    *size = *before = 0;
+    for (int i = 0; i < MP4_TOP_BOXES; i++, at += all) {
+        from = mp4_window_from(source, at);
+        if (i > 0 && from.size < 16) {
+            code = mp4_read_part(source, at, MP4_HEAD, err);
+            if (code)
+                return code;
+            from = mp4_window_from(source, at);
+        }
+        all = mp4_box_size(from, INT64_MAX / 2, header);
+        if (all == 0 || all > INT64_MAX / 4)
+            return BAGS_OK;
+        if (memcmp(from.data + 4, "moov", 4) == 0)
+            break;
+        if (i == 0 && memcmp(from.data + 4, "ftyp", 4) == 0 && all <= sizeof ftyp &&
+            all <= from.size)
+            memcpy(ftyp, from.data, *before = (size_t)all);
+    }
+    if (from.size < 8 || memcmp(from.data + 4, "moov", 4) != 0)
+        return BAGS_OK;
+    size_t found = from.size < all ? from.size : (size_t)all;
+    code = bags_buffer_reserve(out, *before + found, err);
+    if (code)
+        return code;
+    memcpy(out->data, ftyp, *before);
+    memcpy(out->data + *before, from.data, found);
+    if (found < all) {
+        code = mp4_read_part(source, at + found, all - found, err);
+        if (code || source->start != at + found || source->window.size < all - found)
+            return code;
+        code = bags_buffer_reserve(out, *before + (size_t)all, err);
+        if (code)
+            return code;
+        memcpy(out->data + *before + found, source->window.data, source->window.size);
+    }
+    *size = *before + (size_t)all;
+    return BAGS_OK;
+}
+
+/* ---- the index first ---- */
+
+/* Add `more` to the offsets below `stop` of chunks in the content of moov, in place. False
+ * if one exceeds its 4 bytes, or the boxes are not as a muxer writes them. */
+static inline bool mp4_shift_chunks(bags_view moov, uint64_t stop, uint64_t more) {
+    bags_view trak;
+    char type[4];
+    while (mp4_box(&moov, type, &trak)) {
+        if (memcmp(type, "trak", 4) != 0)
+            continue;
+        mp4_places places;
+        if (!mp4_places_open(&places, mp4_find(trak, "mdiaminfstbl")))
+            return false;
+        size_t width = places.wide ? 8 : 4;
+        unsigned char *entry = (unsigned char *)(uintptr_t)places.offsets.data;
+        for (uint64_t i = 0; i < places.offsets.count; i++, entry += width) {
+            uint64_t offset = bags_load_bytes(entry, width, true);
+            offset += offset < stop ? more : 0;
+            if (!places.wide && offset > UINT32_MAX)
+                return false;
+            bags_store_bytes(entry, width, true, offset);
+        }
+    }
+    return moov.size == 0;
+}
+
+/*
+ * Copy a file to `out`, with moov in front of mdat, so that its first bytes tell where the
+ * others are. A file whose moov is there already is copied as it is. Returns false if it
+ * has no moov, or mp4_shift_chunks does.
+ */
+static inline bool mp4_index_first(bags_view file, unsigned char *out) {
+    bags_view rest = file, box, before = {file.data, 0}, moov = {NULL, 0};
+    char type[4];
+    bool has_data = false;
+    while (!moov.data) {
+        const unsigned char *at = rest.data;
+        if (!mp4_box(&rest, type, &box))
+            return false;
+        if (memcmp(type, "moov", 4) == 0) {
+            moov.data = at;
+            moov.size = (size_t)(rest.data - at);
+        } else if (!has_data && memcmp(type, "ftyp", 4) == 0) {
+            before.size = (size_t)(rest.data - file.data);
+        } else {
+            has_data = true;
+        }
+    }
+    if (!has_data) {
+        memcpy(out, file.data, file.size);
+        return true;
+    }
+    size_t between = (size_t)(moov.data - file.data) - before.size;
+    memcpy(out, file.data, before.size);
+    memcpy(out + before.size, moov.data, moov.size);
+    memcpy(out + before.size + moov.size, file.data + before.size, between);
+    size_t used = before.size + moov.size + between;
+    memcpy(out + used, file.data + used, file.size - used);
+    size_t header = (size_t)(box.data - moov.data);
+    bags_view copy = {out + before.size + header, moov.size - header};
+    return mp4_shift_chunks(copy, before.size + between, moov.size);
+}
+
+#endif /* BAGS_FORMATS_MP4_TABLES_H */
