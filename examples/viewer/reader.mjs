@@ -20,6 +20,7 @@ const EXPECT_MOST = 9; // fields of a shard that are looked up before they are a
 const INDEXES_MOST = 16; // fields whose index is looked up
 const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
 const SIZES_MOST = 48; // Bags on a server that are opened to estimate the sizes of all
+const TOGETHER = 256; // datapoints of a column that are requested together
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
 const REQUESTS_MOST = 64; // at a time; browsers fail of thousands
@@ -574,6 +575,36 @@ export function decode(type, data, most = Infinity) {
   });
 }
 
+// ---- values ----
+
+const half = bits => {
+  const exponent = bits >> 10 & 31, fraction = bits & 1023, sign = bits & 0x8000 ? -1 : 1;
+  return exponent === 31 ? fraction ? NaN : sign * Infinity
+    : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+};
+
+// The elements as numbers; of complex numbers two each. NULL: of another dtype.
+export function numbers({dtype, data}) {
+  const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
+    int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array,
+    complex64: Float32Array, complex128: Float64Array};
+  const type = types[dtype];
+  if (!type) return null;
+  const all = new type(data.buffer, data.byteOffset, Math.floor(data.length / type.BYTES_PER_ELEMENT));
+  return dtype === 'float16' ? Float32Array.from(all, half) : all;
+}
+
+// The value of a blob: text, a number (a bigint if it is not exact as a number), bytes, or
+// {dtype, shape, data}. Types without a decoder here, such as jpeg, are bytes.
+function value_of(field, data) {
+  if (!/^(utf8|int|u64|i64|array|npy)$/.test(field.base)) return data;
+  const value = decode(field.inside, data), exact = number => Number.isSafeInteger(Number(number)) ? Number(number) : number;
+  if (typeof value === 'bigint') return exact(value);
+  if (!value?.shape) return value;
+  const {dtype, shape} = value, elements = numbers(value);
+  return shape.length || elements.length !== 1 ? {dtype, shape, data: elements} : typeof elements[0] === 'bigint' ? exact(elements[0]) : elements[0];
+}
+
 // What is searched for in an index: {kind, data, prefix}. A final * stands for any end,
 // two for one.
 function key_of(field, text) {
@@ -843,7 +874,7 @@ export class Dataset {
   }
 
   locate(index) {
-    if (!(index < this.length)) throw Error(`${this.name}: datapoint ${index} out of range (length ${this.length})`);
+    if (!(Number.isSafeInteger(index) && index >= 0 && index < this.length)) throw Error(`${this.name}: datapoint ${index} out of range (length ${this.length})`);
     let low = 0, high = this.known - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -871,9 +902,63 @@ export class Dataset {
     });
   }
 
+  // ---- values, by the names of fields ----
+
+  field(name) {
+    const field = this.fields.find(of => of.name === name);
+    if (!field) throw Error(`${this.name}: no field "${name}" (${this.fields.map(of => of.name).join(', ')})`);
+    return field;
+  }
+
+  // The values of a datapoint by the names of its fields: of some fields, or all. A
+  // sequence is a list.
+  async get(index, names = this.fields.map(field => field.name)) {
+    const fields = [names].flat().map(name => this.field(name)), at = Number(index);
+    const values = await Promise.all(fields.map(async field => {
+      const read = async item => value_of(field, await this.blob(at, field.number, item));
+      if (!field.sequence) return read(0);
+      return Promise.all(Array.from({length: await this.items(at, field.number)}, (_, item) => read(item)));
+    }));
+    return Object.fromEntries(fields.map((field, i) => [field.name, values[i]]));
+  }
+
+  // The values of a field from datapoint start to stop - 1: a typed array if all are numbers
+  // of one dtype, otherwise a list. Integers become float64, or int64 or uint64 if these are
+  // not exact.
+  async column(name, start = 0, stop = this.length) {
+    const field = this.field(name), out = [];
+    if (!(Number.isSafeInteger(start) && Number.isSafeInteger(stop) && start >= 0 && start <= stop && stop <= this.length))
+      throw Error(`${this.name}: invalid range (start ${start}, stop ${stop}, length ${this.length})`);
+    for (let from = start; from < stop; from += TOGETHER) {
+      const some = Array.from({length: Math.min(TOGETHER, stop - from)}, (_, i) => this.get(from + i, name));
+      out.push(...(await Promise.all(some)).map(row => row[name]));
+    }
+    if (!out.length || field.sequence || !out.every(value => /^(number|bigint)$/.test(typeof value))) return out;
+    if (out.every(value => typeof value === 'number')) return Float64Array.from(out);
+    const whole = out.map(value => BigInt(value));
+    return whole.every(value => value >= 0n) ? BigUint64Array.from(whole) : BigInt64Array.from(whole);
+  }
+
+  // The numbers of the datapoints with a key, in a field with an index; with `prefix`, of
+  // the texts that begin with it.
+  async find(name, key, {prefix = false} = {}) {
+    const field = this.field(name), is_text = /^(zstd\()?(utf8|bytes)/.test(field.type), out = [];
+    if (prefix && !is_text) throw Error(`${this.name}: field "${name}" is not text, and has no prefixes`);
+    if (is_text && typeof key !== 'string') throw Error(`${this.name}: field "${name}" is text, and ${key} is not`);
+    const wanted = is_text ? {kind: 3, data: encoder.encode(key), prefix} : key_of(field, String(key));
+    for (let count = Infinity; out.length < count;) {
+      const part = await this.find_key(field, wanted, out.length);
+      count = part.count;
+      out.push(...part.found);
+    }
+    return out;
+  }
+
+  // ---- blobs, by the numbers of fields ----
+
   // A blob of at most `most` bytes, whose checksum was compared if the dataset has checksums;
   // of a compressed field, the blob of the type inside.
-  get(index, field, item = 0, most = Infinity) {
+  blob(index, field, item = 0, most = Infinity) {
     const [shard, at] = this.locate(index);
     return this.attempt(() => {
       const view = this.view(shard);
@@ -895,17 +980,19 @@ export class Dataset {
     return able.filter((field, i) => has[i]);
   }
 
-  // The datapoints with a key: their number, and the first of them.
-  async find(field, text) {
-    const {kind, data, prefix} = key_of(field, text), path = this.source.path;
+  // The datapoints with a key that was typed: their number, and the first of them.
+  find_text(field, text) { return this.find_key(field, key_of(field, text), 0); }
+
+  async find_key(field, {kind, data, prefix}, skip) {
+    const path = this.source.path;
     this.whole ||= await this.attempt(() => this.open_view(-1, 0, 1));
     if (!this.indexes.has(field))
       this.indexes.set(field, await this.attempt(() => this.call(
         () => with_string(path, of => library.view_index(this.whole, of, this.archive ?? 0, field.number)), index => index === 0)));
     const index = this.indexes.get(field);
     const count = await this.attempt(() => this.call(
-      () => with_bytes(data, (at, size) => library.view_find(this.whole, index, kind, at, size, prefix)), out => out < 0));
-    const first = new BigUint64Array(memory.buffer, library.view_found(), Math.min(count, library.view_find_most()));
+      () => with_bytes(data, (at, size) => library.view_find(this.whole, index, kind, at, size, prefix, skip)), out => out < 0));
+    const first = new BigUint64Array(memory.buffer, library.view_found(), Math.min(count - skip, library.view_find_most()));
     return {count, found: [...first].map(Number)};
   }
 
@@ -926,6 +1013,35 @@ export class Dataset {
     });
     return [some.length, sizes.map(size => size * scale)];
   }
+}
+
+// ---- opening ----
+
+// The dataset at an address (text or URL), in a file (a zip, a tar or a Bag), or in a folder:
+// a list of File objects as an <input webkitdirectory> has it, or a map of paths to them.
+// It is not opened.
+export function dataset_of(from) {
+  if (typeof from === 'string' || from instanceof URL) return new Dataset(new Http(String(from)));
+  const files = from instanceof Map ? from : new Map([...(from?.[Symbol.iterator] ? from : [from])].map(file => [file?.webkitRelativePath || file?.name, file]));
+  const tops = [...new Set([...files.keys()].map(name => String(name).split('/')[0]))];
+  if (![...files.values()].every(file => typeof file?.slice === 'function')) throw Error('expected an address, a File, or several');
+  if (!tops.length) throw Error('no files');
+  return new Dataset(new Local(tops.find(name => /\.bag$/.test(name)) ?? tops[0], files));
+}
+
+// Open a dataset, and learn the lengths of all its shards. What is missing or damaged is an
+// error.
+export async function open(from) {
+  const dataset = dataset_of(from);
+  try {
+    await dataset.open();
+    await dataset.count();
+    if (dataset.faults.length) throw Error(dataset.faults.join('; '));
+  } catch (error) {
+    dataset.close();
+    throw error;
+  }
+  return dataset;
 }
 
 function decodeURIComponent_or(text) {

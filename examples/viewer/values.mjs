@@ -1,6 +1,6 @@
 // values.mjs - shows values. All text of a dataset becomes text nodes, and of its bytes
 // only images and video of known formats reach the browser's decoders.
-import {decode} from './reader.mjs';
+import {decode, numbers} from './reader.mjs';
 
 const PIXELS_MOST = 1 << 26; // of an image that is shown
 const CANVAS_MOST = 512; // pixels of a plotted array in each direction
@@ -121,28 +121,11 @@ export function hex(data, most = 1024) {
 
 // ---- arrays ----
 
-const half = bits => {
-  const exponent = bits >> 10 & 31, fraction = bits & 1023, sign = bits & 0x8000 ? -1 : 1;
-  return exponent === 31 ? fraction ? NaN : sign * Infinity
-    : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
-};
-
 // The nearest number of 16 bits; of two, the even one.
 function to_half(number) {
   const step = 2 ** (Math.max(Math.floor(Math.log2(Math.abs(number))), -14) - 10), steps = number / step;
   const out = (Math.abs(steps % 1) === 0.5 ? 2 * Math.round(steps / 2) : Math.round(steps)) * step;
   return Math.abs(out) > 65504 ? Math.sign(out) * Infinity : out;
-}
-
-// The elements as numbers; of complex numbers two each. NULL: of another dtype.
-function numbers({dtype, data}) {
-  const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
-    int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array,
-    complex64: Float32Array, complex128: Float64Array};
-  const type = types[dtype];
-  if (!type) return null;
-  const all = new type(data.buffer, data.byteOffset, Math.floor(data.length / type.BYTES_PER_ELEMENT));
-  return dtype === 'float16' ? Float32Array.from(all, half) : all;
 }
 
 // The fewest digits that read back as the same number of a dtype.

@@ -1,5 +1,5 @@
 // view.mjs - the page: the address, the grid, one datapoint, the filter, the histogram.
-import {start, Dataset, Http, Local} from './reader.mjs';
+import {start, dataset_of} from './reader.mjs';
 import {element, grouped, bytes_text, kind_of, show, plot, typed, SEARCH_MOST} from './values.mjs';
 
 const CARD_BYTES = 4 << 20; // a larger blob is not loaded for the grid
@@ -64,7 +64,7 @@ function fail(error) {
 
 // ---- opening ----
 
-async function open_source(make, address) {
+async function open_source(from, address) {
   close_dataset();
   const mine = ++generation;
   failure = '';
@@ -73,7 +73,7 @@ async function open_source(make, address) {
   at('name').textContent = 'opening ...';
   alerts();
   try {
-    dataset = new Dataset(make());
+    dataset = dataset_of(from);
     at('name').textContent = dataset.name;
     document.title = `${dataset.name}: opening`;
     dataset.changed = () => { if (mine === generation) describe(); };
@@ -155,7 +155,7 @@ function follow() {
     go(rest, current, generation).catch(error => { select(null, false); fail(error); });
     return;
   }
-  current = open_source(() => new Http(new URL(ds, location.href).href), ds);
+  current = open_source(new URL(ds, location.href), ds);
 }
 
 // ---- the header ----
@@ -215,7 +215,7 @@ async function load(index, field, item, most) {
   const size = await dataset.size(index, field.number, item);
   if (size > most) return {size};
   try {
-    return {data: await dataset.get(index, field.number, item, most)};
+    return {data: await dataset.blob(index, field.number, item, most)};
   } catch (error) {
     if (error.refused && most < DETAIL_BYTES) return {size: error.refused};
     throw error;
@@ -261,7 +261,7 @@ async function fill(index, field, out, full, is_stale) {
           button.onclick = async () => {
             button.disabled = true;
             try {
-              into.replaceChildren(show(field, await dataset.get(index, field.number, item), full).node);
+              into.replaceChildren(show(field, await dataset.blob(index, field.number, item), full).node);
             } catch (error) { into.replaceChildren(told(error)); }
           };
         into.replaceChildren(button);
@@ -588,7 +588,7 @@ async function find_key() {
   if (!text) return show_only(null);
   show_only(null, `looking for ${field.name} = ${text.slice(0, 100)} ...`);
   try {
-    const {count, found} = await of.find(field, text);
+    const {count, found} = await of.find_text(field, text);
     if (of !== dataset || at('key').value !== text) return;
     if (!count) throw Error(`${of.name}: no datapoint has ${field.name} = ${text.slice(0, 100)}`);
     const part = count > found.length ? ` (the first ${grouped(found.length)} are shown)` : '';
@@ -659,10 +659,11 @@ async function histogram() {
 
 // ---- files of this computer ----
 
-function open_files(files, name) {
-  if (!files.size) return fail(Error('nothing to read in what was dropped'));
+// files: File objects, or a map of paths to them.
+function open_files(files) {
+  if (!(files.size ?? files.length)) return fail(Error('nothing to read in what was dropped'));
   history.replaceState(null, '', location.pathname + location.search);
-  current = open_source(() => new Local(name, files), '');
+  current = open_source(files, '');
 }
 
 // Chromium lets a page from the disk read handles, but not entries.
@@ -680,7 +681,7 @@ async function dropped(items) {
   const roots = (await Promise.all([...items].map(item => by_handle ? item.getAsFileSystemHandle() : item.webkitGetAsEntry()))).filter(Boolean);
   if (!roots.length) return;
   await Promise.all(roots.map(root => walk(root, root.name)));
-  open_files(files, (roots.find(root => /\.bag$/.test(root.name)) ?? roots[0]).name);
+  open_files(files);
 }
 
 // ---- events ----
@@ -689,11 +690,7 @@ at('form').onsubmit = event => {
   event.preventDefault();
   location.hash = `ds=${at('url').value.trim()}`;
 };
-at('folder').onchange = ({target}) => {
-  const files = new Map([...target.files].map(file => [file.webkitRelativePath, file]));
-  open_files(files, target.files[0]?.webkitRelativePath.split('/')[0]);
-};
-at('zip').onchange = ({target}) => open_files(new Map([...target.files].map(file => [file.name, file])), target.files[0].name);
+at('folder').onchange = at('zip').onchange = ({target}) => open_files(target.files);
 at('other').onclick = () => {
   generation++;
   close_dataset();

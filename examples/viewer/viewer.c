@@ -426,8 +426,8 @@ EXPORT bags_index *view_index(
 EXPORT void view_index_close(bags_index *index) { bags_index_close(index); }
 
 /* Find a key: text, or a number in the 8 bytes of `data` (BAGS_KIND_ARRAY: a double).
- * Returns the number of datapoints; below 0: view_error. The first FIND_MOST of them are
- * at view_found. */
+ * Returns the number of datapoints; below 0: view_error. FIND_MOST of them, without the
+ * first `skip`, are at view_found. */
 static uint64_t found[FIND_MOST];
 
 EXPORT const uint64_t *view_found(void) { return found; }
@@ -435,7 +435,7 @@ EXPORT const uint64_t *view_found(void) { return found; }
 EXPORT size_t view_find_most(void) { return FIND_MOST; }
 
 EXPORT double view_find(view *opened, bags_index *index, int kind, const void *data,
-    size_t size, int prefix) {
+    size_t size, int prefix, size_t skip) {
     uint64_t start = 0, stop = 0, number = 0, positions[FIND_MOST];
     scratch.resize = bags_buffer_of(&memory).resize;
     bags_value key = bags_bytes(data, size);
@@ -447,9 +447,10 @@ EXPORT double view_find(view *opened, bags_index *index, int kind, const void *d
         key = kind == BAGS_KIND_INT ? bags_int((int64_t)number) : bags_uint(number);
     bags_code code = (prefix ? bags_index_find_prefix : bags_index_find)(
         index, &key, &scratch, &start, &stop, &failure);
-    size_t count = stop - start < FIND_MOST ? (size_t)(stop - start) : FIND_MOST;
+    uint64_t first = stop - start < skip ? stop : start + skip;
+    size_t count = stop - first < FIND_MOST ? (size_t)(stop - first) : FIND_MOST;
     for (size_t i = 0; i < count; i++)
-        positions[i] = start + i;
+        positions[i] = first + i;
     if (!code)
         code = bags_index_get_many(
             index, positions, count, &scratch, &opened->row, found, &failure);

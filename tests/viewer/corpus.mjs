@@ -43,7 +43,7 @@ async function read_all(name, files) {
       const count = await dataset.items(i, field.number).catch(trapped) ?? 0;
       for (let item = 0; item < Math.min(count, 20); item++) {
         await dataset.size(i, field.number, item).catch(trapped);
-        const blob = await dataset.get(i, field.number, item).catch(trapped);
+        const blob = await dataset.blob(i, field.number, item).catch(trapped);
         if (blob) try { decode(field.inside, blob); } catch (thrown) { trapped(thrown); }
       }
     }
@@ -83,7 +83,7 @@ for (const [changed, data] of sound)
 // A dataset that is closed while it is read.
 const closed = new Dataset(new Local('x', new Map(sound.map(([name, data]) => [`x/${name}`, file(data)]))));
 await closed.open();
-const reads = closed.fields.map(field => closed.get(closed.length - 1, field.number).then(() => 'read', error => error.message));
+const reads = closed.fields.map(field => closed.blob(closed.length - 1, field.number).then(() => 'read', error => error.message));
 closed.close();
 for (const message of await Promise.all(reads))
   if (message !== 'x: closed') {

@@ -1,23 +1,2 @@
-// files.mjs - local files as the File objects that a browser has.
-import fs from 'node:fs';
-import path from 'node:path';
-
-function file_of(name) {
-  return {size: fs.statSync(name).size, slice: (start, stop) => ({async arrayBuffer() {
-    const data = Buffer.alloc(stop - start), file = fs.openSync(name);
-    const count = fs.readSync(file, data, 0, stop - start, start);
-    fs.closeSync(file);
-    return new Uint8Array(data.subarray(0, count)).buffer;
-  }})};
-}
-
-// The files of a directory, or one, by paths that begin with its name.
-export function files_of(where) {
-  const files = new Map(), root = path.dirname(path.resolve(where));
-  const add = name => {
-    if (fs.statSync(name).isDirectory()) for (const entry of fs.readdirSync(name)) add(path.join(name, entry));
-    else files.set(path.relative(root, name), file_of(name));
-  };
-  add(path.resolve(where));
-  return files;
-}
+// files.mjs - the File objects of local files are those of the npm package.
+export {files_of} from '../../examples/packages/npm/files.mjs';

@@ -35,7 +35,7 @@ export async function read(dataset, sha256) {
       const count = await dataset.items(i, field.number);
       if (field.sequence) parts.push(number(count));
       for (let item = 0; item < count; item++) {
-        const blob = await dataset.get(i, field.number, item);
+        const blob = await dataset.blob(i, field.number, item);
         parts.push(number(blob.length), blob);
       }
     }
