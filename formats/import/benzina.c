@@ -51,7 +51,7 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) 
     return BAGS_OK;
 }
 
-/* Move to this sample, which is not before the next one, and past it. */
+/* Move forward to this sample, and past it. */
 static bags_code bz_move(bags_source *s, bz_track *track, uint64_t sample,
     uint64_t *offset, uint64_t *size) {
     while (track->places.next <= sample) {
