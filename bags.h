@@ -681,7 +681,7 @@ typedef struct bags_io {
      * it exists: start to look it up, and do not wait. */
     void (*expect)(void *user, const char *path);
     /* Optional. Experimental. Write the reason why a hook has just failed with `error`
-     * for a path, which replaces errno's own text; empty: keep that. NUL-terminated, at
+     * for a path. It replaces errno's own text unless it is empty. NUL-terminated, at
      * most `size` bytes. */
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
     /* Optional. Experimental. Create a hard link to a file; EEXIST if `to` exists.
