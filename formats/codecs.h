@@ -593,19 +593,20 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
  * bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another one if
  * moov is longer, or at the end; a frame then costs one range, of its GOP.
  */
-bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset, uint64_t index,
-    size_t field, uint64_t item, const bags_mp4_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset,
+    uint64_t index, size_t field, uint64_t item, const bags_mp4_options *options,
+    bags_error *err);
 
 /* Release a reader. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
 
 /* Free the decoder of a reader, and what it has read; the index stays, and the next read
  * opens the decoder again. For programs that keep many videos open. NULL is accepted. */
-void bags_mp4_reader_idle(bags_mp4_reader *reader);
+BAGS_EXPERIMENTAL void bags_mp4_reader_idle(bags_mp4_reader *reader);
 
 /* Bytes of memory of the index of a reader; with the packets, if these are in memory. The
  * decoder, which takes several frames, is not counted. */
-size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
+BAGS_EXPERIMENTAL size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
 
 /* What the video is; valid until the reader is closed. */
 BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
@@ -664,19 +665,20 @@ typedef struct bags_mp4_cache_options {
  * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache. Memory:
  * up to max_size, and for each decoder its frames, about 10 times H x W x 3 bytes.
  */
-bags_mp4_cache *bags_mp4_cache_open(
+BAGS_EXPERIMENTAL bags_mp4_cache *bags_mp4_cache_open(
     const bags_mp4_cache_options *options, bags_error *err);
 
 /* Release a cache and its videos. NULL is accepted. */
-void bags_mp4_cache_close(bags_mp4_cache *cache);
+BAGS_EXPERIMENTAL void bags_mp4_cache_close(bags_mp4_cache *cache);
 
 /*
  * Return the video of this blob, opened if need be by bags_mp4_reader_open_blob, whose
  * parameters and errors these are; NULL after a failure. It is valid until the next call
  * with this cache. Cost: if the video is in the cache, O(1).
  */
-bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache, const bags_reader *dataset,
-    uint64_t index, size_t field, uint64_t item, bags_error *err);
+BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache,
+    const bags_reader *dataset, uint64_t index, size_t field, uint64_t item,
+    bags_error *err);
 
 #ifdef __cplusplus
 }
