@@ -497,9 +497,9 @@ bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scra
  * the coefficients of BT.601, also where the video states others. Sound and
  * rotation marks are ignored.
  *
- * A video that is written has at most 2 GiB, and frames of 1 to 32767 pixels in height and
- * width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored as 4:4:4.
- * Encoding fails with
+ * A video that is written has at most 2 GiB, and frames of 1 to 32767 pixels in height
+ * and width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored as
+ * 4:4:4. Encoding fails with
  *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
  *                      that it has
  *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
@@ -576,11 +576,11 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
  * Open a video that is a blob of a dataset, to read some of its frames without the others.
  * MP4 files state in a table, moov, where each frame is: that is read now, at the start of
  * the blob or after the frames; the packets of a GOP are read when a frame of it is.
- * Everything else is read completely, now, like a blob that is in memory: WebM, vp8 and vp9,
+ * Everything else is read completely now, like a blob in memory: WebM, vp8 and vp9,
  * fragmented files, edit lists that join or repeat parts, and all videos of a reader with
  * verify_checksums.
  *
- *   dataset  an open reader, which must outlive the video; any number of videos may share it
+ *   dataset  an open reader. It must outlive the video; any number of videos may share it
  *   index, field, item  as for bags_reader_get_part
  *   options  NULL: the defaults; they are copied
  *
@@ -593,19 +593,20 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
  * bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another one if
  * moov is longer, or at the end; a frame then costs one range, of its GOP.
  */
-bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset, uint64_t index,
-    size_t field, uint64_t item, const bags_mp4_options *options, bags_error *err);
+BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset,
+    uint64_t index, size_t field, uint64_t item, const bags_mp4_options *options,
+    bags_error *err);
 
 /* Release a reader. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
 
 /* Free the decoder of a reader, and what it has read; the index stays, and the next read
  * opens the decoder again. For programs that keep many videos open. NULL is accepted. */
-void bags_mp4_reader_idle(bags_mp4_reader *reader);
+BAGS_EXPERIMENTAL void bags_mp4_reader_idle(bags_mp4_reader *reader);
 
 /* Bytes of memory of the index of a reader; with the packets, if these are in memory. The
- * decoder, which takes several frames, is not counted. */
-size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
+ * decoder is not counted; it has several frames. */
+BAGS_EXPERIMENTAL size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
 
 /* What the video is; valid until the reader is closed. */
 BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
@@ -655,28 +656,29 @@ typedef struct bags_mp4_cache_options {
 } bags_mp4_cache_options;
 
 /*
- * Create a cache of the videos of datasets that were used last: their indexes, so that moov
- * is read once, and the decoders of some, which continue if the next frame follows. Free it
- * with bags_mp4_cache_close, before the datasets are closed.
+ * Create a cache of the videos of datasets that were used last: their indexes, so that
+ * moov is read once, and the decoders of some. A decoder continues if the next frame
+ * follows. Free it with bags_mp4_cache_close, before the datasets are closed.
  *
  *   options  NULL: the defaults; they are copied
  *
  * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache. Memory:
  * up to max_size, and for each decoder its frames, about 10 times H x W x 3 bytes.
  */
-bags_mp4_cache *bags_mp4_cache_open(
+BAGS_EXPERIMENTAL bags_mp4_cache *bags_mp4_cache_open(
     const bags_mp4_cache_options *options, bags_error *err);
 
 /* Release a cache and its videos. NULL is accepted. */
-void bags_mp4_cache_close(bags_mp4_cache *cache);
+BAGS_EXPERIMENTAL void bags_mp4_cache_close(bags_mp4_cache *cache);
 
 /*
- * Return the video of this blob, opened if need be by bags_mp4_reader_open_blob, whose
- * parameters and errors these are; NULL after a failure. It is valid until the next call
- * with this cache. Cost: if the video is in the cache, O(1).
+ * Return the video of this blob, opened if need be. Parameters and errors as for
+ * bags_mp4_reader_open_blob; NULL after a failure. It is valid until the next call with
+ * this cache. Cost: if the video is in the cache, O(1).
  */
-bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache, const bags_reader *dataset,
-    uint64_t index, size_t field, uint64_t item, bags_error *err);
+BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache,
+    const bags_reader *dataset, uint64_t index, size_t field, uint64_t item,
+    bags_error *err);
 
 #ifdef __cplusplus
 }

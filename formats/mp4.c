@@ -5,11 +5,11 @@
  *     mp4, webm                            15 and 20 frames per second
  *     mp4(FPS), mp4(FPS,CODEC), webm(...)  codecs.h describes the arguments
  *
- * Encoding: RGB, T x H x W x 3, becomes yuv420p, which the encoder compresses and the
- * muxer writes into memory: WebM, or MP4, whose index is then moved before the frames. The
- * default settings are those with which the Python package bags 0.5 calls PyAV.
- * 4:2:0 cannot express odd sizes in h264 and hevc: those are stored as yuv444p,
- * so that other programs see the true size.
+ * Encoding: RGB, T x H x W x 3, becomes yuv420p. The encoder compresses it, and the muxer
+ * writes it into memory: WebM, or MP4, whose index is then moved before the frames. The
+ * default settings are those with which the Python package bags 0.5 calls PyAV. 4:2:0
+ * cannot express odd sizes in h264 and hevc: those are stored as yuv444p, so that other
+ * programs see the true size.
  *
  * Decoding: the demuxer reads the blob once. Its packets become an index: where
  * each is in the blob, if it is a keyframe, and the rank of its frame in
@@ -17,9 +17,9 @@
  * with their number as time stamp. So frames are recognized whatever B-frames, edit
  * lists and variable rates do to time stamps, and seeking is a step in the index.
  *
- * Of an MP4 in a dataset, the index is made of moov (mp4_tables.h), which is all that the
- * demuxer sees; packets are read when they are decoded, a GOP at once. Files that need more
- * are read completely.
+ * The index of an MP4 in a dataset is made of moov (mp4_tables.h). The demuxer sees
+ * nothing else. Packets are read when they are decoded, a GOP at once. Files that need
+ * more are read completely.
  *
  * A packet is damaged if the decoder refuses it, or marks its frame. Frames that may
  * depend on it are refused as well: frames that are decoded later from the same keyframe.
@@ -560,7 +560,7 @@ static bags_code mp4_describe(
     return BAGS_OK;
 }
 
-/* Put the packets, which are all known, in the order of display. */
+/* Sort the packets, all known, in the order of display. */
 static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
     uint32_t length = (uint32_t)reader->length;
     reader->order = (mp4_shown *)av_malloc_array(length, sizeof(mp4_shown));
@@ -873,8 +873,8 @@ static bags_code mp4_take(
     return mp4_convert(reader, out, err);
 }
 
-/* True if a frame that the decoder still has is needed, and no packet from here on is: the
- * next GOP is not read for it. */
+/* True if a frame in the decoder is needed, and no packet from here on: the next GOP is
+ * not read for it. */
 static bool mp4_may_drain(const bags_mp4_reader *reader) {
     return reader->source.reader && mp4_threads(&reader->options) == 1 &&
            reader->next > reader->last &&

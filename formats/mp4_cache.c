@@ -1,7 +1,7 @@
 /*
- * mp4_cache.c - the videos of a dataset that were used last, with their indexes in bounded
- * memory. A few of them have decoders, which go on where they are. On the functions of
- * mp4.c alone.
+ * mp4_cache.c - the videos of a dataset that were used last, with their indexes in
+ * bounded memory. A few of them have decoders. These continue where they are. It calls
+ * public functions of mp4.c only.
  *
  *     entries     in no order; a hash of dataset, datapoint, field and item finds them
  *     used        the number of the call that used an entry last: the least is dropped

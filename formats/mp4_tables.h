@@ -36,7 +36,7 @@ static inline uint64_t mp4_box_size(bags_view data, uint64_t left, size_t *heade
     return size >= *header && size <= left ? size : 0;
 }
 
-/* The first box of *rest, which advances: its name and content. False at the end, and if
+/* Move past the first box of *rest. Returns its name and content. False at the end, and if
  * it exceeds *rest. */
 static inline bool mp4_box(bags_view *rest, char type[4], bags_view *box) {
     size_t header = 0;
@@ -51,7 +51,7 @@ static inline bool mp4_box(bags_view *rest, char type[4], bags_view *box) {
     return true;
 }
 
-/* The first box at a path such as "mdiahdlr", which is hdlr in mdia; data NULL if there is
+/* The first box at a path: "mdiahdlr" is hdlr in mdia; data NULL if there is
  * none. */
 static inline bags_view mp4_find(bags_view in, const char *path) {
     bags_view box, none = {NULL, 0};
@@ -77,7 +77,7 @@ static inline bags_view mp4_find(bags_view in, const char *path) {
  */
 
 /* Boxes with a count: its offset from the name, and the least bytes of what is
- * counted: table entries, or samples (1), which are elsewhere. */
+ * counted: table entries, or samples (1) stored elsewhere. */
 static const struct {
     char name[5];
     unsigned char at, least;
@@ -242,7 +242,7 @@ static inline bool mp4_places_next(
 
 /* ---- a track of video ---- */
 
-/* An entry of stts or ctts, which holds for `left` more samples. */
+/* An entry of stts or ctts. It holds for `left` more samples. */
 typedef struct mp4_runs {
     mp4_table table;
     uint64_t next, left;
@@ -322,9 +322,9 @@ static inline uint64_t mp4_time_scale(bags_view box) {
 }
 
 /*
- * Open the first track of video in the content of moov; places.sizes.count is its number of
- * samples, which mp4_track_next returns in the order of decoding. False if there is none,
- * and where readers would need more than these tables: fragments, several descriptions of
+ * Open the first track of video in the content of moov. It has places.sizes.count
+ * samples. mp4_track_next returns them in decoding order. False if there is none, and
+ * where readers would need more than these tables: fragments, several descriptions of
  * samples, other files, lists of edits that repeat or join parts, open GOPs that only a
  * group marks, samples of one size.
  */
@@ -401,7 +401,7 @@ static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
 #define MP4_TOP_BOXES 64      /* that are skipped to find it */
 #define MP4_FTYP 1024         /* the most bytes of ftyp that are looked at */
 #define MP4_WINDOW ((uint64_t)16 << 20) /* bytes that are read at once, */
-#define MP4_AHEAD ((uint64_t)4 << 20)   /* of those that are not needed yet, */
+#define MP4_AHEAD ((uint64_t)4 << 20)   /* beyond the packets that are needed, */
 #define MP4_GAP ((uint64_t)64 << 10)    /* and of another track between two packets */
 
 struct AVPacket;
@@ -427,7 +427,7 @@ typedef struct mp4_shown {
 /*
  * A vp9 superframe is several frames in a packet, followed by a byte, their
  * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it
- * is a superframe, -1 if its sizes are wrong, which FFmpeg would print.
+ * is a superframe, -1 if its sizes are invalid (FFmpeg would print a message).
  */
 static inline int mp4_vp9_superframe(const unsigned char *data, size_t size) {
     unsigned mark = data[size - 1];
@@ -494,7 +494,7 @@ static inline uint32_t mp4_sort(mp4_packet *packets, uint32_t length, uint32_t f
     return count;
 }
 
-/* Set the packets of a track, which are zeroed; *first is the first keyframe. False if the
+/* Set the zeroed packets of a track; *first is the first keyframe. False if the
  * tables contradict each other, or there is no keyframe. */
 static inline bool mp4_track_packets(
     mp4_track *track, mp4_packet *packets, uint32_t *first) {
@@ -515,8 +515,8 @@ static inline bool mp4_track_packets(
     return *first < count;
 }
 
-/* True if no packet from this one on needs an earlier one: a keyframe, without leading
- * pictures, which follow it, and are shown before it. */
+/* True if no packet from this one on needs an earlier one: a keyframe without leading
+ * pictures. They follow a keyframe and are shown before it. */
 static inline bool mp4_starts_gop(
     const mp4_packet *packets, uint32_t length, uint32_t i) {
     return packets[i].is_key &&
@@ -533,10 +533,10 @@ typedef struct mp4_source {
     bags_row row;
     uint64_t start;
     bags_view window;
-    bool is_short; /* all of the blob is read at once, which can also be verified */
+    bool is_short; /* the entire blob is read at once: that can be verified */
 } mp4_source;
 
-/* Read a part of the blob to the window, which then has at least that. */
+/* Read at least this part of the blob to the window. */
 static inline bags_code mp4_read_part(
     mp4_source *source, uint64_t offset, uint64_t size, bags_error *err) {
     if (source->is_short)
@@ -566,8 +566,8 @@ static inline bool mp4_is_near(mp4_source *source, uint64_t offset, uint64_t siz
            mp4_window_from(source, offset).size >= size;
 }
 
-/* Read packet `next` to the window, if it is not there, with those that are decoded soon: up
- * to packet `last`, which is needed, and to the end of its GOP. */
+/* Read packet `next` to the window, if it is missing there, and the packets after it: up
+ * to packet `last`, and to the end of its GOP. */
 static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *packets,
     uint32_t length, uint32_t next, uint32_t last, bags_error *err) {
     uint64_t start = packets[next].offset, stop = start + packets[next].size;
@@ -586,7 +586,7 @@ static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *p
 
 /*
  * Find moov, after mp4_read_part has read the first MP4_HEAD bytes. *before receives the
- * bytes of ftyp, 0 if it is not the first box; *header those of the header of moov. Both
+ * bytes of ftyp, 0 if it is not the first box; *header the bytes of moov's header. Both
  * boxes are copied to `out`, one after the other, *size bytes; 0 if there is no moov, or it
  * is truncated.
  */
@@ -662,9 +662,9 @@ static inline bool mp4_shift_chunks(bags_view moov, uint64_t stop, uint64_t more
 }
 
 /*
- * Copy a file to `out`, with moov in front of mdat, so that its first bytes tell where the
- * others are. A file whose moov is there already is copied as it is. Returns false if it
- * has no moov, or mp4_shift_chunks does.
+ * Copy a file to `out`, with moov in front of mdat, so that its first bytes state where
+ * the others are. If moov is there already, the file is copied unchanged. Returns false
+ * if it has no moov, or mp4_shift_chunks does.
  */
 static inline bool mp4_index_first(bags_view file, unsigned char *out) {
     bags_view rest = file, box, before = {file.data, 0}, moov = {NULL, 0};

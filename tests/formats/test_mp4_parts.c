@@ -63,7 +63,7 @@ static void write_video(bags_view blob, bool checksum) {
     assert_ok(bags_writer_close(writer, &said));
 }
 
-/* What was read, of blobs: tables of Bags are kept in memory. */
+/* Reads of blobs: tables of Bags are kept in memory. */
 static bags_io counted;
 static uint64_t bytes_read;
 static unsigned ranges_read;
@@ -100,7 +100,7 @@ static bags_reader *open_videos(way how) {
 
 static uint64_t steps(uint64_t i, uint64_t count) { return i * 7919 % count; }
 
-/* Compare a frame of the video with that of `all`. */
+/* Compare frames of the video with `all`. */
 static void check_frames(
     bags_mp4_reader *video, const bags_value *all, uint64_t start, uint64_t stop) {
     static bags_buffer scratch;
@@ -256,8 +256,8 @@ static void a_frame_takes_two_ranges(void **state) {
                 assert_ok(bags_mp4_reader_get(
                     video, frame, frame + 1, 1, &scratch, &value, &said));
                 assert_true(ranges_read <= 2 && bytes_read <= all.size[gop]);
-                /* The others of the GOP are there, but the start of the first, which
-                 * was read with moov. */
+                /* The others of the GOP are there. Only the first GOP is read again: its
+                 * start came with moov. */
                 bytes_read = 0;
                 for (uint64_t t = all.first[gop]; t < all.first[gop + 1]; t++)
                     assert_ok(bags_mp4_reader_get(
@@ -343,8 +343,7 @@ static void a_read_that_fails_is_its_own_error(void **state) {
     drop(blob);
 }
 
-/* Frames of a blob that is cut anywhere are right or an error; so are those of one whose
- * bytes were changed, but what only the decoder could notice. */
+/* Each frame of a truncated blob is right or an error. */
 static void a_blob_that_is_cut_is_an_error(void **state) {
     bags_buffer scratch = {0}, buffer = {0};
     bags_value all, value;
@@ -507,7 +506,7 @@ static void a_cache_returns_the_video_of_the_blob(void **state) {
             if (i == 299)
                 first = ranges_read;
         }
-        /* All have been opened by then; those that are dropped are opened again. */
+        /* All have been opened by then. Dropped videos are opened again. */
         if (bounds == 0)
             assert_true(ranges_read - first <= 300);
         assert_true(bounds != 1 || ranges_read >= 600);
