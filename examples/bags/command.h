@@ -734,8 +734,8 @@ bool writing_is_mine(uint64_t i);
  * none is finished. */
 char *existing_spec(const char *path);
 
-/* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
- * the datapoints that exist, which the input must repeat: they are compared.
+/* ---- sink.c: the Bag or dataset that is written. With --resume the input must repeat
+ * the existing datapoints first: they are compared.
  *
  *     for each datapoint of the input
  *         if (sink_next()): sink_begin, sink_put for every value, sink_end

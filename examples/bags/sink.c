@@ -1,7 +1,7 @@
 /*
- * What pack and images write to: a Bag or a dataset. It is flushed at least every
- * --flush-seconds and every MiB. The options are in writing.c; what --resume compares is
- * in existing.c.
+ * The output of pack, images and import: a Bag or a dataset. It is flushed at least
+ * every --flush-seconds and every MiB. The options are in writing.c; what --resume
+ * compares is in existing.c.
  *
  * After a failure, everything written before it is kept: the writer is flushed
  * and not closed, so that the shard is unfinished, as after a crash, and
@@ -148,8 +148,8 @@ static bags_view encode(size_t field, const bags_value *value) {
     return blob;
 }
 
-/* A value of the input as one of the type that is stored. It is encoded as its own
- * type first, which checks it. */
+/* Convert a value of the input to the stored type. Encoding it as its own type first
+ * checks it. */
 static bags_value stored_value(size_t field, const bags_value *value) {
     static bags_buffer encoded, decoded;
     const char *type = to.states[field].type;

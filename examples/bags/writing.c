@@ -32,10 +32,10 @@ const option writing_options[] = {
     {"dedup", OPTION_TEXT, &writing.dedup, "F,...",
         "store equal values of fields once per shard"},
     {"idx", OPTION_FLAG, &writing.options.keep_idx, NULL,
-        "keep .idx files, which granular 0.22 needs"},
+        "keep .idx files for granular 0.22"},
     {"for", OPTION_CHOICE, &writing.version, "VERSION",
-        "write what it reads: bags-0.5, granular-0.16, granular-0.21 or "
-        "granular-0.22, as in bags help types"},
+        "write only types that it reads: bags-0.5, granular-0.16, granular-0.21 or "
+        "granular-0.22; see bags help types"},
     {"sync-size", OPTION_SIZE, &writing.sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
