@@ -120,7 +120,7 @@ ENDS static void fail_difference(size_t field, const char *what) {
     while (i + 1 < length && index >= all[i].start + all[i].length)
         i++;
     fail(BAGS_ERROR_VALUE,
-        "field \"%s\": another %s than datapoint %ju of %s; --resume needs the "
+        "field \"%s\": %s differs from datapoint %ju of %s; --resume needs the "
         "same input%s as before, --append adds to a dataset",
         to->fields[field].name, what, (uintmax_t)(index - all[i].start),
         shard_path(to->path, &all[i]),

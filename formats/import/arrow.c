@@ -7,17 +7,17 @@
  * a row.
  *
  *     integers           i64, u64
- *     dates, times,      i64, in their unit since 1970 or midnight, which ends the
- *     durations          field's name: "time_ns"; time zones are left out
+ *     dates, times,      i64, in their unit since 1970 or midnight; the field's name
+ *     durations          ends in the unit: "time_ns"; time zones are left out
  *     floats, Booleans   array(DTYPE)
  *     text               utf8; so are decimals
  *     binary             jpeg, png, ... if all of them begin like that, else bytes
  *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
- *                        bytes with a path, which are a file elsewhere, are an error
+ *                        bytes with a path (a file elsewhere) are an error
  *     lists, maps        sequences; of structs, one per member; a list in a list is
  *                        array(DTYPE,-1). NULL is an empty sequence
  *     fixed-size lists   array(DTYPE,N)
- *     dictionaries       what their values are
+ *     dictionaries       like their values
  *
  * A column with NULLs becomes a sequence of 0 or 1. To find those, open reads the
  * source once. Rejected: NULL in a list, unions, intervals, run-end encoding, list
@@ -280,8 +280,8 @@ static void ar_metadata(
     }
 }
 
-/* Set the unit and the time zone of a date or time, which its name in the schema then
- * states. */
+/* Set the unit and the time zone of a date or time. Its name in the schema then states
+ * them. */
 static bags_code ar_parse_time(
     bags_source *s, bags_view fb, size_t type, ar_node *node) {
     static const char *const units[] = {"s", "ms", "us", "ns"};
@@ -346,7 +346,7 @@ static bags_code ar_parse_field(
 
 /* ---- batches ---- */
 
-/* What of a batch has been used. */
+/* The position in a batch. */
 typedef struct ar_batch {
     bags_view fb, body;
     size_t nodes, node_count, buffers, buffer_count, counts, count_count;
@@ -602,8 +602,8 @@ static bags_code ar_fail_columns(
         words[1]);
 }
 
-/* Open a file and read its schema: of a stream, the first message; of a file, in the
- * footer, which precedes its size and the magic. Sets `ended` if there is none. */
+/* Open a file and read its schema: the first message of a stream, or the footer of a
+ * file, followed by its size and the magic. Sets `ended` if there is none. */
 static bags_code ar_open_file(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     bags_view head, fb = {NULL, 0}, body;
@@ -925,7 +925,7 @@ static const ar_node *ar_walk(
     return c->path[step];
 }
 
-/* Fail if element i of a column has a path in place of its bytes, which are NULL. */
+/* Fail if element i of a column has a path, and its bytes are NULL. */
 static bags_code ar_check_file(
     bags_source *s, const ar_column *c, uint64_t row, uint64_t i) {
     bags_value path;

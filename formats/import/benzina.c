@@ -98,8 +98,8 @@ static uint64_t bz_size(const bz_track *track, uint64_t sample) {
                        : bags_load_bytes(track->sizes.data + 4 * sample, 4, true);
 }
 
-/* Move to this sample, which is not before the next one, and past it. A run has
- * the number of its first chunk, from 1, and of samples per chunk. */
+/* Move forward to this sample, and past it. A run has the number of its first chunk,
+ * starting at 1, and the number of samples per chunk. */
 static bags_code bz_move(
     bags_source *s, bz_track *track, uint64_t sample, uint64_t *offset) {
     while (track->next <= sample) {

@@ -1,13 +1,14 @@
 /*
  * csv.c - imports CSV: .csv and .tsv files, also compressed by gzip (.csv.gz), on zlib.
  *
- * Lines and values are those of RFC 4180: a value in quotes may contain separators, line
- * breaks and, as two, quotes. Lines end in LF, CRLF or, if the file has no LF, CR. The
+ * Lines and values follow RFC 4180: a value in quotes may contain separators, line
+ * breaks and doubled quotes. Lines end in LF, CRLF or, if the file has no LF, CR. The
  * text is UTF-8, with or without a BOM.
  *
- * The separator is , tab ; or |: the one that splits the first lines into the same number
- * of values, at least 2. If none does, it is the one of the first line; if this has none,
- * a line is one value. A first line sep=X, as Excel writes it, states the separator X.
+ * The separator is the character of , tab ; or | that splits the first lines into the
+ * same number of values, at least 2. If none does, the separator is taken from the
+ * first line. If this has none, a line is one value. A first line sep=X, as in Excel,
+ * states the separator X.
  *
  * Lines before the others that begin with # are comments, if they have another number of
  * values, or if the line after them has text over columns of numbers or Booleans. All other
@@ -17,12 +18,12 @@
  * A line that begins with # and is not a comment has the names. Otherwise the first line has
  * them if none of its values is a number or Boolean, and is data if all of them are, over
  * columns of the same. Any other first line is an error, unless the caller states what it is
- * (bags_source_options.header). All values of a column decide what it is:
+ * (bags_source_options.header). All values of a column determine its type:
  *
  *     true, false, in any case      array(bool)
  *     integers within 64 bits       i64
  *     other numbers, NaN, Infinity  array(float64)
- *     anything else                 utf8, as it is
+ *     anything else                 utf8, unchanged
  *
  * A column is text if a number would lose something: leading zeros (007), a plus sign,
  * integers above 2^64, floats above 1.8e308. So are dates, t, f, yes and no. A value that
@@ -46,7 +47,7 @@
 #define CV_NUMBER 400                 /* most characters of a number */
 #define CV_END (-1)
 
-/* What the values of a column are. */
+/* The kind of the values of a column. */
 typedef enum cv_kind { CV_NONE, CV_BOOL, CV_INTEGER, CV_FLOAT, CV_TEXT } cv_kind;
 
 /* A value of the current line. */
@@ -82,8 +83,7 @@ typedef struct cv_state {
     size_t count;
     const char **header; /* the first line, `first_line`; NULL: it is data */
     uint64_t first_line;
-    const char *
-        *hash; /* the line `hash_line` before it, which begins with #, or NULL */
+    const char **hash; /* the line `hash_line` before it that begins with #, or NULL */
     uint64_t hash_line;
     cv_column *columns;
     size_t column_count;
@@ -92,7 +92,7 @@ typedef struct cv_state {
 
 /* ---- bytes ---- */
 
-/* Append bytes to those that are not parsed, or set `ended`. */
+/* Read more bytes after the unparsed bytes, or set `ended`. */
 static bags_code cv_fill(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     size_t left = c->stop - c->start;
@@ -123,7 +123,8 @@ static int cv_byte(bags_source *s, size_t at) {
                                                  : c->data->data[c->start + at];
 }
 
-/* True at the end of a line: *size becomes that of its break. `byte` is the one there. */
+/* True at the end of a line: sets *size to the size of the break. `byte` is the byte at
+ * this position. */
 static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
     const cv_state *c = (const cv_state *)s->state;
     *size = byte != CV_END;
@@ -198,8 +199,8 @@ static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
 }
 
-/* Parse the value at *at, which is then after it: at a separator or the end of the line.
- * What is in quotes is moved over the quotes. Returns BAGS_OK, or what is wrong with it. */
+/* Parse the value at *at, and move *at past it, to a separator or the end of the line.
+ * Quoted text is moved over the quotes. Returns BAGS_OK or the error. */
 static bags_code cv_parse_value(bags_source *s, size_t *at, cv_value *value) {
     cv_state *c = (cv_state *)s->state;
     size_t to = *at, size;
@@ -252,7 +253,7 @@ static bags_code cv_line(bags_source *s) {
     }
     code = code ? code : c->failed;
     c->line++;
-    /* The values are before `start`, which no byte is moved to until the next line. */
+    /* The values are before `start`. No byte is moved there until the next line. */
     for (size_t i = 0; i < c->count; i++)
         c->values[i].at += c->start;
     c->start += code ? 0 : at;
@@ -362,7 +363,7 @@ static bags_value cv_trimmed(const cv_state *c, const cv_value *value) {
     return bags_utf8_sized(text, size);
 }
 
-/* What a value is. Spaces around numbers and Booleans do not matter. */
+/* Determine the kind of a value. Spaces around numbers and Booleans are ignored. */
 static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out) {
     if (value->size == 0)
         return CV_NONE;
@@ -554,8 +555,8 @@ static void cv_add_first(bags_source *s, const cv_column *of_first) {
     }
 }
 
-/* Decide whether the first line of the first file, `firsts`, is the header. The columns
- * are those of the lines after it. A line before it that begins with # is the header,
+/* Decide if the first line of the first file, `firsts`, is the header. The columns are
+ * known from the lines after it. A line before it that begins with # is the header,
  * unless a column of numbers or Booleans begins with text. */
 static bags_code cv_decide(
     bags_source *s, const char **firsts, const cv_column *of_first) {
@@ -588,7 +589,7 @@ static bags_code cv_decide(
     return BAGS_OK;
 }
 
-/* The name of a column: that of the header, a number after one that is a duplicate. */
+/* The name of a column: from the header; a duplicate gets a number. */
 static const char *cv_name(bags_source *s, size_t i) {
     cv_state *c = (cv_state *)s->state;
     const char *word = c->header ? c->header[i] : "", *name = word;

@@ -1,6 +1,6 @@
 /*
- * detect.h - which files and directories are of the formats that need a library: for the
- * importers, and for the command, which then opens one importer alone. Private.
+ * detect.h - detect files and directories of the formats that need a library: for the
+ * importers, and for the command, so that it opens only one importer. Private.
  */
 #ifndef BAGS_IMPORT_DETECT_H
 #define BAGS_IMPORT_DETECT_H

@@ -1,24 +1,23 @@
 /*
- * duckdb.c - imports Parquet and the results of SQL queries, with DuckDB's
- * library (1.0 or later), which is loaded at run time: libduckdb.so, found by the
- * loader's usual path.
+ * duckdb.c - imports Parquet and the results of SQL queries, with DuckDB's library (1.0
+ * or later). libduckdb.so is loaded at run time from the loader's usual path.
  *
  *     parquet  a file, directory or pattern
- *     sql      a query, or a .sql file with one, which may read what DuckDB can
+ *     sql      a query, or a .sql file with a query, of anything that DuckDB reads
  *
  * A column is a field; of a struct, each member is: "column.member". A datapoint is
  * a row.
  *
  *     integers           i64, u64
  *     floats, Booleans   array(DTYPE)
- *     dates and times    i64, in the column's unit since 1970 or midnight, which ends
- *                        the field's name: "day_days", "time_us"; time zones are left
- *                        out
+ *     dates and times    i64, in the column's unit since 1970 or midnight; the field's
+ *                        name ends in the unit: "day_days", "time_us"; time zones are
+ *                        left out
  *     text               utf8; so are decimals, huge integers, UUIDs, enums,
  *                        intervals and bits
  *     blobs              jpeg or png if all of them begin like that, else bytes
  *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
- *                        bytes with a path, which are a file elsewhere, are an error
+ *                        bytes with a path (a file elsewhere) are an error
  *     lists              sequences; of structs, one per member; a list in a list is
  *                        array(DTYPE,-1). NULL is an empty sequence
  *     fixed-size lists   array(DTYPE,N)
@@ -121,7 +120,7 @@ typedef struct dk_column {
 typedef struct dk_state {
     dk_library call;
     const char *from;     /* in SQL */
-    const char *metadata; /* the same for those of Parquet, or NULL */
+    const char *metadata; /* the same for Parquet files, or NULL */
     bags_buffer *query;
     size_t query_size;
     bags_code failed; /* to make it */
@@ -249,8 +248,8 @@ static bags_code dk_next(bags_source *s) {
 
 /* ---- types ---- */
 
-/* What the values of a type become: numbers, which are dates or times if they have a unit,
- * or by a cast text. */
+/* Conversion of a type: numbers (dates or times if they have a unit), or text by a
+ * cast. */
 typedef struct dk_kind {
     bags_dtype dtype;
     const char *unit;
@@ -415,7 +414,7 @@ static bool dk_is_null(const dk_state *d, void *vector, uint64_t i) {
     return bits && !(bits[i / 64] >> (i % 64) & 1);
 }
 
-/* Value i of a vector, which is not NULL; false if a part of it is. */
+/* Value i of a vector (not NULL); false if a part of it is NULL. */
 static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64_t i,
     bags_value *value) {
     unsigned char *data = (unsigned char *)d->call.vector_get_data(vector);
@@ -642,8 +641,8 @@ static const char *dk_from_parquet(bags_source *s, size_t start, size_t stop) {
     return dk_from_files(s, "read_parquet", start, stop, "], hive_partitioning=false)");
 }
 
-/* The columns of a file, a line each: names, which have no case, and types. Integers are
- * of one type, since DuckDB checks that they fit. */
+/* The columns of a file, one line each: names in lower case, and types. All integers
+ * count as one type, since DuckDB checks that they fit. */
 static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
     dk_state *d = (dk_state *)s->state;
     const char *from = dk_from_parquet(s, file, file + 1);
@@ -670,8 +669,8 @@ static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
     return *lines ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* DuckDB would convert the values of other types to those of the first file, 1.5 to 2, and
- * leave out columns that the first file lacks. */
+/* DuckDB would convert values to the types of the first file, 1.5 to 2, and skip
+ * columns that the first file lacks. */
 static bags_code dk_same_columns(bags_source *s) {
     const char *first = NULL, *other = NULL, *where = s->where;
     bags_code code = s->path_count > 1 ? dk_describe(s, 0, &first) : BAGS_OK;

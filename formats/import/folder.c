@@ -23,7 +23,7 @@ typedef enum fo_kind { FO_NONE, FO_MP4, FO_WEBM, FO_MATROSKA, FO_AVI } fo_kind;
 
 /* ---- containers ---- */
 
-/* What begins with these bytes. */
+/* The kind of a file that begins with these bytes. */
 static fo_kind fo_find_kind(const unsigned char *data, size_t size) {
     const char *magic = bags_import_magic(data, size);
     if (magic && !strcmp(magic, "mp4"))
@@ -94,7 +94,7 @@ static bool fo_is_video(const char *name) {
     return bags_import_ends(name, ".mp4 .m4v .mov .webm .mkv .avi");
 }
 
-/* What videos are, by their first bytes. */
+/* Find the kind of the videos by their first bytes. */
 static bags_code fo_learn(bags_source *s, fo_kind *all) {
     for (size_t i = 0; i < s->path_count; i++) {
         unsigned char head[64];

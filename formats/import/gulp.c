@@ -16,7 +16,7 @@
 
 typedef struct gu_state {
     uint64_t *stops; /* the index after the last video of each .gmeta file */
-    size_t at;       /* the one that is open */
+    size_t at;       /* the open chunk */
     json_object *videos;
     struct json_object_iterator next;
     uint64_t index; /* of the video at `next` */
@@ -26,7 +26,7 @@ typedef struct gu_state {
 
 /* ---- JSON as msgpack ---- */
 
-/* What msgpack-c writes to. Nonzero if out of memory. */
+/* The write callback of msgpack-c. Nonzero if out of memory. */
 static int gu_write(void *user, const char *data, size_t size) {
     bags_source *s = (bags_source *)user;
     gu_state *g = (gu_state *)s->state;

@@ -75,15 +75,16 @@ typedef struct h5_column {
     bags_dtype dtype;
     bool integer;     /* values are integers, not arrays */
     const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
-    bool big;         /* of these, which libhdf5 does not convert: big-endian */
+    bool big;         /* dates and times are big-endian: libhdf5 does not convert opaque
+                       * types */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
     size_t offset, size; /* in an element */
 } h5_column;
 
-/* What is listed: the names of the groups in a group, or the paths of the datasets below
- * it; then attributes and named types may be reported as left out. */
+/* List the names of the groups in a group, or the paths of the datasets below it, or
+ * report attributes and named types as left out. */
 typedef enum h5_walk { H5_GROUPS, H5_PATHS, H5_REPORT } h5_walk;
 
 typedef struct h5_list {
@@ -107,8 +108,8 @@ typedef struct h5_state {
 
 /* ---- errors ---- */
 
-/* The last one is the innermost call, which has the reason. For a filter that is missing
- * that is where plugins were searched for, which is skipped. */
+/* The last entry is the innermost call and has the reason. For a missing filter, this
+ * is the search for plugins: skip it. */
 static herr_t h5_describe(unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
     if (error->maj_num != H5E_PLUGIN)
@@ -313,8 +314,8 @@ static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
     return -1;
 }
 
-/* True if a compound has the members r and i, which are both float32 or both float64,
- * as h5py writes complex numbers. */
+/* True if a compound has the members r and i, both float32 or both float64, as h5py
+ * writes complex numbers. */
 static bool h5_is_complex(hid_t type) {
     bags_dtype dtypes[2] = {BAGS_DTYPE_NONE, BAGS_DTYPE_NONE};
     if (H5Tget_class(type) != H5T_COMPOUND || H5Tget_nmembers(type) != 2 ||
@@ -398,8 +399,8 @@ static bags_code h5_report_type(
     return code;
 }
 
-/* Add the column of elements of this type, which is no other compound: *memory is
- * its type in memory. */
+/* Add the column of elements of this type (not another compound). *memory is its type
+ * in memory. */
 static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *member,
     size_t offset, hid_t *memory) {
     h5_state *h = (h5_state *)s->state;
@@ -558,7 +559,7 @@ static bags_code h5_open_set(bags_source *s, hid_t group, const char *path, h5_s
     return code || c->set >= 0 ? code : h5_fail(s, path);
 }
 
-/* The elements of a row. The bytes of one are bounded by those that are stored. */
+/* Read the elements of a row. The stored bytes bound its size. */
 static bags_code h5_cells(bags_source *s, h5_set *c, uint64_t rows) {
     uint64_t stored = H5Dget_storage_size(c->set);
     uint64_t file_size = ((h5_state *)s->state)->file_size;
@@ -737,7 +738,7 @@ static void h5_drop_sets(h5_state *h) {
 /* How the datasets of a group can be read. */
 typedef struct h5_readings {
     size_t sets;               /* the number of datasets */
-    const char *first, *other; /* those of unequal length; other NULL: none */
+    const char *first, *other; /* datasets of unequal length; other NULL: none */
     uint64_t length, other_length;
     const char *path; /* of the group that has all datasets in groups: ".", "./data" */
     h5_list groups;   /* its groups; `others` is not 0 if it has datasets, too */
@@ -911,7 +912,7 @@ static bags_code h5_open_source(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Open the datasets of an episode, and check that they are those of the first. */
+/* Open the datasets of an episode, and check that the first episode has the same. */
 static bags_code h5_open_episode(bags_source *s, const char *name) {
     h5_state *h = (h5_state *)s->state;
     hid_t group = H5Gopen2(h->group, name, H5P_DEFAULT);
@@ -930,16 +931,16 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
         code = k < list.count
                    ? h5_open_set(s, group, c->path, c)
                    : bags_source_fail(s, BAGS_ERROR_TYPE,
-                         "group %s: no dataset %s, which the first group has", name,
-                         c->path);
+                         "group %s: dataset %s is missing (the first group has it)",
+                         name, c->path);
         bool same =
             !code && c->rank == old.rank && H5Tequal(c->file_type, old.file_type) > 0;
         for (int d = 1; same && d < c->rank; d++)
             same = c->dims[d] == old.dims[d];
         if (!code && !same)
             code = bags_source_fail(s, BAGS_ERROR_TYPE,
-                "group %s: dataset %s differs in type or shape from that of "
-                "the first group",
+                "group %s: dataset %s differs in type or shape from the first "
+                "group",
                 name, c->path);
         h5_close_set(&old);
     }

@@ -3,10 +3,9 @@
  * that files are complete. The first bytes of a file state its format: in real collections
  * some endings are wrong.
  *
- * A datapoint is a file, in the order of labels, then of paths. Those that are not
- * converted are stored as they are, and not decoded.
- *
- *     image   the type of the options, or else jpeg or png, which all files are
+ * A datapoint is a file, in the order of labels, then of paths. Unconverted files are
+ * stored unchanged, and not decoded.
+ *     image   the type of the options; without it jpeg or png, if all files are
  *     label   utf8: the folder in the source that contains the file; "" for the source
  *             itself. With class_numbers int(4): its number in source->images->classes
  *     path    utf8: the path in the source, with "/"
@@ -63,7 +62,7 @@ static bags_code ig_leave_out(bags_source *s, const char *path, const char *reas
     return BAGS_OK;
 }
 
-/* A Bag begins with its first blob, which may be an image. */
+/* A Bag begins with its first blob, perhaps an image. */
 static bool ig_is_of_bag(const char *path) {
     bool found = bags_import_ends(path, ".partial");
     for (size_t i = 0; i < FORMAT_SUFFIXES; i++)

@@ -16,8 +16,8 @@
 #define IM_WINDOW ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
 
 /*
- * A source has two phases, which `opened` tells apart. What is allocated belongs to
- * the phase, so that importers free nothing:
+ * A source has two phases; `opened` is the second. Memory belongs to the phase that
+ * allocates it, so importers free nothing:
  *
  *     bags_source_open          bags_source_read, once per datapoint
  *         |                         |
@@ -25,8 +25,8 @@
  *     arena: until the source   scratch: until the next datapoint
  *     is closed
  *
- * Files are read at explicit offsets through a window, which importers view, so that a
- * source that is read in order costs one read per MiB.
+ * Files are read at explicit offsets through a window that importers view. A source
+ * that is read in order costs one read per MiB.
  */
 /* ---- errors ---- */
 
@@ -48,7 +48,7 @@ bags_code bags_source_no_memory(bags_source *s) {
 #define IM_ALIGN 16
 #define IM_BLOCK 4096 /* bytes of the first block */
 
-/* Blocks form a list, the newest first. What is allocated follows it. */
+/* Blocks form a list, the newest first. The allocated bytes follow the struct. */
 typedef struct im_block {
     struct im_block *next;
     size_t size; /* with this header */
@@ -240,7 +240,7 @@ void bags_source_close_file(bags_source *s) {
     s->where = s->path;
 }
 
-/* The path may be a part of `where`, which is replaced. */
+/* The path may be a part of `where`; `where` is replaced. */
 bags_code bags_source_open_file(bags_source *s, const char *path) {
     size_t size = strlen(path) + 1;
     bags_source_close_file(s);
@@ -464,8 +464,8 @@ static const char *im_shard_part(const char *name, uint64_t numbers[2], size_t *
     return found;
 }
 
-/* If one of the names, which are sorted, has a part such as -00003-of-00010, they
- * must be one complete set. */
+/* If one of the sorted names has a part such as -00003-of-00010, they must be one
+ * complete set. */
 static bags_code im_check_set(bags_source *s, char **names, size_t count) {
     uint64_t all[2] = {0, 0}, numbers[2] = {0, 0};
     size_t all_size = 0, size = 0;
@@ -505,8 +505,8 @@ typedef struct im_listing {
     bool found; /* a name that is accepted */
 } im_listing;
 
-/* A name in the directory: one that is not accepted is reported, unless a pattern
- * excluded it, which is what its user wanted. */
+/* Handle a name in the directory. Report a name that is not accepted, unless the user's
+ * pattern excluded it. */
 static int im_list(void *user, const char *name) {
     im_listing *listing = (im_listing *)user;
     if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
@@ -556,7 +556,7 @@ static bags_code im_find(im_listing *listing, const char *path, bags_error *err)
     return code;
 }
 
-/* What precedes the names is the directory: the path itself, or before a pattern. */
+/* The directory precedes the names: the path itself, or the part before a pattern. */
 bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);

@@ -16,9 +16,9 @@
  *     }
  *     bags_source_close(source);
  *
- * What bags.h states about errors, ownership and untrusted files holds here, too:
- * sizes are checked before memory is allocated, and messages name the source's file
- * and the place in it.
+ * The rules of bags.h for errors, ownership and untrusted files hold here, too: sizes
+ * are checked before memory is allocated, and messages name the source's file and the
+ * place in it.
  */
 #ifndef BAGS_IMPORT_H
 #define BAGS_IMPORT_H
@@ -39,20 +39,19 @@ typedef struct bags_source bags_source;
 
 /*
  * A format that can be imported.
- *
- *   name        what it is called on a command line: "tfrecord"
+ *   name        its name on a command line: "tfrecord"
  *   detect      true if a file or directory seems to be of this format, by its name
  *               and first bytes. Reads little, never fails. NULL: never
- *   state_size  bytes of source->state, which are zero before open
+ *   state_size  bytes of source->state, zeroed before open
  *   open        adds the fields (bags_source_field), and sets source->length.
  *               Returns BAGS_OK, BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT,
- *               BAGS_ERROR_TYPE (something that has no counterpart),
+ *               BAGS_ERROR_TYPE (content without a counterpart),
  *               BAGS_ERROR_LIMIT, BAGS_ERROR_IO or BAGS_ERROR_MEMORY
  *   read        reads datapoint `index`: sets source->values, or the values and
  *               count of source->entries, or source->ended. Values are of the
- *               field's type, or blobs (BAGS_KIND_BLOB) that are stored as they are.
- *               Returns what open does, or BAGS_ERROR_VALUE
- *   close       frees what the format's library allocated, also after open failed.
+ *               field's type, or blobs (BAGS_KIND_BLOB) that are stored unchanged.
+ *               Returns the codes of open, or BAGS_ERROR_VALUE
+ *   close       frees memory of the format's library, also after open failed.
  *               NULL: nothing
  */
 typedef struct bags_importer {
@@ -82,7 +81,7 @@ typedef struct bags_import_arena {
     size_t used;
 } bags_import_arena;
 
-/* What groups of arrays are, if the source itself leaves it open. */
+/* The meaning of groups of arrays, if the source does not determine it. */
 typedef enum bags_source_layout {
     BAGS_LAYOUT_DETECT,   /* an ambiguous source is an error that names the readings */
     BAGS_LAYOUT_ROWS,     /* a datapoint is a row of every array */
@@ -96,7 +95,7 @@ typedef enum bags_source_header {
     BAGS_HEADER_NO,     /* it is data */
 } bags_source_header;
 
-/* What the caller makes of the text of a field. */
+/* The caller's conversion of the text of a field. */
 typedef enum bags_source_want {
     BAGS_WANT_NOTHING, /* the importer decides on the type */
     BAGS_WANT_TEXT,    /* text, as it is in the source */
@@ -148,7 +147,7 @@ typedef struct bags_images {
     const char *type;     /* of the field image */
     const char **classes; /* `class_count` names, sorted */
     size_t class_count;
-    uint64_t jpegs, pngs;       /* without those that are damaged */
+    uint64_t jpegs, pngs;       /* without damaged files */
     uint64_t converted, turned; /* ... and of them turned upright */
     uint64_t to_turn;           /* kept as they are, not upright by their EXIF data */
     uint64_t renamed;           /* paths that are not UTF-8 */
@@ -237,10 +236,10 @@ BAGS_EXPERIMENTAL bags_source *bags_source_open(const bags_importer *importer,
 
 /* Read datapoint `index`: *entries becomes an array of source->count entries, in the
  * order of source->fields, or NULL if `index` is the number of datapoints or above.
- * Calls have increasing indices, which may skip datapoints: a source that is a stream
- * reads over them. The entries are valid until the next call. After a failure *entries
- * is NULL, and no more datapoint can be read. Returns BAGS_OK or the error of the
- * importer's read. Threads: one at a time per source. Cost: the importer's. */
+ * Indices must increase, and may skip datapoints: a stream reads over them. The entries
+ * are valid until the next call. After a failure *entries is NULL, and no more
+ * datapoint can be read. Returns BAGS_OK or the error of the importer's read. Threads:
+ * one at a time per source. Cost: the importer's. */
 BAGS_EXPERIMENTAL bags_code bags_source_read(
     bags_source *source, uint64_t index, const bags_entry **entries, bags_error *err);
 
@@ -248,10 +247,10 @@ BAGS_EXPERIMENTAL bags_code bags_source_read(
 BAGS_EXPERIMENTAL void bags_source_close(bags_source *source);
 
 /* ========================================================================
- * What importers share. Functions that can fail write *source->err. Memory that is
+ * Functions for importers. Functions that can fail write *source->err. Memory that is
  * allocated during open is valid until the source is closed; during read, until the
- * next datapoint. After a lack of memory open or read fails in any case: an importer
- * only must not use a pointer that is NULL.
+ * next datapoint. If memory is short, open or read fails in any case: an importer only
+ * must not use a NULL pointer.
  * ====================================================================== */
 
 /* Fail with "WHERE: " and this text. Returns `code`. */
@@ -263,7 +262,7 @@ BAGS_EXPERIMENTAL bags_code bags_source_no_memory(bags_source *source);
  * memory. */
 BAGS_EXPERIMENTAL void *bags_source_alloc(
     bags_source *source, size_t count, size_t size);
-/* An array like that of `count` elements with space for another, which is zeroed:
+/* Make space for another element, zeroed, after `count` elements of an array. Returns
  * `array` or a copy of it. NULL if out of memory. */
 BAGS_EXPERIMENTAL void *bags_source_grow(
     bags_source *source, void *array, size_t count, size_t size);
@@ -278,8 +277,9 @@ BAGS_EXPERIMENTAL char *bags_source_format(bags_source *source, const char *form
 BAGS_EXPERIMENTAL bags_code bags_source_reserve(
     bags_source *source, bags_buffer **buffer, size_t size);
 
-/* Add a field, during open. The name may be any: bags_source_open makes it one that
- * files can have. Both must stay valid; either may be NULL after a lack of memory. */
+/* Add a field, during open. Any name is allowed: bags_source_open replaces characters
+ * that file names cannot have. Both texts must stay valid; either may be NULL if memory
+ * was short. */
 BAGS_EXPERIMENTAL void bags_source_field(
     bags_source *source, const char *name, const char *type);
 /* The type of numbers: i64 or u64 of one integer, otherwise array(DTYPE,shape); with []
@@ -292,14 +292,14 @@ BAGS_EXPERIMENTAL char *bags_source_number_type(bags_source *source, bags_dtype 
  * leaves out: `count` things of a kind, then their name as printf makes it. */
 BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *what,
     uint64_t count, const char *format, ...) BAGI_PRINTF(4, 5);
-/* The name of a field of dates, times or durations, which are numbers of a unit of NumPy:
- * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
- * memory. */
+/* The name of a field of dates, times or durations, with their unit in NumPy's
+ * notation: "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL
+ * if out of memory. */
 BAGS_EXPERIMENTAL char *bags_source_unit(
     bags_source *source, const char *name, const char *unit);
 
-/* Open a file of the source as source->file, in place of the one before; messages
- * then begin with its path, which is copied. */
+/* Open a file of the source as source->file, in place of the previous file. Messages
+ * then begin with its path (copied). */
 BAGS_EXPERIMENTAL bags_code bags_source_open_file(
     bags_source *source, const char *path);
 BAGS_EXPERIMENTAL void bags_source_close_file(bags_source *source);
@@ -311,20 +311,20 @@ BAGS_EXPERIMENTAL bags_code bags_source_copy(
     bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
 /* All of source->file: a map of it, valid until it is closed, or else read into memory. */
 BAGS_EXPERIMENTAL bags_code bags_source_map(bags_source *source, bags_view *out);
-/* All of a file, which has at most `limit` bytes (otherwise BAGS_ERROR_LIMIT), with a
+/* Read an entire file of at most `limit` bytes (otherwise BAGS_ERROR_LIMIT), with a
  * zero byte after it. Valid until the next call. */
 BAGS_EXPERIMENTAL bags_code bags_source_load(
     bags_source *source, const char *path, uint64_t limit, bags_view *out);
 
 /*
- * The files that source->path means: a file itself; of a directory, the files in it
- * for whose names `accept` returns true, in the order of their names, numbers in
- * names by value. The last part of a path may contain *, as in train-*.tar: then
- * these files. Names that begin with a dot are left out. If a name has a part such
- * as -00003-of-00010, the files must be one complete set.
+ * Find the files of source->path. If it is a directory, these are the files in it whose
+ * names `accept` accepts, in the order of their names, with numbers in names by value.
+ * The last part of a path may be a pattern with *, as in train-*.tar. Names that begin
+ * with a dot are skipped. If a name has a part such as -00003-of-00010, the files must
+ * be one complete set.
  *
- * There is at least one, otherwise it fails with BAGS_ERROR_MISSING. What else is in
- * the directory is reported as left out. Sets source->paths.
+ * Fails with BAGS_ERROR_MISSING if there is no file. Other files in the directory are
+ * reported as left out. Sets source->paths.
  */
 BAGS_EXPERIMENTAL bags_code bags_source_files(
     bags_source *source, bool (*accept)(const char *name));
@@ -332,7 +332,7 @@ BAGS_EXPERIMENTAL bags_code bags_source_files(
  * is none. */
 BAGS_EXPERIMENTAL bags_code bags_source_next_file(bags_source *source);
 
-/* What a field of the source is, as found by reading all datapoints. */
+/* A field of the source, as found by reading all datapoints. */
 typedef struct bags_import_column {
     const char *name; /* as in the source */
     size_t size;      /* of the name */
@@ -342,7 +342,7 @@ typedef struct bags_import_column {
     unsigned kind;    /* for the importer */
     bool not_one;     /* some datapoint has not exactly one value */
     bool sequence;    /* see bags_source_add_columns */
-    /* What the values contain: the type that all begin like; text. */
+    /* Content of the values: the type that all begin like; text. */
     bool guessed, not_text;
     const char *magic;
 } bags_import_column;
@@ -358,9 +358,8 @@ BAGS_EXPERIMENTAL void bags_import_guess(
 /* "jpeg", "png", ... if every value begins so; "utf8", if all are UTF-8 without
  * control characters except tab, newline and carriage return; otherwise "bytes". */
 BAGS_EXPERIMENTAL const char *bags_import_guessed(const bags_import_column *column);
-/* Add the columns as fields, of the types that `type` returns. Those that not all
- * datapoints have become sequences, of no or one value, as do those of which
- * `sequence` is set. */
+/* Add the columns as fields, with the types that `type` returns. A column becomes a
+ * sequence of 0 or 1 values if some datapoints lack it, or if `sequence` is set. */
 BAGS_EXPERIMENTAL void bags_source_add_columns(
     bags_source *source, const char *(*type)(const bags_import_column *column));
 
@@ -377,7 +376,7 @@ BAGS_EXPERIMENTAL size_t bags_import_peek(const char *path, void *data, size_t s
 /* True if the file begins with these bytes. */
 BAGS_EXPERIMENTAL bool bags_import_starts(
     const char *path, const void *data, size_t size);
-/* What a path is, or one in it; BAGS_PATH_NONE also if that is unknown. */
+/* The kind of a path, or of a name in it. BAGS_PATH_NONE also if unknown. */
 BAGS_EXPERIMENTAL bags_path_kind bags_import_kind(const char *path, const char *name);
 /* True if the path names at least one such file: see bags_source_files. */
 BAGS_EXPERIMENTAL bool bags_import_has_files(
@@ -387,8 +386,7 @@ BAGS_EXPERIMENTAL bool bags_import_has_files(
 BAGS_EXPERIMENTAL const char *bags_import_base(const char *path);
 /* For qsort of an array of names: numbers in them by value. */
 BAGS_EXPERIMENTAL int bags_import_compare(const void *left, const void *right);
-/* True if the name ends like one of these, which spaces separate, whatever the case of
- * its letters. */
+/* True if the name ends in one of these endings, separated by spaces, ignoring case. */
 BAGS_EXPERIMENTAL bool bags_import_ends(const char *name, const char *endings);
 
 /* Write the field name that a name in a source becomes, NUL-terminated, to `out`,
@@ -401,7 +399,7 @@ BAGS_EXPERIMENTAL void bags_import_name(const void *name, size_t size, char *out
  * "webm"; NULL if unknown. Static. */
 BAGS_EXPERIMENTAL const char *bags_import_magic(const void *data, size_t size);
 
-/* The content of the next box of an MP4 file, which *rest is moved past, and its type.
+/* Read the content and the type of the next box of an MP4 file, and move *rest past it.
  * False if there is none, or it extends past the end. */
 BAGS_EXPERIMENTAL bool bags_import_box(bags_view *rest, char type[4], bags_view *box);
 

@@ -5,7 +5,7 @@
  * 64 bits are clamped, an unpaired surrogate becomes U+FFFD, a name ends at U+0000, of
  * duplicate names the last one wins. It also accepts numbers that are not JSON, such as
  * 00, 1. and -.5. So the strings and numbers of the text are checked first, and the
- * names are counted. What else is JSON and what is not, json-c decides.
+ * names are counted. json-c checks the rest.
  */
 #ifndef BAGS_IMPORT_JSON_H
 #define BAGS_IMPORT_JSON_H
@@ -38,8 +38,8 @@ static inline int bags_import_code_unit(const bags_import_scan *s, size_t at) {
                                                          : -1;
 }
 
-/* Move past a string, from its opening quote. What is wrong, at s->at, or NULL; so
- * does the next. */
+/* Move past a string, starting at its opening quote. Returns the error at s->at, or
+ * NULL, like the next function. */
 static inline const char *bags_import_check_string(bags_import_scan *s) {
     size_t start = s->at++;
     bool zero = false;
@@ -182,8 +182,8 @@ static inline bags_code bags_import_json(
     return BAGS_ERROR_VALUE;
 }
 
-/* The same for a part of a source, which must be an object. Messages begin with
- * `path`. */
+/* Like bags_import_json, for a part of a source. It must be an object. Messages begin
+ * with `path`. */
 static inline bags_code bags_source_parse_json(
     bags_source *source, const char *path, bags_view bytes, json_object **out) {
     const char *what = NULL;

@@ -216,7 +216,7 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
     return mc_check(s, crc, mc_crc(0, out, size), "chunk");
 }
 
-/* Read the record at `at` and move past it: the content of those that matter. */
+/* Read the record at `at` and move past it. Returns the content of relevant records. */
 static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     mc_state *m = (mc_state *)s->state;
     mc_bytes head;
@@ -338,7 +338,7 @@ static bags_code mc_summary(bags_source *s) {
     m->known = !code && memcmp(found, expected, sizeof found) == 0;
     if (m->known)
         return BAGS_OK;
-    /* All of the file will be read, which reports them again. */
+    /* The entire file will be read, and reports them again. */
     s->left_out_count = 0;
     memset(m->topics, 0, sizeof m->topics);
     memset(m->schemas, 0, sizeof m->schemas);

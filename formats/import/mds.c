@@ -2,8 +2,8 @@
  * mds.c - shards that MosaicML's streaming wrote (MDS), raw or compressed by zstd. On
  * json-c, libzstd, and for the hashes libcrypto and libxxhash.
  *
- * The source is a directory with index.json, which lists shards and columns, or that
- * file. Each column is a field:
+ * The source is a directory with index.json, or that file. It lists shards and columns.
+ * Each column is a field:
  *
  *     str, json, str_int, str_float, str_decimal   utf8, as stored
  *     bytes, pkl                                   bytes, as stored
@@ -17,8 +17,8 @@
  *                                                  jpeg[]; png[]; array[]
  *
  * Sizes of files and all hashes in index.json are checked; a shard that has hashes, or
- * is compressed, is read into memory. Other compressions are rejected, and images of
- * mode 1, whose pixels are bits.
+ * is compressed, is read into memory. Other compressions are rejected, and so are
+ * images of mode 1 (one bit per pixel).
  */
 #include "detect.h"
 #include "json.h"
@@ -319,8 +319,8 @@ static bags_code md_decompress(bags_source *s, uint64_t size) {
     return BAGS_OK;
 }
 
-/* The columns are in the shard, too, which has hashes where index.json has none:
- * between the offsets of its samples and the first of them. */
+/* Compare the columns stored in the shard: hashes protect the shard, but not
+ * index.json. They are between the offsets of its samples and the first sample. */
 static bags_code md_check_config(bags_source *s, uint64_t samples) {
     md_state *m = (md_state *)s->state;
     bags_view text;
@@ -377,7 +377,7 @@ static bags_code md_open_shard(bags_source *s, size_t at) {
 
 /* ---- values ---- */
 
-/* What is wrong with a value; NULL: nothing. */
+/* Decode a value. Returns the reason if it is invalid, or NULL. */
 static const char *md_decode_array(
     bags_source *s, bags_view blob, bags_dtype dtype, bags_value *out) {
     static const bags_dtype dtypes[] = {BAGS_DTYPE_UINT8, BAGS_DTYPE_INT8,
@@ -495,8 +495,8 @@ static const char *md_decode_list(
     return left ? "trailing bytes" : NULL;
 }
 
-/* Split a sample into its columns: the sizes of those that have no fixed one, then
- * the values. */
+/* Split a sample into its columns: the sizes of columns without a fixed size, then the
+ * values. */
 static bags_code md_split(bags_source *s, uint64_t sample, bags_view bytes) {
     const md_column *columns = ((md_state *)s->state)->columns;
     size_t head = 0, i = 0;

@@ -38,7 +38,8 @@ static uint64_t mg_u64(const unsigned char *at) {
     return bags_load_bytes(at, 8, false);
 }
 
-/* Elements of a sequence, which mg_check has checked; where they are in X.bin. */
+/* The number of elements of a sequence, checked by mg_check; then their offset in
+ * X.bin. */
 static uint64_t mg_length(const mg_state *m, uint64_t i) {
     return m->legacy ? mg_u64(m->offsets + 8 * i + 8) - mg_u64(m->offsets + 8 * i)
                      : bags_load_bytes(m->lengths + 4 * i, 4, false);
@@ -59,7 +60,7 @@ static bags_code mg_bad(bags_source *s, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "invalid %s", what);
 }
 
-/* The parts of an index, whose bytes *all are moved past those of a part. */
+/* Take a part of an index, and move *all past it. */
 static const unsigned char *mg_part(bags_view *all, uint64_t count, uint64_t size) {
     const unsigned char *part = all->data;
     if (count > all->size / size)
@@ -97,7 +98,7 @@ static bags_code mg_parse(
             *boundaries = number ? mg_u64(number) : 0;
             if (!number || *boundaries > all.size / 8 ||
                 all.size != bare + 8 * *boundaries)
-                return mg_bad(s, "index (its size is not that of its parts)");
+                return mg_bad(s, "index (its size differs from the sum of its parts)");
         }
         (void)mg_part(&all, m->count + 1, 8);
         m->offsets = mg_part(&all, m->count + 1, 8);

@@ -36,7 +36,7 @@ typedef struct tf_state {
 
 /* ---- records ---- */
 
-/* What is wrong with the last record. */
+/* Fail because of the last record. */
 static bags_code tf_fail(bags_source *s, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "record at byte %" PRIu64 ": %s",
         ((tf_state *)s->state)->start, what);
@@ -138,8 +138,8 @@ static bool tf_split(bags_view *at, tf_part *part) {
     return true;
 }
 
-/* The bytes of the next part, which must be a message or text with one of the
- * numbers 1 to `most`. */
+/* The bytes of the next part. It must be a message or text with one of the numbers 1 to
+ * `most`. */
 static bool tf_message(bags_view *at, uint64_t most, tf_part *part) {
     return tf_split(at, part) && part->wire == 2 && part->number >= 1 &&
            part->number <= most;

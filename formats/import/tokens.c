@@ -1,16 +1,16 @@
 /*
- * tokens.c - imports raw files of tokens: .bin, which has nothing but numbers, and .npy.
- * No library; formats/numpy.c reads .npy.
+ * tokens.c - imports raw files of tokens: .bin (only numbers) and .npy. No library;
+ * formats/numpy.c reads .npy.
  *
  *     .bin             little-endian, of the dtype that the options state
  *     .npy, 1-D        any dtype of integers
  *     .npy, 2-D        each row is a document
  *
- * A datapoint is a document, its field `tokens` array(DTYPE,-1). A document ends after the
- * separator, which it keeps, or with its file; the tokens after the last separator are one,
- * too. Without a separator it has as many tokens as the options state, or all of its file.
- * So the documents, one after another, are the tokens of the files. An empty file has no
- * document.
+ * A datapoint is a document, its field `tokens` array(DTYPE,-1). A document ends after
+ * the separator (and includes it) or with its file. The tokens after the last separator
+ * are a document, too. Without a separator it has as many tokens as the options state,
+ * or all of its file. The documents contain all tokens of the files in order. An empty
+ * file has no document.
  *
  * Files are mapped: memory does not grow with their size.
  */

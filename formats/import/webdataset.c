@@ -123,8 +123,8 @@ static bags_code wd_open_file(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The next member's header, in *entry: NULL at the end, which must be marked by
- * zeros, since a truncated file may end between two members. */
+/* Read the next member's header into *entry, NULL at the end. Zeros must mark the end,
+ * since a truncated file may end between two members. */
 static bags_code wd_header(bags_source *s, struct archive_entry **entry) {
     wd_state *w = (wd_state *)s->state;
     if (w->in_member && archive_read_data_skip(w->archive) < ARCHIVE_WARN)
@@ -234,8 +234,8 @@ static bags_code wd_read_member(
 
 /* ---- samples ---- */
 
-/* The field of the pending member, which is in its sample for the first time.
- * `add` it if it is new. */
+/* Find the field of the pending member. Fail if its sample already has it. `add` the
+ * field if it is new. */
 static bags_code wd_column(bags_source *s, bool add, bags_import_column **column) {
     wd_state *w = (wd_state *)s->state;
     const char *fault = NULL;
@@ -318,7 +318,7 @@ static int wd_compare(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* Fail if a key appears twice among those of a tar file, and forget them. */
+/* Fail if a tar file has a duplicate key, and forget its keys. */
 static bags_code wd_check_keys(bags_source *s, size_t file) {
     wd_state *w = (wd_state *)s->state;
     const char *key = (const char *)w->keys->data;

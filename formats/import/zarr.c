@@ -6,8 +6,8 @@
  * A source is a directory or a .zip file. Its arrays must have the same length:
  * datapoint i is row i of each. An array of shape [] is repeated in every datapoint.
  * A field has the name of its array, groups and members of a structured dtype being
- * joined by dots. Of a source that is itself an array, the fields are its members,
- * or "data".
+ * joined by dots. If the source itself is an array, the fields are its members, or
+ * "data".
  *
  *     scalar      integers: i64, u64; dates and times: i64, their number of units
  *                 since 1970, and the field's name ends in the unit: "time_ns"; NaT is
@@ -16,12 +16,12 @@
  *     <U          utf8;  |S and |V: bytes (|S without its trailing NULs)
  *
  * An L5Kit dataset has a datapoint per frame. Members of frames are plain fields;
- * those of agents and of traffic light faces are sequences, "agents.centroid";
- * those of its scene are repeated, "scenes.host", and scene_index is its number.
- * agents_mask, which L5Kit derives from the others, is left out, as are attributes.
+ * members of agents and of traffic light faces are sequences, "agents.centroid";
+ * members of its scene are repeated, "scenes.host", and scene_index is its number.
+ * agents_mask (L5Kit derives it from the others) and attributes are left out.
  *
- * A missing chunk is the fill value, which its dtype must hold exactly. An array that has
- * files, but no chunk under a name that .zarray states, is an error.
+ * A missing chunk is the fill value. Its dtype must represent the value exactly. An
+ * array that has files, but no chunk under a name that .zarray states, is an error.
  *
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
@@ -324,7 +324,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
                               (uint64_t)held == json_object_get_uint64(value);
 }
 
-/* A number in JSON, which may be 2.0, as a little-endian integer. */
+/* Convert a number in JSON (2.0 is accepted) to a little-endian integer. */
 static bool zr_integer(
     json_object *value, bool is_signed, size_t size, unsigned char *out) {
     const char *text = json_object_get_string(value);
@@ -422,7 +422,7 @@ static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
     return BAGS_OK;
 }
 
-/* What of the metadata can be read; sets codec and separator. */
+/* Check that the metadata are supported. Sets codec and separator. */
 static bags_code zr_storage(bags_source *s, zr_array *a, json_object *about) {
     static const char *const codecs[] = {"blosc", "zlib", "gzip", "zstd", "lz4"};
     json_object *version = zr_get(about, "zarr_format");
@@ -470,7 +470,7 @@ static bags_code zr_sizes(bags_source *s, zr_array *a) {
     return BAGS_OK;
 }
 
-/* Read the metadata of the array at this key, which ends in / or is empty. */
+/* Read the metadata of the array at this key. The key ends in / or is empty. */
 static bags_code zr_open_array(bags_source *s, zr_array *a, const char *key) {
     zr_state *z = (zr_state *)s->state;
     bags_view text;
@@ -574,8 +574,8 @@ static bags_code zr_chunk(
                      (uint64_t)a->chunk_size, a->codec);
 }
 
-/* Copy what a chunk has of dimension d and later ones. `from` is within the chunk,
- * `to` within the band; steps are those of the dimension before. */
+/* Copy the part of a chunk in dimension d and later ones. `from` is within the chunk,
+ * `to` within the band. Steps belong to the previous dimension. */
 static void zr_copy(const zr_array *a, const uint64_t *at, size_t d,
     const unsigned char *from, unsigned char *to, size_t from_step, size_t to_step) {
     if (d == a->dims) {
@@ -632,8 +632,8 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
 
 /* ---- values ---- */
 
-/* UCS-4 to UTF-8, without trailing NULs; the result is not larger. Surrogates
- * and numbers above U+10FFFF become invalid UTF-8, which writers refuse. */
+/* UCS-4 to UTF-8, without trailing NULs; the result is not larger. Surrogates and
+ * numbers above U+10FFFF become invalid UTF-8, and writers refuse it. */
 static size_t zr_utf8(
     const unsigned char *from, size_t size, bool big, unsigned char *out) {
     size_t made = 0;
