@@ -11,7 +11,7 @@
 
 /* ---- elements ---- */
 
-/* What may become what:
+/* Allowed conversions:
  *
  *     bool, integers   <->  bool, integers      if the value fits
  *     bool, integers    ->  float32, float64    if it is exactly representable
@@ -270,7 +270,7 @@ FORMAT_COLD static bags_code loader_fail_item(const loader_column *c,
 
 static bags_code loader_fail_blobs(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_TYPE,
-        "needs the blob inside of zstd, which is the value with the option `blobs` of "
+        "needs the blob inside zstd: set the option `blobs` of "
         "bags_zstd_options");
 }
 
@@ -293,8 +293,8 @@ static bags_code loader_row_value(loader_worker *w, const loader_column *c,
     return loader_fail_item(c, item, code, err);
 }
 
-/* Decode an item of the row by the field's own function, which gets the blob inside of
- * zstd. */
+/* Decode an item of the row with the field's own function. For zstd, it receives the
+ * inner blob. */
 static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
     bags_load_item *item, size_t place, size_t at, bags_value *value, bags_error *err) {
     bags_value inside;

@@ -30,7 +30,7 @@ static bool loader_chance(uint64_t *random, double probability) {
     return probability > 0 && format_uniform(random) >= 1 - probability;
 }
 
-/* What RandomResizedCrop of torchvision does. */
+/* Like RandomResizedCrop of torchvision. */
 static bags_part loader_crop_random(
     const loader_column *c, uint64_t *state, const bags_image *image) {
     const double least = c->given.aspect.low, most = c->given.aspect.high;
@@ -140,8 +140,8 @@ static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
 
 /* ---- decoding ---- */
 
-/* Memory for an image of uint8. Each step has a buffer of its own, which grows to the
- * largest image and is used again: no allocation per image. */
+/* Memory for an image of uint8. Each step has its own buffer. It grows to the largest
+ * image and is reused: no allocation per image. */
 static bags_code loader_reserve_pixels(
     bags_buffer *buffer, const bags_image *image, bags_error *err) {
     uint64_t shape[3];
@@ -155,8 +155,8 @@ static bags_code loader_reserve_pixels(
     return bags_buffer_reserve(buffer, size, err);
 }
 
-/* Of a JPEG, decode only a rectangle; with `scaled` to a fraction of the size that
- * is still as large as requested. */
+/* Decode only a rectangle of a JPEG. `scaled`: at a fraction of the size that is still
+ * as large as requested. */
 static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     const bags_load_item *item, uint64_t *random, loader_image *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
@@ -309,7 +309,7 @@ static bags_code loader_resize(
     return BAGS_OK;
 }
 
-/* Change the colours of the image, which has its final size. */
+/* Change the colours of the image, already at its final size. */
 static bags_code loader_jitter(
     loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
     size_t row = (size_t)c->given.width * p->image.channels;
@@ -354,8 +354,8 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
         }
 }
 
-/* What a float image has for each of the 256 values of each channel, with the
- * arithmetic of NumPy and torchvision in float32. */
+/* Make the table of floats for the 256 values of each channel, with the arithmetic of
+ * NumPy and torchvision in float32. */
 void bagi_loader_make_scale(
     size_t channels, const float *mean, const float *std, float *out) {
     for (size_t i = 0; i < 256 * channels; i++) {

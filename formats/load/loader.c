@@ -5,8 +5,8 @@
  * datapoints are in a batch, tokens.c what a window or a packed row is; warp.c transforms
  * images. ring.h names the other parts of the loader.
  *
- * A thread makes entire batches. They are in a ring of slots, of which batch number
- * t, counted from the start without those that a seek dropped, has slot t % slots:
+ * A thread makes entire batches. They are in a ring of slots. Batch number t, counted
+ * from the start without batches that a seek dropped, has slot t % slots:
  *
  *       released         delivered               claimed
  *          |                 |                      |
@@ -400,7 +400,7 @@ static bags_code loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dr
     return BAGS_OK;
 }
 
-/* Append a row of the packed block to a slot, which has *used pieces. */
+/* Append a row of the packed block to a slot with *used pieces. */
 static bags_code loader_claim_row(
     bags_loader *l, loader_slot *s, uint64_t row, size_t *used, bags_error *err) {
     const format_packer *p = l->packer;
@@ -438,7 +438,7 @@ static bags_code loader_claim_rows(bags_loader *l, loader_slot *s, bags_error *e
     return BAGS_OK;
 }
 
-/* Claim the next batch for a slot. A failure is that of the batch. */
+/* Claim the next batch for a slot. A failure belongs to the batch. */
 static bags_code loader_claim(bags_loader *l, loader_slot *s, bags_error *err) {
     s->ends = false;
     s->at = l->claim;
@@ -521,8 +521,8 @@ static gate_result GATE_CALL loader_run(void *user) {
     return 0;
 }
 
-/* True in a child made by fork(), which does not have the threads. The memory that these
- * were writing is as it was then. */
+/* True in a child made by fork(). It does not have the threads, and the memory that
+ * they were writing is unchanged since the fork. */
 static bool loader_is_forked(const bags_loader *l) {
     return l->running && l->process != gate_process();
 }
@@ -714,8 +714,8 @@ uint64_t bags_loader_batches(const bags_loader *l) {
     return l->packer ? 0 : l->batches;
 }
 
-/* What was made ahead is dropped, since making it again costs less than keeping track
- * of batches out of order. */
+/* Batches made ahead are dropped: making them again costs less than keeping track of
+ * batches out of order. */
 bags_code bags_loader_seek(
     bags_loader *l, uint64_t epoch, uint64_t batch, bags_error *err) {
     FORMAT_TRY(loader_check_usable(l, err));

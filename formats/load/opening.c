@@ -18,8 +18,8 @@ void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error
 
 /* ---- fields ---- */
 
-/* What becomes of values of a type without options. Returns the dtype that all of them
- * have, NONE if it states none. */
+/* Choose the tensor for values of a type without options. Returns the dtype of the
+ * type, NONE if it states none. */
 static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
     bags_type inside;
     if (format_type_inside(type, &inside))
@@ -381,7 +381,7 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* The tensors of tokens are those of bags_tokens_open. */
+/* bags_tokens_open determines the tensors of tokens. */
 static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
     const format_tokens *t = l->tokens;
     if (t->packed && l->options.skip_damaged)
@@ -415,8 +415,8 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
 
 /* ---- options ---- */
 
-/* Conflicts are errors, never repaired silently. A thread needs a slot to work in, and
- * the caller those that it holds: otherwise no thread could claim one. */
+/* Conflicts are errors, never repaired silently. Each thread needs a slot, in addition
+ * to the slots that the caller holds: otherwise no thread could claim one. */
 static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
     const format_rule rules[] = {

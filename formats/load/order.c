@@ -1,15 +1,15 @@
 /*
  * order.c - the order in which datapoints are loaded: shuffled exactly, without a list.
  *
- * It reads nothing: a position of an epoch becomes a datapoint by arithmetic alone, so
- * that any batch of any epoch can be made at any time, by any thread, and the state of a
- * loader is a few numbers. Three maps follow each other:
+ * It reads nothing: arithmetic turns a position of an epoch into a datapoint. So any
+ * thread can make any batch of any epoch at any time, and the state of a loader is a
+ * few numbers. Three maps follow each other:
  *
  *     position -> dataset and number   the slots of a block, if there are weights
  *     number   -> chunk, and in it     a permutation of all chunks, and of a window
  *     number   -> index                without chunks: a permutation of all datapoints
  *
- * What is selected of a dataset is applied last, to the index. It is the only list.
+ * The selection of a dataset is applied last, to the index. It is the only list.
  */
 #include "order.h"
 #include "blocks.h"
@@ -25,10 +25,10 @@
 /*
  * A Feistel network in mixed radix: x is the pair (x >> bits, x & mask) of numbers
  * below `high` and 2^bits. Each round adds a hash of one to the other, modulo its
- * range, which is a bijection of all pairs whatever the hash is. There are fewer
- * than 2^bits pairs too many, next to none of a long list: those are permuted again
- * until the result is below length. bits is rounded up, so that 2^bits is even and
- * odd permutations exist, too.
+ * range. This is a bijection of all pairs for any hash. Fewer than 2^bits pairs are
+ * outside the list, next to none for a long list: these are permuted again until the
+ * result is below length. bits is rounded up, so that 2^bits is even and odd
+ * permutations exist, too.
  */
 typedef struct order_radix {
     uint64_t length, high, mask;
@@ -136,7 +136,7 @@ typedef struct order_walk {
     /* The window of the last position: */
     uint64_t start, stop; /* its positions */
     uint64_t first;       /* number of its first chunk */
-    uint64_t gap;         /* its datapoints before those that are missing */
+    uint64_t gap;         /* its datapoints before the missing ones */
     uint64_t key_within;
     order_radix within;
     uint64_t *found; /* its chunks, ORDER_UNKNOWN until they are needed; or NULL */
@@ -269,7 +269,7 @@ static bags_code order_check(
 
 /* ---- selections ---- */
 
-/* What is selected of a dataset. */
+/* The selection of a dataset. */
 typedef struct order_selection {
     const uint64_t *numbers; /* its indices, or the start of each range; NULL: all */
     const uint64_t *before;  /* of ranges, the datapoints in those before */
@@ -350,7 +350,8 @@ static bags_code order_select(const bags_selection *from, uint64_t take, size_t 
     return BAGS_OK;
 }
 
-/* Select of all datasets. `lengths` become those of what is selected. */
+/* Apply the selections of all datasets. `lengths` become the lengths of the
+ * selections. */
 static bags_code order_select_all(bags_order *order, const bags_order_options *given,
     uint64_t *lengths, bags_error *err) {
     static const bags_selection all = {BAGS_SELECTION_ALL, NULL, 0, false};

@@ -7,7 +7,7 @@
 
 #include "load.h"
 
-/* What the memory of a bags_order contains. */
+/* The tables in the memory of a bags_order. */
 typedef struct format_order_tables {
     uint64_t *starts; /* of the datasets in the list of all, and its length */
     uint32_t *shares; /* with weights: slots of each dataset in a block */

@@ -1,11 +1,12 @@
 /*
- * resample.c - resize images, bit for bit as Pillow does. It needs no library.
+ * resample.c - resize images, bit for bit like Pillow. It needs no library.
  *
  * Each pixel of the result is a weighted mean of a window of pixels, first along the
  * rows and then along the columns, rounded to 8 bits after each. The window is as wide
- * as the filter, which is stretched by the ratio of the sizes if the image becomes
- * smaller. The weights are integers in units of 2^-22, so that the result depends on no
- * compiler. Colours with alpha are multiplied by it before and divided after.
+ * as the filter. If the image becomes smaller, the ratio of the sizes stretches the
+ * filter. The weights are integers in units of 2^-22, so that the result does not
+ * depend on the compiler. Colours with alpha are multiplied by it before and divided
+ * after.
  *
  *     row of the source ------> row of the ring -----------------> row of the result
  *               weights along x                 weights along y
@@ -14,13 +15,12 @@
  * r modulo the number of places.
  *
  * Both passes add two weighted pixels at a time to four sums, one for each byte: SSE2,
- * which every x86-64 has, multiplies and adds pairs of numbers of 16 bits. A weight has
- * more; it is split into two parts, which are summed apart:
+ * part of every x86-64, multiplies and adds pairs of numbers of 16 bits. A weight has
+ * more bits. It is split into two parts that are summed separately:
  *
  *     weight = high * 2^11 + low, and low is 0 .. 2^11 - 1
  *
- * Arithmetic is modulo 2^32. What all weights of a window sum up to stays within -2^29
- * and 3 * 2^29.
+ * Arithmetic is modulo 2^32. The sum over a window stays within -2^29 and 3 * 2^29.
  */
 #include "load.h"
 #include "pixels.h"
@@ -180,7 +180,7 @@ static inline void resample_quad_store(const resample_quad *q, unsigned char *to
 
 #else
 
-/* The same in C. Sums have an offset, which makes them positive. */
+/* The same in C. An offset makes the sums positive. */
 typedef struct resample_quad {
     uint32_t a, b, c, d;
 } resample_quad;
@@ -238,8 +238,8 @@ static void resample_copy_row(const resample_state *r, uint32_t row) {
             r->row[i + c] = resample_times_alpha(from[i + c], from[i + channels - 1]);
 }
 
-/* Resize r->row along x. Each pixel is stored with garbage after it, which the next
- * one replaces. */
+/* Resize r->row along x. Each pixel is stored with garbage after it. The next pixel
+ * replaces the garbage. */
 static void resample_row(const resample_state *r, unsigned char *to) {
     size_t channels = r->channels;
     for (uint32_t i = 0; i < r->x.length; i++, to += channels) {

@@ -50,7 +50,7 @@ typedef struct loader_times {
     size_t bit;       /* of an episode whose times were checked */
 } loader_times;
 
-/* What becomes of a field. */
+/* The plan for a field. */
 typedef struct loader_column {
     bags_load_field given;
     const char *path;       /* of the first dataset */
@@ -179,7 +179,7 @@ struct bags_loader {
     bags_row packer_row;
     loader_cursor next; /* of bags_loader_next */
     bool finished;      /* a slot without a batch was reached */
-    bags_error error;   /* the first failure, which stays */
+    bags_error error;   /* the first failure; it stays */
 
     /* Under the lock: */
     uint64_t released, claimed;
@@ -200,7 +200,7 @@ static inline bags_code loader_part_reserve(
     return bags_buffer_reserve(buffer, used + more, err);
 }
 
-/* Write number `at` of a list in a buffer, which grows by one. */
+/* Write element `at` of a list in a buffer. The list grows by one. */
 static inline bags_code loader_part_push(
     bags_buffer *buffer, uint64_t at, uint64_t value, bags_error *err) {
     if (at >= SIZE_MAX / 16)
@@ -227,7 +227,7 @@ static inline const char *loader_shape_text(
     return dims ? text : "one element";
 }
 
-/* Damage, which skip_damaged leaves out; all else may succeed another time. */
+/* True for damage: skip_damaged skips it. Other errors may be temporary. */
 static inline bool loader_is_damage(bags_code code) {
     return code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_VALUE ||
            code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_RANGE;

@@ -213,8 +213,8 @@ static const struct loader_state_rule {
         "drop_last, or what is drawn for images differ"},
 };
 
-/* The numbers of the state that the loader would save now. The position is that of the
- * caller, not that of the threads, which are ahead. */
+/* The numbers of the state that the loader would save now. The position is the
+ * caller's; the threads are ahead of it. */
 static bags_code loader_state_here(
     bags_loader *l, uint64_t numbers[LOADER_STATE_NUMBERS], bags_error *err) {
     FORMAT_TRY(loader_hash_all(l, err));

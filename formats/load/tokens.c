@@ -68,7 +68,7 @@ static void *tokens_allocate(
 
 /* ---- reading documents ---- */
 
-/* What is read of a field in a shard: its table and, if direct, its blobs. */
+/* The open Bag of a field in a shard: its table and, if direct, its blobs. */
 typedef struct tokens_view {
     const unsigned char *data, *ends; /* data NULL: indirect */
     size_t element;                   /* bytes of a token */
@@ -134,8 +134,8 @@ static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
     return tokens_fail(t, d, field, BAGS_ERROR_CHANGED, datapoint, err);
 }
 
-/* The document of a place in the stream, below its length, and where the document starts
- * in it: the last that starts at or before the place, which is not empty. */
+/* Find the document at a position in the stream (below its length), and its start: the
+ * last document that starts at or before the position and is not empty. */
 static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
     const tokens_view *v, uint64_t place, uint64_t *start) {
     uint64_t low = 0, high = s->documents;
@@ -378,8 +378,8 @@ static bags_code tokens_measure(const bags_tokens *t, format_packer *p, bags_row
 
 /*
  * Pack block `block` of an epoch: the documents at FORMAT_PACK_BLOCK positions of the
- * order. Rows that one piece fills come first, then those of first-fit; then all are
- * shuffled, unless the order is not.
+ * order. Rows filled by one piece come first, then the rows of first-fit. All rows are
+ * then shuffled, if the order is.
  */
 static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *row,
     const bags_order *order, uint64_t epoch, uint64_t block, bags_error *err) {

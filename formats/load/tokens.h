@@ -22,7 +22,7 @@ typedef struct format_packer {
     uint64_t epoch, block;
     size_t row_count;
     uint64_t dropped;   /* documents that were left out */
-    bags_buffer pieces; /* bags_piece: those of a row are neighbours */
+    bags_buffer pieces; /* bags_piece: the pieces of a row are neighbours */
     bags_buffer rows;   /* uint32_t: where each row starts, and all end */
     bags_pick picks[FORMAT_PACK_BLOCK];
     uint64_t lengths[FORMAT_PACK_BLOCK], keys[FORMAT_PACK_BLOCK];
@@ -40,7 +40,7 @@ typedef struct format_tokens {
     uint64_t length; /* of a window or row */
     uint64_t hash;   /* of what determines the windows */
     format_tokens_tensor *tensors;
-    size_t count, field_count; /* tensors; the first ones are those of fields */
+    size_t count, field_count; /* tensors; the tensors of fields come first */
     void (*touch)(const bags_tokens *tokens, const bags_pick *pick);
     bags_code (*window)(const bags_tokens *tokens, bags_row *row, const bags_pick *pick,
         unsigned char *const *out, bags_error *err);

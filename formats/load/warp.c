@@ -1,11 +1,11 @@
 /*
- * warp.c - transform images and change their colours, bit for bit as Pillow and
- * torchvision do. It needs no library but libm.
+ * warp.c - transform images and change their colours, bit for bit like Pillow and
+ * torchvision. It needs no library but libm.
  *
- * A pixel of the result is the colour at one point of the image: no filter is widened
- * where the image becomes smaller, which is what resample.c is for. The points of a row
- * are computed in chunks, then sampled. Arithmetic is that of Pillow, step by step, in
- * double: four channels at once, two in each register of SSE2.
+ * A pixel of the result is the colour at one point of the image. No filter is widened
+ * where the image becomes smaller; resample.c does that. The points of a row are
+ * computed in chunks, then sampled. Arithmetic follows Pillow step by step, in double:
+ * four channels at once, two in each register of SSE2.
  */
 #include "load.h"
 #include "pixels.h"
@@ -147,8 +147,8 @@ typedef struct warp_state {
     unsigned char fill[4];
 } warp_state;
 
-/* The points of some pixels of a row, from pixel x on. Those of stepped ones start at
- * those that are there. */
+/* The points of some pixels of a row, starting at pixel x. Stepped points continue the
+ * existing points. */
 typedef struct warp_points {
     double u[WARP_CHUNK + 1], v[WARP_CHUNK + 1];
 } warp_points;
@@ -390,7 +390,8 @@ bags_code bags_warp(const bags_image *image, const bags_part *part, const void *
     return BAGS_OK;
 }
 
-/* The whole pixels from low to high, with those that a filter may need next to them. */
+/* The span of whole pixels from low to high, with the neighbours that a filter may
+ * need. */
 static void warp_span(
     double low, double high, uint32_t size, uint32_t *first, uint32_t *count) {
     low = floor(low) - WARP_MARGIN;
@@ -460,7 +461,8 @@ static void warp_undo_affine(double turn, double scale, double shear_x, double s
 }
 
 /* The transformation of a quadrilateral, clockwise from its upper left corner, to the
- * rectangle of the image: the inverse of that of the unit square to it, scaled. */
+ * rectangle of the image: the scaled inverse of the transformation of the unit square
+ * to the quadrilateral. */
 static void warp_undo_perspective(
     const double x[4], const double y[4], double width, double height, double out[9]) {
     double x1 = x[1] - x[2], x2 = x[3] - x[2], x3 = x[0] - x[1] + x[2] - x[3];
@@ -480,7 +482,8 @@ static void warp_undo_perspective(
     out[8] = a * e - b * d;
 }
 
-/* All numbers are drawn, so that those of one range do not depend on the others. */
+/* Draw all numbers, even unused ones, so that the numbers of one range do not depend on
+ * the others. */
 void bags_warp_draw(const bags_warp_options *o, uint64_t random, uint32_t width,
     uint32_t height, double matrix[9]) {
     uint64_t state = random;
@@ -554,15 +557,15 @@ static void warp_saturate(
         }
 }
 
-/* What the colours of one hue have in common: the sixth of the circle, and how far into
- * it, and at s the saturations. */
+/* Properties of one hue: the sixth of the circle, the position in it, and at s the
+ * saturations. */
 typedef struct warp_hues {
     unsigned char sixth[256];
     float into[256], saturation[256];
 } warp_hues;
 
 /* Red, green and blue as hue, saturation and value, all 0 .. 255 and rounded down; turned
- * by `turn`; and back, rounded. The types of the terms are those of Pillow. */
+ * by `turn`; and back, rounded. The types of the terms are Pillow's. */
 static inline void warp_turn_hue(const warp_hues *t, unsigned turn, unsigned char *at) {
     int r = at[0], g = at[1], b = at[2];
     int most = r > g ? r : g, least = r < g ? r : g;

@@ -2,8 +2,8 @@
  * worker.c - which worker of a cluster's job this process is, from the environment.
  *
  * Each engine has a row below. The rows whose variables are set must agree: a process
- * may have been started by one engine inside of another, and the wrong number would
- * make two workers do the same work, and leave out that of a third.
+ * may have been started by one engine inside another, and the wrong number would make
+ * two workers do the same work, and nobody the work of a third.
  */
 #include "load.h"
 #include "text.h"
@@ -17,7 +17,7 @@
 typedef struct worker_source {
     const char *number;
     const char *count;
-    /* Of an array: its first and last number, and the distance between two. */
+    /* For an array: its first and last number, and the step. */
     const char *first, *last, *step;
     uint64_t start; /* the number of the first worker */
 } worker_source;
@@ -37,8 +37,8 @@ static const worker_source worker_sources[] = {
 
 #define WORKER_SOURCES (sizeof worker_sources / sizeof *worker_sources)
 
-/* A variable that is empty is not set; nor is one that Grid Engine sets to "undefined"
- * in a job that is not an array. */
+/* The value of a variable, NULL if unset or empty. Grid Engine sets "undefined" in a
+ * job that is not an array: treat this as unset. */
 static const char *worker_value(const char *variable) {
     const char *value = variable ? getenv(variable) : NULL;
     return value && *value && strcmp(value, "undefined") != 0 ? value : NULL;
@@ -101,7 +101,7 @@ static bool worker_is_batch_script(const worker_source *source, uint64_t number)
            worker_value("SLURM_JOB_ID") && !worker_value("SLURM_STEP_ID");
 }
 
-/* What one engine states. out->variable is NULL if it states nothing. */
+/* Read the variables of one engine. out->variable is NULL if none is set. */
 static bags_code worker_read(
     const worker_source *source, bags_worker *out, bags_error *err) {
     memset(out, 0, sizeof *out);
@@ -143,7 +143,7 @@ static bags_code worker_read(
     return BAGS_OK;
 }
 
-/* Two that are set must agree; a count may be known to one of them alone. */
+/* Merge two engines. Both must agree; one of them may lack the count. */
 static bags_code worker_merge(
     bags_worker *found, const bags_worker *other, bags_error *err) {
     if (!other->variable || other->count == 1)
