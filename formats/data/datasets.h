@@ -263,8 +263,8 @@ typedef struct bags_diff_report {
  * refs, and the tables and .crc files or the blobs of the common fields, once; with
  * `key`, sorts.
  */
-bags_code bags_diff(const char *a, const char *b, const bags_diff_options *options,
-    bags_diff_report *report, bags_error *err);
+BAGS_EXPERIMENTAL bags_code bags_diff(const char *a, const char *b,
+    const bags_diff_options *options, bags_diff_report *report, bags_error *err);
 
 /* ========================================================================
  * >>index
