@@ -1957,6 +1957,12 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
+/* Like bags_reader_prefetch, with other selections for each datapoint: those of
+ * indices[i] start at selects[i * select_count]. Errors as for bags_reader_get. */
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_each(
+    const bags_reader *reader, const uint64_t *indices, size_t count,
+    const bags_select *selects, size_t select_count, bags_row *row, bags_error *err);
+
 /* Announce to the processor that mapped datapoints will be read next, so that it waits
  * for all of them at once: for about 64 small ones in random order. Only plain fields
  * of files that were used before. A hint: no result, and no error; indices may be out
@@ -12934,11 +12940,12 @@ static bags_code bagi_check_plain(
 /*
  * Plan to read selections (NULL: all fields) of the datapoints start <= i < start +
  * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
- * added to the fetch. The first blob of datapoint i has place i.
+ * added to the fetch. The first blob of datapoint i has place i. Its selections start at
+ * selects[i * stride].
  */
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
-    bags_row *row, bagi_fetch *fetch, bags_error *err) {
+    size_t stride, bags_row *row, bagi_fetch *fetch, bags_error *err) {
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
      * hooks for files that are far away do that at the same time. */
@@ -12946,10 +12953,12 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
         size_t shard =
             bagi_reader_find_shard(reader, indices ? indices[i] : start + i, row);
         if (shard != last && shard < reader->count)
-            bagi_reader_expect(reader, shard, selects, select_count);
+            bagi_reader_expect(
+                reader, shard, selects ? selects + i * stride : NULL, select_count);
         last = shard;
     }
-    for (size_t k = 0; k < select_count && count; k++)
+    size_t all = stride ? stride * count : select_count;
+    for (size_t k = 0; k < all && count; k++)
         if (bagi_select_field(selects, k) >= reader->spec.count)
             return bagi_fail_field_index(reader, selects[k].field, err);
     if (fetch->advise)
@@ -12968,10 +12977,10 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
         BAGI_TRY(bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err));
         for (size_t k = 0; k < select_count; k++) {
             const bag_reader *bag = NULL;
+            const bags_select *select = selects ? selects + i * stride + k : NULL;
             bagi_steps steps = {0, 0, 1};
-            BAGI_TRY(
-                bagi_select_find(reader, part, index, bagi_select_field(selects, k),
-                    selects ? &selects[k] : NULL, refs, &bag, &steps, err));
+            BAGI_TRY(bagi_select_find(reader, part, index, select ? select->field : k,
+                select, refs, &bag, &steps, err));
             BAGI_TRY(bagi_fetch_add_steps(fetch, bag, &steps, i, err));
         }
     }
@@ -12985,7 +12994,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_select_all(field);
     bagi_row_begin(reader, row);
-    BAGI_TRY(bagi_plan_many(reader, NULL, index, 1, &whole, 1, row, &fetch, err));
+    BAGI_TRY(bagi_plan_many(reader, NULL, index, 1, &whole, 1, 0, row, &fetch, err));
     *count = fetch.count ? bagi_fetch_spans(&fetch)->count : 0;
     return BAGS_OK;
 }
@@ -13000,7 +13009,7 @@ BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     BAGI_TRY(bagi_check_plain(reader, field, err));
     BAGI_TRY(bagi_row_reserve(row, count, err));
     BAGI_TRY(
-        bagi_plan_many(reader, indices, start, count, &whole, 1, row, &fetch, err));
+        bagi_plan_many(reader, indices, start, count, &whole, 1, 0, row, &fetch, err));
     bool keep = indices && bagi_coder_dictionary(&reader->spec.coders[field]);
     BAGI_TRY(bagi_reserve(&row->slots,
         sizeof(struct bagi_slot) + (keep ? count * sizeof(size_t) : 0), err));
@@ -13047,7 +13056,18 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_plan_many(reader, indices, 0, count, selects,
-        selects ? select_count : reader->spec.count, row, &fetch, err));
+        selects ? select_count : reader->spec.count, 0, row, &fetch, err));
+    return bagi_fetch_run_all(&fetch, NULL, err);
+}
+
+BAGS_API bags_code bags_reader_prefetch_each(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count, bags_row *row, bags_error *err) {
+    BAGI_BEGIN(reader && row && (indices || !count) && (selects || !count), err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
+    bagi_row_begin(reader, row);
+    BAGI_TRY(bagi_plan_many(reader, indices, 0, count, selects, select_count,
+        select_count, row, &fetch, err));
     return bagi_fetch_run_all(&fetch, NULL, err);
 }
 

@@ -79,8 +79,8 @@ static void parse_offsets(bags_load_field *field, const char *value) {
     field->offset_count = count;
 }
 
-/* START:STOP:STEP: START + k * STEP below STOP, which a rounded product is not if it is
- * STOP but for a part in 10^9 of a step. */
+/* START:STOP:STEP: START + k * STEP below STOP. A product that differs from STOP by less than
+ * 10^-9 of a step is STOP, rounded. */
 static void parse_seconds(bags_load_field *field, const char *value) {
     const char *at = value;
     double start = parse_real(SECONDS, field->name, value, &at, ':');
@@ -102,7 +102,7 @@ static void parse_seconds(bags_load_field *field, const char *value) {
     field->second_count = count;
 }
 
-/* Set one option of a field; its times and rate are those of the clock, if it is that. */
+/* Set one option of a field. The times and the rate of the clock are options of the loader. */
 static void set_value(int list, bags_load_field *field, bool is_clock, char *value) {
     if (list == OFFSETS)
         parse_offsets(field, value);

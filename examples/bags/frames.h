@@ -36,8 +36,8 @@ extern framing_options framing;
 
 /* True if a field is loaded without --fields: it is plain, the clock, or has a window. */
 bool frames_names(size_t field, const char *of, const bags_field *all, size_t count);
-/* Set the windows of the fields that are loaded. Returns the options of the loader, which
- * last as long as the program. */
+/* Set the windows of the fields that are loaded. Returns the options of the loader. They last
+ * as long as the program. */
 const bags_frames_options *frames_apply(const char *of, const bags_field *all,
     size_t all_count, bags_load_field *fields, size_t count);
 

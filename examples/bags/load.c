@@ -375,7 +375,7 @@ static void put_items(
         text_puts(line, "]");
 }
 
-/* Of each window, row or frame its values. */
+/* The values of each window, row or frame. */
 static void put_values(text *line, const bags_batch *loaded) {
     for (size_t t = 0; t < loaded->count; t++) {
         const bags_tensor *tensor = &loaded->tensors[t];
@@ -469,7 +469,7 @@ static void print_tokens(const totals *sum) {
             stderr, "%s longer than a row left out\n", counted(dropped, "document"));
 }
 
-/* What is loaded. */
+/* The name of a sample. */
 static const char *unit_name(void) {
     return loading.frames   ? "frame"
            : !tokens        ? "datapoint"

@@ -274,8 +274,8 @@ static bags_code loader_fail_blobs(bags_error *err) {
         "bags_zstd_options");
 }
 
-/* The value of an item of the row. A failure names the item's place in the slot, which is
- * replaced by its number in the sequence. */
+/* The value of an item of the row. In the message of a failure, the item's place in the slot
+ * is replaced by its number in the sequence. */
 static bags_code loader_row_value(loader_worker *w, const loader_column *c,
     const bags_load_item *item, size_t place, size_t at, bags_buffer *scratch,
     bags_value *value, bags_error *err) {

@@ -7,8 +7,7 @@
  *
  *     position of an epoch -> number of a frame    bags_order
  *     number               -> place of an episode  a search in `before`
- *     place                -> episode              the order of the episodes, which applies
- *                                                  selections
+ *     place                -> episode              the order of the episodes: selections
  *
  * With BAGS_PAD_DROP, the frames of an episode are a range of the clock's items, since times
  * do not decrease: only its length is in the table, its start is found again.
@@ -249,8 +248,7 @@ static void frames_choose_at(
         bool early = offset < 0 && back > f->number;
         bool late = offset > 0 && (uint64_t)offset > left;
         items[k] = early ? 0 : late ? f->count - 1 : f->number + (uint64_t)offset;
-        if (outside)
-            outside[k] = early || late;
+        outside[k] = early || late;
     }
 }
 
@@ -340,13 +338,12 @@ size_t bagi_frames_checked_size(const loader_frames *frames) {
     return (size_t)frames->episodes.length * frames->bits / 8 + 1;
 }
 
-bags_code bagi_frames_find(
-    loader_worker *w, const bags_pick *pick, loader_frame *out, bags_error *err) {
-    const bags_loader *l = w->loader;
-    const loader_frames *frames = l->frames;
+/* Find the episode of a frame without reading. out->number counts from its first frame, and
+ * out->count is the number of its frames. */
+static bags_code frames_locate(const loader_frames *frames, const bags_pick *pick,
+    loader_frame *out, bags_error *err) {
     const uint64_t *starts = format_order_tables_of(&frames->episodes).starts;
     uint64_t number = frames->before[starts[pick->dataset]] + pick->index;
-    uint64_t start = 0, stop;
     bags_pick episode;
     out->place = format_last_at_most(frames->before, sizeof *frames->before,
         (size_t)frames->episodes.length, number);
@@ -355,9 +352,17 @@ bags_code bagi_frames_find(
     out->episode = episode.index;
     out->number = number - frames->before[out->place];
     out->count = frames->before[out->place + 1] - frames->before[out->place];
-    if (frames->given.pad == BAGS_PAD_EDGE)
+    return BAGS_OK;
+}
+
+bags_code bagi_frames_find(
+    loader_worker *w, const bags_pick *pick, loader_frame *out, bags_error *err) {
+    const loader_frames *frames = w->loader->frames;
+    uint64_t start = 0, stop;
+    FORMAT_TRY(frames_locate(frames, pick, out, err));
+    if (frames->given.pad == BAGS_PAD_EDGE) /* each item is a frame */
         return BAGS_OK;
-    FORMAT_TRY(bags_reader_items(l->readers[out->dataset], out->episode,
+    FORMAT_TRY(bags_reader_items(w->loader->readers[out->dataset], out->episode,
         frames->clocks[out->dataset].field, &w->times, &out->count, err));
     FORMAT_TRY(frames_range(w, out, &start, &stop, err));
     out->number += start;
@@ -366,11 +371,11 @@ bags_code bagi_frames_find(
 
 /* ---- samples ---- */
 
-/* Choose the items of all windows, and write their masks. */
+/* Choose the items of all windows: w->chosen and w->outside. */
 static bags_code frames_choose(
-    loader_worker *w, loader_slot *s, const loader_frame *f, bags_error *err) {
+    loader_worker *w, const loader_frame *f, bags_error *err) {
     const bags_loader *l = w->loader;
-    uint64_t *items = w->chosen;
+    size_t at = 0;
     frames_series clock;
     double now = 0;
     if (l->frames->timed) {
@@ -379,24 +384,19 @@ static bags_code frames_choose(
     }
     for (size_t i = 0; i < l->field_count; i++) {
         const loader_column *c = &l->columns[i];
-        loader_part *mask = &s->parts[c->mask];
-        bool *outside = NULL;
-        if (c->mask) {
-            outside = (bool *)(void *)(mask->data.data + mask->used.size);
-            mask->used.size += c->items;
-            mask->used.items += c->items;
-        }
         if (c->given.seconds)
-            FORMAT_TRY(frames_choose_near(w, c, f, now, items, outside, err));
+            FORMAT_TRY(
+                frames_choose_near(w, c, f, now, w->chosen + at, w->outside + at, err));
         else
-            frames_choose_at(c, f, items, outside);
-        items += c->items;
+            frames_choose_at(c, f, w->chosen + at, w->outside + at);
+        at += c->items;
     }
     return BAGS_OK;
 }
 
-/* Select the items that were chosen, once if they are repeated. */
-static size_t frames_select(loader_worker *w, size_t dataset) {
+/* Select what was chosen. An item that is repeated is selected once, or (all) as often. */
+static size_t frames_select(
+    const loader_worker *w, size_t dataset, bool all, bags_select *out) {
     const bags_loader *l = w->loader;
     const uint64_t *items = w->chosen;
     size_t count = 0;
@@ -404,14 +404,72 @@ static size_t frames_select(loader_worker *w, size_t dataset) {
         const loader_column *c = &l->columns[i];
         size_t field = c->sources[dataset].field;
         if (!c->sequence)
-            w->selects[count++] = bags_select_all(field);
+            out[count++] = bags_select_all(field);
         for (size_t k = 0; k < c->items; k++)
-            if (k == 0 || items[k] != items[k - 1])
-                w->selects[count++] =
-                    bags_select_slice(field, items[k], items[k] + 1, 1);
+            if (all || k == 0 || items[k] != items[k - 1])
+                out[count++] = bags_select_slice(field, items[k], items[k] + 1, 1);
         items += c->items;
     }
     return count;
+}
+
+/* Request what is read to choose the items of samples: refs and times of these episodes. */
+static void frames_announce_times(
+    loader_worker *w, size_t dataset, const uint64_t *indices, size_t count) {
+    const bags_loader *l = w->loader;
+    size_t fields = 0;
+    w->selects[fields++] =
+        l->frames->times.name
+            ? bags_select_all(l->frames->clocks[dataset].times)
+            : bags_select_slice(l->frames->clocks[dataset].field, 0, 0, 1);
+    for (size_t i = 0; i < l->field_count; i++)
+        if (l->columns[i].times.name)
+            w->selects[fields++] =
+                bags_select_all(l->columns[i].sources[dataset].times);
+    (void)bags_reader_prefetch(
+        l->readers[dataset], indices, count, w->selects, fields, &w->times, NULL);
+}
+
+/* Request the samples of a dataset. `selects` has `each` for every pick. */
+static void frames_announce(loader_worker *w, const bags_pick *picks, size_t count,
+    size_t dataset, uint64_t *indices, bags_select *selects, size_t each) {
+    const bags_reader *reader = w->loader->readers[dataset];
+    size_t used = 0;
+    loader_frame f;
+    bags_error unused;
+    for (size_t i = 0; i < count; i++)
+        if (picks[i].dataset == dataset &&
+            !frames_locate(w->loader->frames, &picks[i], &f, &unused))
+            indices[used++] = f.episode;
+    if (used)
+        frames_announce_times(w, dataset, indices, used);
+    used = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (picks[i].dataset != dataset ||
+            bagi_frames_find(w, &picks[i], &f, &unused) ||
+            frames_choose(w, &f, &unused))
+            continue;
+        (void)frames_select(w, dataset, true, selects + used * each);
+        indices[used++] = f.episode;
+    }
+    if (used)
+        (void)bags_reader_prefetch_each(
+            reader, indices, used, selects, each, &w->row, NULL);
+}
+
+void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count) {
+    const bags_loader *l = w->loader;
+    size_t each = l->frames->items, size;
+    for (size_t i = 0; i < l->field_count; i++)
+        each += !l->columns[i].sequence;
+    size = each * sizeof(bags_select) + sizeof(uint64_t);
+    if (count > SIZE_MAX / 2 / size ||
+        bags_buffer_reserve(&w->announced, count * size, NULL) ||
+        bags_buffer_reserve(&w->indices, count * sizeof(uint64_t), NULL))
+        return;
+    for (size_t d = 0; d < l->count; d++)
+        frames_announce(w, picks, count, d, (uint64_t *)(void *)w->indices.data,
+            (bags_select *)(void *)w->announced.data, each);
 }
 
 /* Append the window of a column, whose first item is in slot *place of the row. */
@@ -436,6 +494,14 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
     return BAGS_OK;
 }
 
+/* Append the mask of a window. Its memory was reserved for all samples. */
+static void frames_mask(
+    const loader_column *c, loader_part *mask, const bool *outside) {
+    memcpy(mask->data.data + mask->used.size, outside, c->items * sizeof *outside);
+    mask->used.size += c->items;
+    mask->used.items += c->items;
+}
+
 bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame *f,
     uint64_t random, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -446,9 +512,9 @@ bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame 
     item.reader = l->readers[f->dataset];
     item.pick.dataset = f->dataset;
     item.pick.index = f->episode;
-    FORMAT_TRY(frames_choose(w, s, f, err));
+    FORMAT_TRY(frames_choose(w, f, err));
     FORMAT_TRY(bags_reader_get(item.reader, f->episode, w->selects,
-        frames_select(w, f->dataset), &w->row, err));
+        frames_select(w, f->dataset, false, w->selects), &w->row, err));
     for (size_t i = 0; i < l->field_count; i++) {
         const loader_column *c = &l->columns[i];
         item.random = c->salt ? format_key(random, c->salt) : random;
@@ -458,6 +524,8 @@ bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame 
         else
             FORMAT_TRY(
                 bagi_loader_load_item(w, c, &s->parts[i], &item, place++, 0, err));
+        if (c->mask)
+            frames_mask(c, &s->parts[c->mask], w->outside + (items - w->chosen));
         items += c->items;
     }
     return BAGS_OK;
@@ -548,7 +616,7 @@ static bags_code frames_check_field(
         {g->offset_count > FRAMES_MOST || g->second_count > FRAMES_MOST,
             "window too large (at most 2^20 items)"},
         {is_clock && times,
-            "the clock: its times or rate are those of bags_frames_options"},
+            "times and rate of the clock belong in bags_frames_options"},
         {(times || g->has_tolerance) && !g->seconds,
             "times, rate and tolerance need seconds"},
         {g->seconds && !times && !is_clock,
@@ -697,8 +765,8 @@ static bags_code frames_count(
     return BAGS_OK;
 }
 
-/* Request the refs of episodes, which are read one by one. A failure shows then. */
-static void frames_announce(
+/* Request the refs of episodes before they are read one by one. A failure shows then. */
+static void frames_announce_refs(
     loader_worker *w, const bags_pick *picks, size_t count, size_t dataset) {
     const bags_loader *l = w->loader;
     uint64_t indices[FRAMES_BLOCK];
@@ -723,7 +791,7 @@ static bags_code frames_count_all(loader_worker *w, bags_error *err) {
         for (size_t i = at, first = at; at == 0 && i < count; i = first) {
             while (i < count && picks[i].dataset == picks[first].dataset)
                 i++;
-            frames_announce(w, picks + first, i - first, picks[first].dataset);
+            frames_announce_refs(w, picks + first, i - first, picks[first].dataset);
             first = i;
         }
         loader_frame f;

@@ -467,10 +467,10 @@ typedef struct bags_load_field {
     const double *seconds; /* the item nearest to the time of the frame + seconds[k]; of
                               two as near, the first */
     size_t second_count;
-    /* Of seconds: when the items are. The name of a field of times, which is a sequence of
+    /* Of seconds: when the items are. The name of a field of times: a sequence of
      * float64 (its type is array(float64)[]) with a time in seconds for each item, none
-     * below the one before; or a rate, and item i is at i / rate. Of the field that is the
-     * clock, both are those of bags_frames_options and must not be set here. */
+     * below the one before; or a rate, and item i is at i / rate. For the clock, set both
+     * in bags_frames_options, not here. */
     const char *times;
     double rate; /* items per second, above 0 */
     /* Of seconds: how far the item may be from its time, in seconds, from 0. Without it an
@@ -498,9 +498,9 @@ typedef enum bags_pad {
 
 /*
  * Load frames in place of datapoints. A datapoint is an episode; each item of its field
- * `clock`, a sequence, is a frame. The order is that of all frames of all episodes, which
- * bags_order_options applies to as it does to datapoints: shuffles, chunks and weights are
- * of frames. Only `selections` and `take` are of episodes. Episodes without items count 0.
+ * `clock`, a sequence, is a frame. The order has all frames of all episodes: shuffles,
+ * chunks and weights apply to frames, `selections` and `take` to episodes. Episodes without
+ * items count 0.
  *
  * A sample is a frame, and a window of each field around it:
  *

@@ -345,6 +345,8 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
     bool datapoints = !l->tokens && !l->frames;
     if (o->prefetch && datapoints)
         loader_announce(w, s->picks, slice.count, true);
+    if (o->prefetch && l->frames)
+        bagi_frames_announce(w, s->picks, slice.count);
     for (size_t i = 0; i < slice.count && !loader_must_stop(w, i); i++) {
         size_t unwatched = w->unwatched, left = slice.count - i;
         bags_pick pick = s->picks[i];

@@ -505,7 +505,7 @@ uint64_t bagi_loader_units(const bags_loader *l, size_t dataset) {
 }
 
 /* Weights and selections need not live as long as the loader: the order has shares of
- * the former, and a copy of the latter. Selections of frames are those of episodes. */
+ * the former, and a copy of the latter. With frames, selections are of episodes. */
 static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     bags_order_options order = o->order;
@@ -573,7 +573,7 @@ static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error
     size_t columns = l->column_count;
     bags_buffer empty = bags_buffer_of(l->options.allocator);
     w->value = w->inside = w->pixels = w->converted = empty;
-    w->resized = w->resampling = w->indices = empty;
+    w->resized = w->resampling = w->indices = w->announced = empty;
     size_t items = l->frames ? l->frames->items : 0;
     w->loader = l;
     w->selects = (bags_select *)bagi_loader_allocate(
@@ -585,9 +585,10 @@ static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error
     if (!l->frames)
         return BAGS_OK;
     w->chosen = (uint64_t *)bagi_loader_allocate(l, items, sizeof *w->chosen, err);
+    w->outside = (bool *)bagi_loader_allocate(l, items, sizeof *w->outside, err);
     w->checked = (unsigned char *)bagi_loader_allocate(
         l, bagi_frames_checked_size(l->frames), 1, err);
-    return w->chosen && w->checked ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return w->chosen && w->outside && w->checked ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static bags_code loader_open_ring(bags_loader *l, bags_error *err) {
@@ -655,6 +656,7 @@ static void loader_free_worker(loader_worker *w) {
     bags_buffer_free(&w->resized);
     bags_buffer_free(&w->resampling);
     bags_buffer_free(&w->indices);
+    bags_buffer_free(&w->announced);
 }
 
 /* Free what loader_allocate made last: the buffers are in it. */

@@ -74,13 +74,13 @@ typedef struct loader_column {
     size_t items; /* in the window of a sample, or 1; 0: a plain field, or a mask */
     size_t mask;  /* the column with the mask of the window; 0: none */
     loader_times times; /* of a window by seconds */
-    uint64_t salt;      /* of its random numbers; 0: those of the sample */
+    uint64_t salt;      /* of its random numbers; 0: as the sample */
 } loader_column;
 
 /* The frames that are loaded in place of datapoints. */
 typedef struct loader_frames {
     bags_frames_options given;
-    bags_order episodes;   /* those that are selected, one after the other */
+    bags_order episodes;   /* selected, one after the other */
     uint64_t *before;      /* frames before each episode of that order, and all */
     loader_source *clocks; /* the clock, in each dataset */
     loader_times times;    /* of the clock */
@@ -143,7 +143,9 @@ typedef struct loader_worker {
     unsigned char **targets; /* for a window or a piece, in each tensor */
     bags_row times;          /* of frames: a field of times */
     unsigned char *checked;  /* a bit for each field of times of an episode */
-    uint64_t *chosen;        /* the items of all windows of a sample */
+    uint64_t *chosen;        /* the items of all windows of a sample, */
+    bool *outside;           /* and their masks */
+    bags_buffer announced;   /* what is selected of the samples of a batch */
     gate_thread id;
     float scale[3 * 256]; /* of an image whose mean or std a callback chose */
     size_t unwatched;     /* bytes decoded since it last checked `stopping` */
@@ -256,6 +258,9 @@ bags_code bagi_frames_add_masks(bags_loader *l, bags_error *err);
 bags_code bagi_frames_open(bags_loader *l, bags_error *err);
 uint64_t bagi_frames_length(const loader_frames *frames, size_t dataset);
 size_t bagi_frames_checked_size(const loader_frames *frames); /* of `checked` */
+
+/* frames.c: request the samples of a batch. A failure shows when they are read. */
+void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count);
 
 /* frames.c: the frame that is number `pick->index` of its dataset; and append its sample
  * to the tensors. */

@@ -191,6 +191,39 @@ static void a_prefetch_only_requests_the_blobs(void **state) {
     bags_reader_close(reader);
 }
 
+static void a_prefetch_has_selections_for_each_datapoint(void **state) {
+    bags_row row = {0};
+    bags_reader *reader = open_far(true);
+    bags_select selects[SOME], both[2 * SOME];
+    (void)state;
+    for (size_t i = 0; i < SOME; i++) {
+        selects[i] = bags_select_all(i % 2);
+        both[2 * i] = bags_select_all(0);
+        both[2 * i + 1] = bags_select_all(1);
+    }
+    for (int again = 0; again < 2; again++) {
+        memset(&seen, 0, sizeof seen);
+        assert_ok(
+            bags_reader_prefetch_each(reader, some, SOME, selects, 1, &row, &said));
+    }
+    size_t one = seen.requests;
+    assert_int_equal(seen.calls, 3);
+    memset(&seen, 0, sizeof seen);
+    assert_ok(bags_reader_prefetch_each(reader, some, SOME, both, 2, &row, &said));
+    assert_true(seen.calls == 3 && seen.requests > one);
+    assert_ok(bags_reader_prefetch_each(reader, some, 0, NULL, 0, &row, &said));
+    assert_ok(bags_reader_prefetch_each(reader, some, SOME, both, 0, &row, &said));
+    /* The selection of the last datapoint is checked, too. */
+    selects[SOME - 1].field = 2;
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_prefetch_each(reader, some, SOME, selects, 1, &row, &said));
+    selects[SOME - 1] = bags_select_slice(0, 1, 2, 1);
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_reader_prefetch_each(reader, some, SOME, selects, 1, &row, &said));
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 static void files_are_expected_before_they_are_opened(void **state) {
     bags_row row = {0};
     bags_info info;
@@ -258,6 +291,7 @@ int main(void) {
         TEST(what_a_call_left_out_is_read_at_its_place),
         TEST(a_failure_is_what_read_at_returns_in_the_hooks_words),
         TEST(a_prefetch_only_requests_the_blobs),
+        TEST(a_prefetch_has_selections_for_each_datapoint),
         TEST(files_are_expected_before_they_are_opened),
         TEST(the_failure_of_every_allocation_is_an_error),
     };

@@ -1094,6 +1094,8 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_reader_prefetch(reader, NULL, 2, NULL, 0, &row, &said));
     assert_null_is_refused(
         bags_reader_prefetch(reader, first, 2, NULL, 0, NULL, &said));
+    assert_null_is_refused(
+        bags_reader_prefetch_each(reader, first, 2, NULL, 1, &row, &said));
     assert_null_is_refused(bags_reader_items(NULL, 0, 0, &row, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, NULL, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, &row, NULL, &said));

@@ -103,7 +103,7 @@ static const int64_t around[] = {-3, -1, 0, 2};
 static const double seconds[] = {-0.25, -0.01, 0.0625, 0.3};
 #define WINDOW 4
 
-/* What a loader is opened with. */
+/* The options of a loader. */
 typedef struct setup {
     bags_loader_options options;
     bags_frames_options frames;
@@ -665,8 +665,9 @@ static void wrong_options_are_refused_by_name(void **state) {
     REFUSE(ARGUMENT, "field \"eye\": an empty window", s.fields[2].second_count = 0);
     REFUSE(ARGUMENT, "field \"state\": window too large",
         s.fields[0].offset_count = (1 << 20) + 1);
-    REFUSE(
-        ARGUMENT, "field \"state\": the clock: its times", s.fields[0].times = "time");
+    REFUSE(ARGUMENT,
+        "field \"state\": times and rate of the clock belong in bags_frames_options",
+        s.fields[0].times = "time");
     REFUSE(ARGUMENT, "field \"action\": times, rate and tolerance need seconds",
         s.fields[1].rate = 1);
     REFUSE(ARGUMENT, "field \"action\": times, rate and tolerance need seconds",
@@ -804,6 +805,55 @@ static void a_value_that_does_not_fit_names_its_item(void **state) {
     bags_reader_close(reader);
 }
 
+/* ---- files far away ---- */
+
+static struct {
+    size_t calls, requests; /* calls that request, and all of these */
+} seen;
+
+/* A request has no memory. */
+static void far_read_many(void *user, bags_io_read *reads, size_t count) {
+    seen.calls += !reads->data;
+    for (size_t i = 0; i < count; i++) {
+        seen.requests += !reads[i].data;
+        if (reads[i].data)
+            bags_io_local()->read_at(user, reads[i].file, reads[i].offset,
+                reads[i].data, reads[i].size, &reads[i].done);
+    }
+}
+
+/* The requests of a batch: refs and times, refs again, and the items of all windows. */
+static void a_batch_is_requested_before_it_is_read(void **state) {
+    (void)state;
+    bags_io far = *bags_io_local();
+    bags_reader_options options;
+    bags_reader *reader;
+    setup s;
+    write_episodes(at("x"));
+    far.map = NULL;
+    far.read_many = far_read_many;
+    memset(&options, 0, sizeof options);
+    options.env.io = &far;
+    options.cache_index = true;
+    assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+    for (int i = 0; i < 4; i++) {
+        bool prefetch = i % 2;
+        start(&s, 32);
+        s.options.threads = BAGS_THREADS_NONE;
+        s.options.prefetch = prefetch;
+        s.frames.pad = i / 2 ? BAGS_PAD_DROP : BAGS_PAD_EDGE;
+        bags_loader *loader = open_loader(reader, &s);
+        memset(&seen, 0, sizeof seen);
+        const bags_batch *b = next(loader);
+        for (size_t k = 0; k < b->length; k++)
+            check_sample(b, k);
+        bags_loader_close(loader);
+        assert_int_equal(seen.calls, prefetch ? 4 : 0);
+        assert_true(seen.requests > 40 || !prefetch);
+    }
+    bags_reader_close(reader);
+}
+
 /* ---- memory, and faults ---- */
 
 static void nothing_is_allocated_per_sample(void **state) {
@@ -814,6 +864,7 @@ static void nothing_is_allocated_per_sample(void **state) {
     start(&s, 10);
     s.options.epochs = 0;
     s.options.threads = BAGS_THREADS_NONE;
+    s.options.prefetch = true;
     bags_loader *loader = open_loader(reader, &s);
     for (int i = 0; i < 60; i++)
         next(loader);
@@ -897,6 +948,7 @@ int main(void) {
         TEST(times_that_are_none_name_field_and_episode),
         TEST(a_sample_without_an_item_names_episode_and_time),
         TEST(a_value_that_does_not_fit_names_its_item),
+        TEST(a_batch_is_requested_before_it_is_read),
         TEST(nothing_is_allocated_per_sample),
         TEST(every_failure_of_memory_and_files_is_reported),
     };
