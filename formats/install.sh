@@ -5,11 +5,11 @@
 #     formats/install.sh install BUILD COMPILER LIBS COMMAND 'FORMAT:OBJECT...:PACKAGE...'...
 #     formats/install.sh uninstall FORMAT...
 #
-# libbags contains bags.h and the formats that need no library, and needs libc and its
-# libm alone.
-# Each other format is a library of its own, libbags-jpeg, so that a distribution can
-# package it apart from those that need FFmpeg. BUILD contains the objects.
-# Before 1.0 each minor version may break programs, so it is part of the soname.
+# libbags.a contains bags.h and the formats that need no library, and needs only libc and
+# its libm. Each other format is a library of its own, libbags-jpeg.a, so that a
+# distribution can package it apart from those that need FFmpeg. BUILD contains the objects.
+# There is no shared library for programs. The command opens its own, libbags-jpeg.so.0.9,
+# which calls the bags.h of the command.
 set -eu
 
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
@@ -25,27 +25,27 @@ abi=${version%.*}
 # The API and the functions that its inline ones call, as a version script.
 exports=$(sed 's/^{/{ global:/; s/ };$/ local: *; };/' formats/exports)
 
-# library NAME PACKAGES OBJECT...: static, shared and for pkg-config.
+# library NAME PACKAGES OBJECT...: static, for pkg-config and, if it is a format, for the
+# command.
 library() {
-    name=$1 packages=$2 core=
+    name=$1 packages=$2 requires=
     shift 2
-    [ "$name" = bags ] || core=$lib/libbags.so.$version
+    [ "$name" = bags ] || requires="bags = $version $packages"
     rm -f "$lib/lib$name.a"
     ar rcsD "$lib/lib$name.a" "$@"
+    sed "s|@PREFIX@|$prefix|; s|@NAME@|$name|; s|@VERSION@|$version|
+        s|@LIBDIR@|$(echo "$libdir" | sed "s|^$prefix/|\${prefix}/|")|
+        s|@REQUIRES@|$requires|" \
+        formats/bags.pc.in >"$lib/$name.pc"
+    install -m 644 "$lib/lib$name.a" "$to_lib"
+    install -m 644 "$lib/$name.pc" "$to_lib/pkgconfig"
+    echo "installed lib$name"
+    [ "$name" != bags ] && [ -n "$command" ] || return 0
     echo "$exports" >"$lib/exports"
     # shellcheck disable=SC2086
     $compiler -shared -Wl,-soname,"lib$name.so.$abi",--version-script,"$lib/exports" \
-        -Wl,-z,defs -o "$lib/lib$name.so.$version" "$@" $core $libs
-    sed "s|@PREFIX@|$prefix|; s|@NAME@|$name|; s|@VERSION@|$version|
-        s|@LIBDIR@|$(echo "$libdir" | sed "s|^$prefix/|\${prefix}/|")|
-        s|@REQUIRES@|${core:+bags = $version}|; s|@PACKAGES@|$packages|" \
-        formats/bags.pc.in >"$lib/$name.pc"
-    install -m 644 "$lib/lib$name.a" "$to_lib"
-    install -m 755 "$lib/lib$name.so.$version" "$to_lib"
-    ln -sf "lib$name.so.$version" "$to_lib/lib$name.so.$abi"
-    ln -sf "lib$name.so.$abi" "$to_lib/lib$name.so"
-    install -m 644 "$lib/$name.pc" "$to_lib/pkgconfig"
-    echo "installed lib$name"
+        -o "$lib/lib$name.so.$abi" "$@" $libs
+    install -m 755 "$lib/lib$name.so.$abi" "$to_lib"
 }
 
 # For find_package: the headers are found from where the file is, if both are below PREFIX.
@@ -113,8 +113,7 @@ library_name() { echo "bags-$1" | tr / -; }
 uninstall() {
     for name in bags "$@"; do
         [ "$name" = bags ] || name=$(library_name "$name")
-        rm -f "$to_lib/lib$name.a" "$to_lib/lib$name.so" "$to_lib/lib$name.so.$abi" \
-            "$to_lib/lib$name.so.$version" "$to_lib/pkgconfig/$name.pc"
+        rm -f "$to_lib/lib$name.a" "$to_lib/lib$name.so.$abi" "$to_lib/pkgconfig/$name.pc"
     done
     for header in $headers; do
         rm -f "$to/include/bags/${header##*/}"

@@ -57,8 +57,8 @@ int main(void) {
 }
 END
 
-works() { # works PROGRAM [LIBRARY PATH]
-    (cd "$dir" && [ "$(LD_LIBRARY_PATH=${2:-} "$1")" = 'it works' ])
+works() { # works PROGRAM
+    (cd "$dir" && [ "$("$1")" = 'it works' ])
 }
 
 in_place() { make install PREFIX="$prefix"; }
@@ -74,10 +74,11 @@ same_below_stage() {
 has_all() {
     local file
     for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
-        include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h lib/libbags.a lib/libbags.so \
+        include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h lib/libbags.a \
         lib/pkgconfig/bags.pc lib/cmake/bags/bagsConfig.cmake lib/cmake/bags/bagsConfigVersion.cmake; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
+    ! installed "$prefix" | grep -e 'libbags\.so' -e '\.so$' || return 1
     [ ! -x build/release/bags ] || { [ -x "$prefix/bin/bags" ] && [ -f "$prefix/share/man/man1/bags.1" ] &&
         [ -f "$prefix/share/bash-completion/completions/bags" ] &&
         [ -f "$prefix/share/zsh/site-functions/_bags" ]; }
@@ -91,16 +92,16 @@ version() { [ "bags.h $(config --modversion bags)" = "bags.h $(sed -n 's/.*BAGS_
 # The names of the format libraries: those of the sources whose libraries are found.
 formats() {
     local path
-    for path in "$prefix"/lib/libbags-*.so; do
+    for path in "$prefix"/lib/libbags-*.a; do
         path=${path##*/libbags-}
-        echo "${path%.so}"
+        echo "${path%.a}"
     done
 }
 
 # A library for each format that was built with another library, and no other file. Those
 # of core are in libbags; the parts of http.c are in its library.
 parts=$(sed -n '/^PARTS_http := /{ s///; s/ /|/g; p }' formats/packages.mk)
-core='archive|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
+core='archive|diff|frames|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |
@@ -110,15 +111,9 @@ all_formats() {
 
 needed() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
 
-# libbags needs libc and its libm alone, a format's library libbags and its own libraries.
-# The loader of libc finds variables of threads.
+# A program with libbags needs only libc and its libm. The loader of libc finds variables of
+# threads.
 needs_libc() { ! needed "$1" | grep -q -v -x -e libc.so.6 -e libm.so.6 -e 'ld-linux.*'; }
-needs_libbags() {
-    local name
-    for name in $(formats); do
-        needed "$prefix/lib/libbags-$name.so" | grep -q '^libbags\.so\.' || return 1
-    done
-}
 
 # use FORMAT FLAG...: a program that uses it; -static also links libc statically.
 use() {
@@ -138,10 +133,10 @@ use() {
         "    puts($symbol ? \"it works\" : \"\"); return bags_version()[0] == 0; }" >"$dir/format.c"
     # shellcheck disable=SC2046
     gcc -Wno-address "$@" "$dir/format.c" $(config $static --cflags --libs "$package") \
-        -o "$dir/format" && works "$dir/format" "$prefix/lib"
+        -o "$dir/format" && works "$dir/format"
 }
 
-shared_formats() {
+all_are_used() {
     local name
     for name in numpy resample loader $(formats); do
         use "$name" || return
@@ -159,45 +154,38 @@ static_formats() {
 # With the headers' directory alone.
 plain_include() { gcc -fsyntax-only "-I$prefix/include" "$dir/main.c"; }
 
-shared() { # shared COMPILER
+program() { # program COMPILER FLAG...
     # shellcheck disable=SC2046
-    "$@" "$dir/main.c" $(config --cflags --libs bags) -o "$dir/shared" &&
-        ! works "$dir/shared" 2>"$dir/missing" && # it is not somewhere else
-        works "$dir/shared" "$prefix/lib"
+    "$@" "$dir/main.c" $(config --cflags --libs bags) -o "$dir/program" && works "$dir/program"
 }
-
-static() { # static FLAG...: the library alone, or libc as well
-    # shellcheck disable=SC2046
-    gcc "$@" "$dir/main.c" $(config --static --cflags --libs bags |
-        sed 's/-lbags /-l:libbags.a /') -o "$dir/static" && works "$dir/static"
-}
+small_program() { program gcc && needs_libc "$dir/program"; }
 
 # The header's own implementation before that of the library.
 both() {
     # shellcheck disable=SC2046
     gcc -DBAGS_IMPLEMENTATION "$dir/main.c" $(config --cflags --libs bags) \
-        -o "$dir/both" && works "$dir/both" "$prefix/lib"
+        -o "$dir/both" && works "$dir/both"
 }
 
+# What the command opens: named after the version, and not linked with another copy of bags.h.
 soname() {
     local library name
-    for library in "$prefix"/lib/lib*.so; do
+    for library in "$prefix"/lib/lib*.so.*; do
         name=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
-        [ "$name" = "${library##*/}.$(config --modversion bags | cut -d. -f1,2)" ] &&
-            [ -f "$prefix/lib/$name" ] || return
+        [ "$name" = "${library##*/}" ] && ! needed "$library" | grep libbags &&
+            [ "${name##*.so.}" = "$(config --modversion bags | cut -d. -f1,2)" ] || return
     done
 }
 
 # The same names in both, but for bagi_, which files of a subject call of each other, and
-# none that the headers do not declare. Of bagi_ the shared library exports those that
-# inline functions call.
+# none that the headers do not declare.
 exported() {
     local library
     sed '/The API ends here/q' formats/*.h formats/*/*.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
-    for library in "$prefix"/lib/lib*.so; do
+    for library in "$prefix"/lib/lib*.so.*; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"
-        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
+        nm -g --defined-only "${library%.so.*}.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
         grep -q bags_ "$dir/shared.names" &&
             diff <(grep -v '^bagi_' "$dir/shared.names") <(grep -v '^bagi_' "$dir/static.names") &&
             [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ] || return
@@ -208,14 +196,14 @@ with_cmake() {
     mkdir "$dir/cmake" && cp "$dir/main.c" "$dir/cmake" &&
         block cmake >"$dir/cmake/CMakeLists.txt" &&
         PKG_CONFIG_PATH=$prefix/lib/pkgconfig cmake -S "$dir/cmake" -B "$dir/cmake/build" &&
-        cmake --build "$dir/cmake/build" && works "$dir/cmake/build/program" "$prefix/lib"
+        cmake --build "$dir/cmake/build" && works "$dir/cmake/build/program"
 }
 
 with_meson() {
     mkdir "$dir/meson" && cp "$dir/main.c" "$dir/meson" &&
         block meson >"$dir/meson/meson.build" &&
         PKG_CONFIG_PATH=$prefix/lib/pkgconfig meson setup "$dir/meson/build" "$dir/meson" &&
-        meson compile -C "$dir/meson/build" && works "$dir/meson/build/program" "$prefix/lib"
+        meson compile -C "$dir/meson/build" && works "$dir/meson/build/program"
 }
 
 # need PROGRAM TITLE COMMAND...: check, if there is such a program
@@ -289,7 +277,7 @@ no_formats() {
     fi
     # shellcheck disable=SC2046
     (cd / && gcc "$dir/main.c" $(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs bags) \
-        -o "$dir/plain") && works "$dir/plain" "$lib" && needs_libc "$lib/libbags.so" &&
+        -o "$dir/plain") && works "$dir/plain" && needs_libc "$dir/plain" &&
         { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^ld-linux' -e '^libc\.' -e '^libm\.' -e '^libjson-c\.' -e '^libz\.'; }
 }
 
@@ -314,7 +302,7 @@ command_opens() { opens "$prefix/bin/bags"; }
 command_opens_libdir() {
     make install PREFIX="$dir/split" LIBDIR="$dir/elsewhere/lib" && opens "$dir/split/bin/bags" &&
         mv "$dir/elsewhere" "$dir/moved" && ! opens "$dir/split/bin/bags" && cat "$dir/said" &&
-        grep -q 'libbags-http.so.* must be in' "$dir/said"
+        grep -q 'install libbags-http.so.* in' "$dir/said"
 }
 
 check 'make install' in_place
@@ -323,18 +311,15 @@ check 'a library for each format that needs one' all_formats
 check 'make install with a DESTDIR that has a space' staged
 check 'the same files, and nothing of DESTDIR in them' same_below_stage
 check 'the version is that of the header' version
-check 'each shared library has its name and version' soname
-check 'the libraries export the API alone' exported
-check 'libbags needs libc and libm alone' needs_libc "$prefix/lib/libbags.so"
-check 'the libraries of formats need libbags' needs_libbags
+[ ! -x build/release/bags ] || check 'the libraries of the command have their version as a name' soname
+[ ! -x build/release/bags ] || check 'and export only the API' exported
 check 'the include directory is enough' plain_include
-check 'a program with the shared library' shared gcc
-check 'a program with the static library' static
-check 'a program that is linked statically' static -static
-check 'a C++ program with the shared library' shared g++ -x c++
+check 'a program, which needs only libc and libm' small_program
+check 'a program that is linked statically' program gcc -static
+check 'a C++ program' program g++ -x c++
 check 'a program with an implementation of its own' both
-check 'programs with the shared library of each format' shared_formats
-check 'programs with the static library of each format' static_formats
+check 'programs with the library of each format' all_are_used
+check 'programs with each format that are linked statically' static_formats
 need cmake 'a program with CMake, as in the README' with_cmake
 need meson 'a program with Meson, as in the README' with_meson
 if [ -x build/release/bags ]; then
@@ -343,7 +328,7 @@ if [ -x build/release/bags ]; then
     need man 'the manual is shown' manual_renders
     check 'the manual has every command and option' manual_is_whole
 fi
-if [ -x "$prefix/bin/bags" ] && [ -e "$prefix/lib/libbags-http.so" ]; then
+if [ -x "$prefix/bin/bags" ] && [ -e "$prefix/lib/libbags-http.a" ]; then
     check 'the command opens the libraries of formats' command_opens
     check 'and in a LIBDIR elsewhere' command_opens_libdir
 fi
