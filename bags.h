@@ -2121,6 +2121,30 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
 BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
+/*
+ * Return all items of a slot as one array, of shape n x the shape of an item. Items have
+ * one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of 1, 2, 4 or
+ * 8 bytes (int64; otherwise unsigned integers).
+ *
+ * The items that bags_reader_get reads of a sequence, whole or a slice with step 1, are
+ * contiguous in memory. *out is then a view of them, valid as long as an item's blob, if
+ * they are aligned for the dtype and in native byte order: out->data is then the data of
+ * item 0. Otherwise it is a copy, valid until the scratch is reused or freed; so is any
+ * selection of items that are not contiguous. out->shape is always in the scratch. scratch
+ * NULL: the row's memory, as for bags_row_value.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE    no such slot
+ *   BAGS_ERROR_TYPE     items of another type
+ *   BAGS_ERROR_CORRUPT  an item of another size; the message names it
+ *   BAGS_ERROR_LIMIT    BAGS_MAX_DIMS dimensions in an item
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: as for the row. Cost: O(n) comparisons, and the copy.
+ */
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_row_array(
+    bags_row *row, size_t slot, bags_buffer *scratch, bags_value *out, bags_error *err);
+
 /* Free a row's memory and make it {0} again. */
 BAGS_API void bags_row_free(bags_row *row);
 
@@ -13186,18 +13210,12 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
 
 /* ---- values ---- */
 
-BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
-    bags_buffer *scratch, bags_value *out, bags_error *err) {
-    BAGI_BEGIN(row && out, err);
-    if (item >= bags_row_length(row, slot))
-        return bags_prefix(err,
-            bagi_fail_index("item", item, bags_row_length(row, slot), err),
-            "slot %" PRIu64 " of the row: ", (uint64_t)slot);
-    const bags_reader *reader = row->reader;
-    struct bagi_slot *from = &bagi_row_slots(row)[slot];
-    const bags_field *field = &reader->spec.fields[from->field];
-    bool sequence = reader->spec.types[from->field].sequence;
-    bags_buffer own = {NULL, 0, bagi_values_resize, row};
+/* The memory of decoded values: the caller's scratch, or if that is NULL `own`, which
+ * allocates in the row. */
+static bags_buffer *bagi_row_scratch(
+    bags_row *row, bags_buffer *scratch, bags_buffer *own) {
+    own->resize = bagi_values_resize;
+    own->user = row;
     /* The values of an earlier use of the row are not needed any more. Of their blocks
      * the largest is kept: most likely the next ones need about as much. */
     if (!scratch && row->stale && row->values) {
@@ -13207,10 +13225,39 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     }
     if (!scratch) {
         row->stale = false;
-        scratch = &own;
+        scratch = own;
     }
-    bagi_buffer_adopt(scratch, &reader->env.memory);
-    /* Of a plain field the items of a row are datapoints. */
+    bagi_buffer_adopt(scratch, &row->reader->env.memory);
+    return scratch;
+}
+
+/* Name the item of a slot that is wrong. Of a plain field the items are datapoints. */
+BAGI_COLD static bags_code bagi_row_fail_item(
+    const bags_row *row, size_t slot, size_t item, bags_code code, bags_error *err) {
+    const bags_reader *reader = row->reader;
+    size_t field = bagi_row_slots(row)[slot].field;
+    bool many = row->index == BAGI_ROW_MANY;
+    bool sequence = reader->spec.types[field].sequence;
+    if (sequence)
+        bags_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
+    return bags_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
+        reader->shown, reader->spec.fields[field].name,
+        many ? "item of bags_reader_get_many" : "datapoint",
+        (many ? 0 : row->index) + (sequence ? 0 : item));
+}
+
+BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
+    bags_buffer *scratch, bags_value *out, bags_error *err) {
+    BAGI_BEGIN(row && out, err);
+    if (item >= bags_row_length(row, slot))
+        return bags_prefix(err,
+            bagi_fail_index("item", item, bags_row_length(row, slot), err),
+            "slot %" PRIu64 " of the row: ", (uint64_t)slot);
+    const bags_reader *reader = row->reader;
+    struct bagi_slot *from = &bagi_row_slots(row)[slot];
+    bool sequence = reader->spec.types[from->field].sequence;
+    bags_buffer own = {NULL, 0, NULL, NULL};
+    scratch = bagi_row_scratch(row, scratch, &own);
     bool many = row->index == BAGI_ROW_MANY;
     uint64_t index = (many ? 0 : row->index) + (sequence ? 0 : item);
     const bagi_coder *coder = &reader->spec.coders[from->field];
@@ -13225,13 +13272,88 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     if (!code)
         code =
             bagi_coder_decode(coder, dictionary, from->items[item], scratch, out, err);
-    if (!code)
-        return BAGS_OK;
-    if (sequence)
-        bags_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    return bags_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
-        reader->shown, field->name, many ? "item of bags_reader_get_many" : "datapoint",
-        index);
+    return code ? bagi_row_fail_item(row, slot, item, code, err) : BAGS_OK;
+}
+
+/* The array that each blob of a type is: shape receives `*dims` numbers. False if the type
+ * states none. */
+static bool bagi_type_array(const bags_type *type, bags_dtype *dtype, uint64_t *shape,
+    size_t *dims, bool *big) {
+    static const bags_dtype by_size[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_UINT8,
+        BAGS_DTYPE_UINT16, BAGS_DTYPE_NONE, BAGS_DTYPE_UINT32, BAGS_DTYPE_NONE,
+        BAGS_DTYPE_NONE, BAGS_DTYPE_NONE, BAGS_DTYPE_UINT64};
+    uint64_t size = 0;
+    bags_view name = bags_type_argument(type, 0);
+    *dims = 0;
+    *big = bags_view_is(bags_type_argument(type, 1), "big");
+    *dtype = bags_view_is(type->name, "i64")   ? BAGS_DTYPE_INT64
+             : bags_view_is(type->name, "u64") ? BAGS_DTYPE_UINT64
+                                               : BAGS_DTYPE_NONE;
+    if (bags_view_is(type->name, "int") && bags_type_number(type, 0, &size) &&
+        size <= 8)
+        *dtype = by_size[size];
+    if (*dtype != BAGS_DTYPE_NONE || !bags_view_is(type->name, "array"))
+        return *dtype != BAGS_DTYPE_NONE;
+    *big = false;
+    *dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    for (size_t i = 1; i < type->count; i++)
+        if (*dims == BAGS_MAX_DIMS || !bags_type_number(type, i, &shape[(*dims)++]))
+            return false;
+    return *dtype != BAGS_DTYPE_NONE;
+}
+
+BAGS_API bags_code bags_row_array(bags_row *row, size_t slot, bags_buffer *scratch,
+    bags_value *out, bags_error *err) {
+    BAGI_BEGIN(row && out, err);
+    if (slot >= row->length)
+        return bags_prefix(
+            err, bagi_fail_index("slot", slot, row->length, err), "row: ");
+    const bags_reader *reader = row->reader;
+    const struct bagi_slot *from = &bagi_row_slots(row)[slot];
+    const bags_view *items = from->items;
+    const bags_field *field = &reader->spec.fields[from->field];
+    bags_buffer own = {NULL, 0, NULL, NULL};
+    bags_dtype dtype;
+    uint64_t shape[BAGS_MAX_DIMS + 1] = {from->length};
+    size_t dims = 0, each = 0, size = 0, unit, front;
+    bool big = false, copy = false;
+    if (!bagi_type_array(
+            &reader->spec.types[from->field], &dtype, shape + 1, &dims, &big))
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "%s: field \"%.200s\": values of type %.200s have no size in common; read "
+            "them one by one",
+            reader->shown, field->name, field->type);
+    if (dims == BAGS_MAX_DIMS || !bags_array_size(dtype, dims, shape + 1, &each) ||
+        !bags_array_size(dtype, dims + 1, shape, &size) || size > SIZE_MAX / 2)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: field \"%.200s\": %" PRIu64
+            " items are no array (more than %d dimensions, or too large)",
+            reader->shown, field->name, shape[0], BAGS_MAX_DIMS);
+    for (size_t i = 0; i < from->length; i++) {
+        if (items[i].size != each)
+            return bagi_row_fail_item(row, slot, i,
+                bags_fail(err, BAGS_ERROR_CORRUPT,
+                    "size mismatch (%" PRIu64 " bytes, expected %" PRIu64 ")",
+                    (uint64_t)items[i].size, (uint64_t)each),
+                err);
+        copy = copy || items[i].data != items[0].data + i * each;
+    }
+    unit = bags_dtype_swap(dtype); /* its alignment, too */
+    bool swap = unit > 1 && big == bags_little_endian();
+    copy = copy || swap || size == 0 || (uintptr_t)items[0].data % unit != 0;
+    dims++;
+    front = (dims * sizeof *shape + 15) / 16 * 16; /* the elements are aligned */
+    scratch = bagi_row_scratch(row, scratch, &own);
+    BAGI_TRY(bags_buffer_reserve(scratch, front + (copy ? size : 0) + 1, err));
+    memcpy(scratch->data, shape, dims * sizeof *shape);
+    unsigned char *to = scratch->data + front;
+    for (size_t i = 0; copy && i < from->length; i++)
+        bagi_array_copy(to + i * each, items[i].data, each, dtype, swap);
+    *out = bagi_value(BAGS_KIND_ARRAY, copy ? to : items[0].data, size);
+    out->dtype = dtype;
+    out->dims = dims;
+    out->shape = (const uint64_t *)(const void *)scratch->data;
+    return BAGS_OK;
 }
 
 #ifndef BAGS_NO_WRITER
