@@ -350,8 +350,8 @@ static bags_code loader_column_open(
     return BAGS_OK;
 }
 
-/* Without a list, all fields of the first dataset, which the others must have; with frames
- * no sequence but the clock. */
+/* Without a list, load all fields of the first dataset. The others must have them, too.
+ * With frames, the clock is the only sequence. */
 static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     size_t count;
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);

@@ -161,7 +161,7 @@ struct bags_loader {
     uint64_t batches;  /* per epoch */
     size_t slice_most; /* datapoints in the largest slice of this rank */
     loader_column *columns;
-    size_t column_count;         /* with the masks of frames, which are the last */
+    size_t column_count;         /* including the masks of frames, at the end */
     size_t field_count;          /* columns of fields */
     bool windowed;               /* some column has a window */
     bool calls;                  /* some column has a function of the caller */

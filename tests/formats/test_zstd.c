@@ -1179,7 +1179,7 @@ static void a_callback_of_the_loader_gets_the_blob_inside(void **state) {
     bags_loader *loader;
     assert_opens(loader, bags_loader_open(&reader, 1, &loading, &said));
     assert_fails(BAGS_ERROR_TYPE, bags_loader_next(loader, &batch, &said));
-    assert_says("set: field \"text\": datapoint 0: needs the blob inside of zstd");
+    assert_says("set: field \"text\": datapoint 0: needs the blob inside zstd");
     bags_loader_close(loader);
     bags_reader_close((bags_reader *)(uintptr_t)reader);
 }
@@ -1219,7 +1219,7 @@ static void the_loader_passes_on_no_frame_that_needs_a_dictionary(void **state) 
             assert_memory_equal(batch->tensors[0].values[2].data, "\xa4tex2", 5);
         else
             assert_says(
-                "messages: field \"m\": datapoint 0: needs the blob inside of zstd");
+                "messages: field \"m\": datapoint 0: needs the blob inside zstd");
         bags_loader_close(loader);
         bags_reader_close((bags_reader *)(uintptr_t)reader);
     }
