@@ -94,6 +94,8 @@ command -v cargo                        | cargo
 command -v rustc                        | rustc
 command -v rustdoc                      | rust-doc rustc
 command -v go                           | golang-go
+command -v npm                          | npm
+command -v tsc                          | node-typescript
 command -v ninja                        | ninja-build
 command -v mandoc                       | mandoc
 command -v zsh                          | zsh
@@ -167,11 +169,14 @@ choose() {
     echo "no package known for:${1##*|}" >&2
 }
 
-# harmless PACKAGE...: those for which apt-get removes no other that is there.
+# harmless PACKAGE...: those that apt-get can install, removing no other that is there.
 harmless() {
     for package; do
-        removed=$(apt-get -s install --no-install-recommends "$package" 2>/dev/null |
-            sed -n 's/^Remv \([^ ]*\).*/ \1/p' | tr -d '\n')
+        if ! simulated=$(apt-get -s install --no-install-recommends "$package" 2>/dev/null); then
+            echo "deps: $package is left out: it conflicts with what is installed" >&2
+            continue
+        fi
+        removed=$(echo "$simulated" | sed -n 's/^Remv \([^ ]*\).*/ \1/p' | tr -d '\n')
         if [ -z "$removed" ]; then
             echo "$package"
         else

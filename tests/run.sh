@@ -52,6 +52,7 @@ check | viewer         | release:all               | tests/viewer/viewer.sh buil
 check | install        | release:all               | tests/command/install.sh
 check | packages/rust  |                           | tests/packages/rust.sh
 check | packages/go    |                           | tests/packages/go.sh
+check | packages/npm   | release:all               | tests/packages/npm.sh build/release/bags
 check | packages/build | release:all               | tests/packages/build.sh
 check | http           | release:all release:bench_http | tests/formats/storage/http.sh build/release
 check | lint           |                           | tests/lint.sh quick

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Go module: its tests and the golden data, under AddressSanitizer, too; a program of
+# The Go module: its tests and the conformance set, under AddressSanitizer, too; a program of
 # another module, as the page shows.
 . "$(dirname "$0")/common.sh"
 module=$packages/go
@@ -15,10 +15,10 @@ tests() { # tests NAME [OPTION...]: of a build, with programs in $dir/NAME
 
 sanitized() {
     export CGO_CFLAGS='-g -O1 -DBAGS_DEBUG -fsanitize=undefined -fno-sanitize-recover=all' CGO_LDFLAGS=-fsanitize=undefined
-    tests sanitized -asan && nm "$dir/sanitized/dump" | grep -q __asan_init
+    tests sanitized -asan && nm "$dir/sanitized/reader" | grep -q __asan_init
 }
 
-golden() { tests/packages/golden.py "$dir/$1/dump"; }
+conforms() { tests/conformance/run.py "$dir/$1/reader"; }
 
 example() {
     "$dir/$1/pets" "$dir/pets $1" >"$dir/said" && diff "$dir/said" - <<END_TEXT
@@ -41,10 +41,10 @@ another_module() {
 
 need 'go gofmt gcc' 'Go: the module is formatted and vetted' clean
 need 'go gcc' 'Go: the tests of the module' tests plain
-need 'go gcc' 'Go: the golden data' golden plain
+need 'go gcc' 'Go: the conformance set' conforms plain
 need 'go gcc' 'Go: the example' example plain
 need 'go gcc' 'Go: the tests under AddressSanitizer' sanitized
-need 'go gcc' 'Go: the golden data under AddressSanitizer' golden sanitized
+need 'go gcc' 'Go: the conformance set under AddressSanitizer' conforms sanitized
 need 'go gcc' 'Go: the example under AddressSanitizer' example sanitized
 need 'go gcc' 'Go: a program of another module' another_module
 chmod -R u+w "$dir/gopath" 2>/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Rust crate: its tests and the golden data, under AddressSanitizer, too; a program of
+# The Rust crate: its tests and the conformance set, under AddressSanitizer, too; a program of
 # another crate, as the page shows.
 . "$(dirname "$0")/common.sh"
 crate=$packages/rust
@@ -14,11 +14,11 @@ tests() { # tests NAME: of a build, below $dir/NAME
 sanitized() {
     local flags='-fsanitize=address,undefined -fno-sanitize=pointer-overflow -fno-sanitize-recover=all'
     export CC=clang CFLAGS="$flags -g -O1 -DBAGS_DEBUG" RUSTFLAGS='-C linker=clang -C link-arg=-fsanitize=address,undefined'
-    tests sanitized && nm "$dir/sanitized/debug/examples/dump" | grep -q __asan_init
+    tests sanitized && nm "$dir/sanitized/debug/examples/reader" | grep -q __asan_init
 }
 
 doctests() { cd "$crate" && CARGO_TARGET_DIR=$dir/plain cargo test --locked --doc; }
-golden() { tests/packages/golden.py "$dir/$1/debug/examples/dump"; }
+conforms() { tests/conformance/run.py "$dir/$1/debug/examples/reader"; }
 
 example() {
     "$dir/$1/debug/examples/pets" "$dir/pets $1" >"$dir/said" && diff "$dir/said" - <<END_TEXT
@@ -49,10 +49,10 @@ END_TOML
 
 need cargo 'Rust: the tests of the crate' tests plain
 need 'cargo rustdoc' 'Rust: the examples of its pages; views that outlive their row do not compile' doctests
-need cargo 'Rust: the golden data' golden plain
+need cargo 'Rust: the conformance set' conforms plain
 need cargo 'Rust: the example' example plain
 need 'cargo clang' 'Rust: the tests under AddressSanitizer' sanitized
-need 'cargo clang' 'Rust: the golden data under AddressSanitizer' golden sanitized
+need 'cargo clang' 'Rust: the conformance set under AddressSanitizer' conforms sanitized
 need 'cargo clang' 'Rust: the example under AddressSanitizer' example sanitized
 need cargo 'Rust: a program of another crate' another_crate
 finish

@@ -129,7 +129,7 @@ export async function serve(roots, {delay = 0, cors = true, ranges = true, missi
     if (cors && (info?.isFile() || missing_cors)) headers['Access-Control-Allow-Origin'] = '*';
     if (!info?.isFile()) return answer.writeHead(404, headers).end();
     headers['Last-Modified'] = info.mtime.toUTCString();
-    if (where.endsWith('.html')) headers['Content-Type'] = 'text/html';
+    if (/\.(html|mjs)$/.test(where)) headers['Content-Type'] = where.endsWith('.html') ? 'text/html' : 'text/javascript';
     let start = 0, stop = info.size, status = 200;
     const range = ranges && /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? '');
     if (range) {

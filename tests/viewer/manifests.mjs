@@ -24,8 +24,10 @@ export function manifests() {
 // What a manifest is compared with: opened as a dataset, by code that runs in a page, too.
 // `sha256` takes an array of bytes, and returns hexadecimal digits.
 export async function read(dataset, sha256) {
-  await dataset.open();
-  await dataset.count();
+  if (!dataset.complete) {
+    await dataset.open();
+    await dataset.count();
+  }
   if (dataset.faults.length) throw Error(dataset.faults.join('; '));
   const number = value => new Uint8Array(new BigUint64Array([BigInt(value)]).buffer);
   const fields = [];

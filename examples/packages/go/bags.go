@@ -49,6 +49,7 @@ const (
 	Limit      Code = C.BAGS_ERROR_LIMIT
 	IO         Code = C.BAGS_ERROR_IO
 	Memory     Code = C.BAGS_ERROR_MEMORY
+	Changed    Code = C.BAGS_ERROR_CHANGED
 )
 
 func (code Code) Error() string { return C.GoString(C.bags_code_name(C.bags_code(code))) }
@@ -151,6 +152,7 @@ type ReaderOptions struct {
 	ReadUnfinished        bool // the datapoints of these shards that were flushed
 	VerifyChecksums       bool
 	NoMmap                bool // a file that is truncated is then an error, not SIGBUS
+	AllowEmptyFile        bool // of a Bag: 0 bytes are an empty one
 }
 
 // Reader is a dataset that is open.
@@ -372,12 +374,14 @@ type Bag struct {
 	rows rows
 }
 
-// OpenBag opens a file. Of the options, VerifyChecksums and NoMmap apply; they may be nil.
+// OpenBag opens a file. Of the options, VerifyChecksums, NoMmap and AllowEmptyFile apply;
+// they may be nil.
 func OpenBag(path string, options *ReaderOptions) (*Bag, error) {
 	var raw C.bag_reader_options
 	if options != nil {
 		raw.verify_checksums = C.bool(options.VerifyChecksums)
 		raw.no_mmap = C.bool(options.NoMmap)
+		raw.allow_empty_file = C.bool(options.AllowEmptyFile)
 	}
 	name, err := text(path)
 	if err != nil {

@@ -38,7 +38,7 @@ typedef struct glue_row {
 typedef struct glue_reader_options {
     uint64_t shard_start, shard_stop;
     int unfinished; /* 0 refuse, 1 skip, 2 read */
-    bool allow_gaps, verify_checksums, no_mmap;
+    bool allow_gaps, verify_checksums, no_mmap, allow_empty_file;
 } glue_reader_options;
 
 typedef struct glue_writer_options {
@@ -49,32 +49,11 @@ typedef struct glue_writer_options {
 
 _Static_assert(BAGS_ERROR_SIZE == 1024, "the size of lib.rs");
 
-static int kind_of(bags_code code) {
-    switch (code) {
-    case BAGS_ERROR_ARGUMENT: return 1;
-    case BAGS_ERROR_STATE: return 2;
-    case BAGS_ERROR_RANGE: return 3;
-    case BAGS_ERROR_FIELD: return 4;
-    case BAGS_ERROR_TYPE: return 5;
-    case BAGS_ERROR_VALUE: return 6;
-    case BAGS_ERROR_MISSING: return 7;
-    case BAGS_ERROR_EXISTS: return 8;
-    case BAGS_ERROR_LOCKED: return 9;
-    case BAGS_ERROR_UNFINISHED: return 10;
-    case BAGS_ERROR_GAP: return 11;
-    case BAGS_ERROR_CORRUPT: return 12;
-    case BAGS_ERROR_LIMIT: return 13;
-    case BAGS_ERROR_IO: return 14;
-    case BAGS_ERROR_MEMORY: return 15;
-    default: return 0;
-    }
-}
-
 /* True if it succeeded; otherwise *out has the error. */
 static bool done(bags_code code, const bags_error *err, glue_error *out) {
     if (!code)
         return true;
-    out->kind = kind_of(code);
+    out->kind = (int)code;
     memcpy(out->message, err->message, sizeof out->message);
     return false;
 }
@@ -196,11 +175,12 @@ bool glue_row_value(
 /* ---- one file ---- */
 
 bag_reader *glue_bag_open(
-    const char *path, bool verify_checksums, bool no_mmap, glue_error *error) {
+    const char *path, const glue_reader_options *given, glue_error *error) {
     bags_error err;
     bag_reader_options options = {0};
-    options.verify_checksums = verify_checksums;
-    options.no_mmap = no_mmap;
+    options.verify_checksums = given->verify_checksums;
+    options.no_mmap = given->no_mmap;
+    options.allow_empty_file = given->allow_empty_file;
     bag_reader *bag = bag_reader_open(path, &options, &err);
     if (!bag)
         (void)done(err.code, &err, error);

@@ -81,6 +81,7 @@ struct RawReaderOptions {
     allow_gaps: bool,
     verify_checksums: bool,
     no_mmap: bool,
+    allow_empty_file: bool,
 }
 
 #[repr(C)]
@@ -114,7 +115,7 @@ extern "C" {
     fn glue_row_length(row: *const c_void, slot: usize) -> usize;
     fn glue_row_bytes(row: *const c_void, slot: usize, item: usize, data: *mut *const u8, size: *mut usize);
     fn glue_row_value(row: *mut c_void, slot: usize, item: usize, out: *mut RawValue, error: *mut RawError) -> bool;
-    fn glue_bag_open(path: *const c_char, verify_checksums: bool, no_mmap: bool, error: *mut RawError) -> *mut c_void;
+    fn glue_bag_open(path: *const c_char, options: *const RawReaderOptions, error: *mut RawError) -> *mut c_void;
     fn glue_bag_close(bag: *mut c_void);
     fn glue_bag_length(bag: *const c_void) -> u64;
     fn glue_bag_get(bag: *const c_void, index: u64, row: *mut c_void, data: *mut *const u8, size: *mut usize,
@@ -152,7 +153,7 @@ pub fn version() -> &'static str {
 #[non_exhaustive]
 pub enum ErrorKind {
     Other, Argument, State, Range, Field, Type, Value, Missing, Exists, Locked, Unfinished, Gap,
-    Corrupt, Limit, Io, Memory,
+    Corrupt, Limit, Io, Memory, Changed,
 }
 
 /// An error of bags.h. The message names the file, the field and the index.
@@ -181,12 +182,12 @@ impl Error {
 // Call a function of glue.c with memory for its error.
 fn with_error<T>(call: impl FnOnce(*mut RawError) -> Option<T>) -> Result<T> {
     use ErrorKind::*;
-    const KINDS: [ErrorKind; 16] = [Other, Argument, State, Range, Field, Type, Value, Missing, Exists, Locked,
-        Unfinished, Gap, Corrupt, Limit, Io, Memory];
+    const KINDS: [ErrorKind; 17] = [Other, Argument, State, Range, Field, Type, Value, Missing, Exists, Locked,
+        Unfinished, Gap, Corrupt, Limit, Io, Memory, Changed];
     let mut raw = RawError { kind: 0, message: [0; 1024] };
     call(&mut raw).ok_or_else(|| {
         let message = unsafe { CStr::from_ptr(raw.message.as_ptr()) };
-        Error::new(KINDS[raw.kind as usize], message.to_string_lossy().into_owned())
+        Error::new(*KINDS.get(raw.kind as usize).unwrap_or(&Other), message.to_string_lossy().into_owned())
     })
 }
 
@@ -311,12 +312,22 @@ pub struct ReaderOptions {
     pub verify_checksums: bool,
     /// Read with explicit offsets: a file that is truncated is then an error, not SIGBUS.
     pub no_mmap: bool,
+    /// Of a Bag: 0 bytes are an empty one, as granular 0.20 and 0.21 write it.
+    pub allow_empty_file: bool,
 }
 
 impl Default for ReaderOptions {
     fn default() -> ReaderOptions {
         ReaderOptions { shard_start: 0, shard_stop: 0, unfinished: Unfinished::Refuse, allow_gaps: false,
-            verify_checksums: false, no_mmap: false }
+            verify_checksums: false, no_mmap: false, allow_empty_file: false }
+    }
+}
+
+impl ReaderOptions {
+    fn raw(&self) -> RawReaderOptions {
+        RawReaderOptions { shard_start: self.shard_start, shard_stop: self.shard_stop,
+            unfinished: self.unfinished as c_int, allow_gaps: self.allow_gaps,
+            verify_checksums: self.verify_checksums, no_mmap: self.no_mmap, allow_empty_file: self.allow_empty_file }
     }
 }
 
@@ -368,9 +379,7 @@ impl Reader {
 
     pub fn open_with(path: impl AsRef<Path>, options: &ReaderOptions) -> Result<Reader> {
         let path = c_path(path.as_ref())?;
-        let raw_options = RawReaderOptions { shard_start: options.shard_start, shard_stop: options.shard_stop,
-            unfinished: options.unfinished as c_int, allow_gaps: options.allow_gaps,
-            verify_checksums: options.verify_checksums, no_mmap: options.no_mmap };
+        let raw_options = options.raw();
         let raw = with_error(|error| NonNull::new(unsafe { glue_reader_open(path.as_ptr(), &raw_options, error) }))?;
         let mut reader = Reader { raw, fields: Vec::new() };
         for i in 0..unsafe { glue_reader_fields(raw.as_ptr()) } {
@@ -518,12 +527,11 @@ impl Bag {
         Bag::open_with(path, &ReaderOptions::default())
     }
 
-    /// Of the options, `verify_checksums` and `no_mmap` apply.
+    /// Of the options, `verify_checksums`, `no_mmap` and `allow_empty_file` apply.
     pub fn open_with(path: impl AsRef<Path>, options: &ReaderOptions) -> Result<Bag> {
         let path = c_path(path.as_ref())?;
-        let raw = with_error(|error| NonNull::new(unsafe {
-            glue_bag_open(path.as_ptr(), options.verify_checksums, options.no_mmap, error)
-        }))?;
+        let raw_options = options.raw();
+        let raw = with_error(|error| NonNull::new(unsafe { glue_bag_open(path.as_ptr(), &raw_options, error) }))?;
         Ok(Bag { raw })
     }
 
