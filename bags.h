@@ -1125,7 +1125,7 @@ typedef struct bags_codec {
 
 /*
  * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to
- * 16 MiB, shared by all blobs of a field and stored once per shard, in the file NAME.dict.
+ * 16 MiB, shared by all blobs of a field, in the file NAME.dict of each shard.
  * Only the codec interprets them. The last three members are NULL if the codec never
  * holds blobs. `state` is the state of the codec.
  *
@@ -2119,9 +2119,9 @@ BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /*
- * Return all items of a slot as one array, of shape n x the shape of an item. Items have
- * one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of 1, 2, 4 or
- * 8 bytes (int64; otherwise unsigned integers).
+ * Return all items of a slot as one array, of shape n x the shape of an item. Items
+ * have one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of
+ * 1, 2, 4 or 8 bytes (int64; otherwise unsigned integers).
  *
  * The items that bags_reader_get reads of a sequence, whole or a slice with step 1, are
  * contiguous in memory. *out is then a view of them, valid as long as an item's blob, if
@@ -13273,8 +13273,8 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     return code ? bagi_row_fail_item(row, slot, item, code, err) : BAGS_OK;
 }
 
-/* The array that each blob of a type is: shape receives `*dims` numbers. False if the type
- * states none. */
+/* The array that each blob of a type is: shape receives `*dims` numbers. False if the
+ * type states none. */
 static bool bagi_type_array(const bags_type *type, bags_dtype *dtype, uint64_t *shape,
     size_t *dims, bool *big) {
     static const bags_dtype by_size[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_UINT8,
