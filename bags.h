@@ -71,176 +71,168 @@
  *                    little-endian integers. Its last entry is also the table's offset,
  *                    so the last 8 bytes of the file locate every blob.
  *     NAME.idx       the table without its 0, while NAME.bag is being written
- *     refs.partial   what was flushed of a datapoint that is not ended yet, while the
+ *     refs.partial   the flushed part of a datapoint that is not ended yet, while the
  *                    dataset is being written; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
- *                    refs.bag     one msgpack array per datapoint. For each
- *                                 field, sorted by name: the index of its blob;
- *                                 for a sequence [first index, count], or []
+ *                    refs.bag     one msgpack array per datapoint. For each field,
+ *                                 sorted by name: the index of its blob; for a
+ *                                 sequence [first index, count], or []
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
- *
- *     Three variants are read. Writers write v1, drawn above. v2 (granular
- *     0.20 and 0.21; refs next to such Bags): the table has no leading 0, and an empty
- *     Bag has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
- *     and refs.bag is missing: blob i of every field belongs to datapoint i.
- *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
  *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
- *     NAME.dict      optional: bytes that blobs of NAME.bag share, and its codec needs
- *                    to decode them: see bags_codec_dictionary.
+ *     NAME.dict      optional: bytes that the codec needs to decode blobs of NAME.bag,
+ *                    and that they share: see bags_codec_dictionary.
+ *
+ *     Writers write v1, drawn above. Readers also read two other variants. v2 (granular
+ *     0.20 and 0.21): the tables have no leading 0, and an empty Bag has 0 bytes. split
+ *     (granular 0.22 and later): the table stays in NAME.idx, and refs.bag is missing:
+ *     blob i of every field belongs to datapoint i.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
  *     Bag        a file of blobs, found by index.
- *     field      a name and a type. The type names the codec between values and
- *                blobs ("jpeg", "int(4)"). With a trailing [] each datapoint has
- *                a sequence of values; without it, the field is plain.
+ *     field      a name and a type. The type names the codec between values and blobs
+ *                ("jpeg", "int(4)"). With a trailing [] each datapoint has a sequence
+ *                of values; without it, the field is plain.
  *     datapoint  one value, or one sequence, for every field. Datapoints of a shard may
  *                share blobs.
- *     shard      a directory with some of the datapoints. Worker W of K writes
- *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
- *     row        what a reader returns for one datapoint.
- *     partial    A partial datapoint was begun and flushed, and never ended, since its
- *                writer crashed: some items of its sequences exist. Readers do not
- *                show it; bags_recover and BAGS_EXISTING_RESUME keep it.
- *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
- *                it lists the blobs that were flushed.
+ *     shard      a directory with some of the datapoints. Worker W of K writes the
+ *                shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
+ *     row        the result of reading one datapoint.
+ *     partial    A partial datapoint was begun and flushed, but its writer crashed before
+ *                its end: some items of its sequences exist. Readers do not show it;
+ *                bags_recover and BAGS_EXISTING_RESUME keep it.
+ *     journal    NAME.idx of a Bag that is being written, or whose writer crashed: the
+ *                list of flushed blobs.
  *
  * RULES THAT HOLD EVERYWHERE
- *     Errors     A function that opens returns the object or NULL. Every other
- *                function that can fail returns a bags_code, with BAGS_OK being
- *                0. The last parameter is the caller's bags_error, or NULL; it is
- *                written on every failure. On failure, outputs are untouched unless the
- *                function states otherwise. Nothing is printed, and nothing aborts.
- *                >>errors defines codes without a comment. A read that failed because
- *                of a hook may be retried. Any function may also return
- *                BAGS_ERROR_ARGUMENT (NULL where it is not allowed), BAGS_ERROR_MEMORY
- *                and, if it uses files, BAGS_ERROR_IO.
+ *     Errors     Functions that open return the object or NULL. Other functions that
+ *                can fail return a bags_code; BAGS_OK is 0. The last parameter, the
+ *                caller's bags_error or NULL, is written on every failure. Outputs are
+ *                then untouched unless the function states otherwise. Nothing is
+ *                printed, and nothing aborts. >>errors defines codes without a comment.
+ *                A read that failed because of a hook may be retried. Any function may
+ *                also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
+ *                BAGS_ERROR_MEMORY and, if it uses files, BAGS_ERROR_IO.
  *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
- *                or close function that accepts NULL. Arguments are copied or
- *                consumed before the call returns, unless stated otherwise.
- *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
- *                until the reader is closed. Any other blob is valid until the
- *                scratch is reused or freed. The fields, shards and path of a reader
- *                are valid until the reader is closed.
- *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
- *                reuse, so that a loop does not allocate. Start it as {0}, use
- *                one per thread, and free it at the end. A row that a call does not
- *                fill is its scratch, and is empty afterwards.
- *     Threads    A reader does not change after it is opened: any number of
- *                threads may share it, each with its own scratch. A writer is
- *                used by one thread at a time. Do not close an object that another
- *                thread is using. Functions without a reader or writer: any thread.
- *     Ranges     are half-open: start <= i < stop. A stop past the end is
- *                clamped to the end; a start past the end leaves nothing.
- *                start > stop is BAGS_ERROR_RANGE.
+ *                or close function that accepts NULL. Arguments are copied or consumed
+ *                before the call returns, unless stated otherwise.
+ *     Lifetime   A blob that is mapped or in memory is not copied, and is valid until
+ *                the reader is closed. Any other blob is valid until the scratch is
+ *                reused or freed. A reader's fields, shards and path are valid until it
+ *                is closed.
+ *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls reuse,
+ *                so a loop does not allocate. Start it as {0}, use one per thread, and
+ *                free it at the end. A row that a call does not fill is its scratch,
+ *                and is empty afterwards.
+ *     Threads    A reader does not change after it is opened: any number of threads may
+ *                share it, each with its own scratch. One thread at a time uses a
+ *                writer. Do not close an object that another thread is using. Functions
+ *                without a reader or writer: any thread.
+ *     Ranges     are half-open: start <= i < stop. A stop past the end is clamped to
+ *                the end; a start past the end leaves nothing. start > stop is
+ *                BAGS_ERROR_RANGE.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
  *                files, size_t in memory. A NULL reader or writer has length 0.
- *     Options    are structs in which 0 is the default of every member: {0} is
- *                always right. NULL means {0}. shard_start and shard_stop are
- *                not a range: they select the shards of worker number shard_start
- *                of shard_stop workers; 0, 0: all. Callbacks may be NULL; they run
- *                in the thread of the call, and text that they receive is valid
- *                until they return. The structs grow with versions: bindings of
- *                other languages compile this header.
+ *     Options    are structs in which 0 is the default of every member: {0} is always
+ *                right. NULL means {0}. shard_start and shard_stop are not a range:
+ *                they select the shards of worker shard_start of shard_stop workers; 0,
+ *                0: all. Callbacks may be NULL. They run in the thread of the call;
+ *                text that they receive is valid until they return.
  *     Reports    may be NULL. They are written on failure too.
- *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
- *                / and \ both separate their parts. A relative path of a local
- *                file is made absolute when a reader or writer is opened: chdir()
- *                may be called later. Messages show it as it was passed.
- *     fork()     In a child process, a writer of the parent writes nothing: append
- *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
- *                close always; close and abort only free its memory. A reader may be
- *                used, also if other threads used it during fork(). If it has hooks of
- *                its own, and a thread did not return from one of them within 100 ms,
- *                its functions fail with BAGS_ERROR_STATE, and close frees nothing.
+ *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and / and \
+ *                both separate their parts. Opening a reader or writer makes a relative
+ *                local path absolute: chdir() may be called later. Messages show it as
+ *                it was passed.
+ *     fork()     In a child, a writer of the parent writes nothing: append fails with
+ *                BAGS_ERROR_STATE at the latest when its buffer is full, close always.
+ *                close and abort only free its memory. A reader may be used, also if
+ *                other threads used it during fork(). If it has hooks of its own, and a
+ *                thread did not return from one of them within 100 ms, its functions
+ *                fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * VERSIONS
  *     A program that compiles with version 1.0 compiles with every later 1.x, and does
  *     the same. Files that any version wrote stay readable. Before 1.0, tests/README.md
  *     lists each change and how to adapt a program to it. The promise does not cover
  *       - declarations with the word BAGS_EXPERIMENTAL, and structs and members whose
- *         comment states "Experimental": they may change in any version. All functions
- *         in load/, storage/, data/ and import/ of formats/ are experimental;
- *       - names that start with bagi_ or BAGI_, and members that are called private;
+ *         comment states "Experimental". In formats/, all functions in load/, storage/,
+ *         data/ and import/ are experimental;
+ *       - names that start with bagi_ or BAGI_, and private members;
  *       - the text of messages.
- *     There is no shared library libbags.so: options have no size member, and inline
- *     functions know private members. Compile the header, or link the static library.
+ *     Structs grow with versions: bindings of other languages compile this header.
+ *     There is no libbags.so, since options have no size and inline functions know
+ *     private members. Compile the header, or link the static library.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used. No bytes in files and
- *     no names in directories make the library
+ *     Every length and offset is checked before it is used. No bytes in files and no
+ *     names in directories make the library
  *       - read outside a file, or open a file outside the dataset's directory;
  *       - wait: a pipe, a device or a directory in place of a file is refused;
- *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
- *         200 bytes per shard, and 600 bytes for each Bag that was used; each NAME.dict
- *         that values needed, once if several are equal, and what its codec makes of
- *         it. A datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
- *         slice skips items), its row of refs.bag and, without mmap, the
- *         requested blobs, each at most once;
- *       - work longer than their sizes justify. Opening costs the same for a file
- *         of any size; bags_verify reads every file about twice.
+ *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200 bytes
+ *         per shard, 600 bytes for each Bag that was used, and each NAME.dict that values
+ *         needed (equal ones once) with its codec's memory. A datapoint: 16 bytes per
+ *         requested item (not mapped: 24, and 200 where a slice skips items), its row of
+ *         refs.bag and, without mmap, the requested blobs, each at most once;
+ *       - work longer than their sizes justify. Opening costs the same for a file of
+ *         any size; bags_verify reads every file about twice.
  *     A sparse file counts with its holes. Codecs that you add must bound their own
- *     memory and time. Symbolic links inside a dataset are followed for reading:
- *     a blob may be the content of any file that the process may read. Where that
- *     matters, accept no dataset with links in it. A link in place of a file is
- *     never written through; bags_recover and RESUME do follow one in place of a
- *     shard's directory; bags_checksum follows none inside a dataset.
+ *     memory and time. Reading follows symbolic links inside a dataset: a blob may be
+ *     the content of any file that the process may read. Where that matters, accept no
+ *     dataset with links in it. No call writes through a link in place of a file.
+ *     bags_recover and RESUME do follow a link in place of a shard's directory;
+ *     bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
- *     BAGS_STATIC          everything is static to this source file; implies
- *                          BAGS_IMPLEMENTATION.
- *     BAGS_API             precedes every public function, for example
- *                          __declspec(dllexport).
- *     BAGS_EXPERIMENTAL    part of each declaration that may change, empty unless you
- *                          define it: -DBAGS_EXPERIMENTAL='__attribute__((deprecated))'
- *                          shows what a program uses of them.
- *     BAGS_DEBUG           check what must hold inside the library with assert(): for
- *                          those who change it. No input makes an assert fail.
- *     BAGS_NO_WRITER       leave out everything that writes: the writers, encoders,
- *                          bags_recover, bags_finalize and bags_checksum.
- *     BAGS_NO_VERIFY       leave out bags_verify.
- *     BAGS_NO_CHECKSUM     leave out bags_checksum, and all use of NAME.crc: a request
- *                          to write or compare checksums is BAGS_ERROR_ARGUMENT, as is
- *                          resuming a shard that has them; bags_verify compares none.
- *     BAGS_NO_LOCAL        leave out local files and locks between threads, for
- *                          WebAssembly and small devices: only ISO C is needed. Every
- *                          object needs hooks (env.io), without which it does not open
- *                          (BAGS_ERROR_IO), and is used by one thread at a time.
- *     Define those with NO the same way wherever bags.h is included.
+ *     BAGS_STATIC          make everything static; implies BAGS_IMPLEMENTATION.
+ *     BAGS_API             precedes every public function: __declspec(dllexport).
+ *     BAGS_EXPERIMENTAL    part of each experimental declaration, usually empty.
+ *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows where
+ *                          a program uses one.
+ *     BAGS_DEBUG           check invariants of the library with assert(), for those who
+ *                          change it. No input makes an assert fail.
+ *     BAGS_NO_WRITER       omit the writers, encoders, bags_recover, bags_finalize and
+ *                          bags_checksum: everything that writes.
+ *     BAGS_NO_VERIFY       omit bags_verify.
+ *     BAGS_NO_CHECKSUM     omit bags_checksum, and all use of NAME.crc: to write or
+ *                          compare checksums, or to resume a shard with checksums, is
+ *                          BAGS_ERROR_ARGUMENT; bags_verify compares none.
+ *     BAGS_NO_LOCAL        omit local files and locks between threads, for WebAssembly
+ *                          and small devices: only ISO C is needed. One thread at a
+ *                          time uses an object. It needs hooks (env.io), or does not
+ *                          open (BAGS_ERROR_IO).
+ *     Define the NO macros the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
- *     - A mapped file must not be truncated while a reader has it open, nor its
- *       disk fail: an access past the new end terminates the process with SIGBUS,
- *       and up to the end of the last page it returns zeros. No check can prevent
- *       it. Where files may be truncated, read with `no_mmap`: it is then an error
- *       that names the file. (Windows refuses the truncation. The library itself
- *       never truncates a finished file.)
+ *     - A mapped file must not be truncated while a reader has it open, nor its disk
+ *       fail: an access past the new end terminates the process with SIGBUS, and up to
+ *       the end of the last page it returns zeros. No check can prevent it. Where files
+ *       may be truncated, read with `no_mmap`: then it is an error that names the file.
+ *       (Windows refuses the truncation. The library never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
  *       bytes. Shard numbers: below 10^18.
- *     - After a power failure, empty blobs that were not synced look the same as
- *       a sector of zeros.
+ *     - After a power failure, empty blobs that were not synced look like a sector of
+ *       zeros.
  *     - A writer keeps two files open per field; three with checksums.
- *     - Locks that only one machine sees, as on some network file systems, do not
- *       keep two machines apart. Writing new shards needs no lock. A writer that
- *       lost its shard to another one notices that and fails, but not at the same
- *       instant. Where locks have no effect at all, RESUME and bags_recover fail.
- *     - A reader notices that a shard was replaced by the identity of its spec.json.
- *       A Bag that is replaced without its spec.json, as by rsync, or rewritten in
- *       place with its size unchanged, is noticed when the
- *       reader opens it again, and otherwise only with checksums: a reader with or
- *       without `no_mmap` may return bytes of both.
+ *     - Locks that only one machine sees, as on some network file systems, do not keep
+ *       two machines apart. New shards need no lock. A writer that lost its shard to
+ *       another one notices that and fails, but not at the same instant. Where locks
+ *       have no effect at all, RESUME and bags_recover fail.
+ *     - A reader notices a replaced shard by the identity of its spec.json. If a Bag is
+ *       replaced without its spec.json, as by rsync, or rewritten in place with the
+ *       same size, the reader notices it when it opens the Bag again, and otherwise
+ *       only with checksums: with or without `no_mmap` it may return bytes of both.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
- *     - Windows: a directory with open files in it cannot be renamed, nor an open
- *       file be replaced.
- *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs
- *       of either byte order. It is tested on Linux, and with MinGW-w64 and Wine;
- *       macOS, the BSDs and MSVC are supported but not run in tests.
+ *     - Windows: no directory with open files can be renamed, and no open file
+ *       replaced.
+ *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs of
+ *       either byte order. Tests run on Linux, and with MinGW-w64 and Wine; macOS, the
+ *       BSDs and MSVC are supported, not tested.
  *
  * The licence is at the end of this file.
  */
