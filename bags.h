@@ -67,181 +67,172 @@
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
- *                    The table is 0, end of blob 0, ..., end of blob N-1: N + 1
- *                    unsigned 64-bit little-endian integers. Its last entry is
- *                    also the offset at which it begins, so the last 8 bytes of
- *                    the file locate every blob.
+ *                    The table is 0, end of blob 0, ..., end of blob N-1: N + 1 64-bit
+ *                    little-endian integers. Its last entry is also the table's offset,
+ *                    so the last 8 bytes of the file locate every blob.
  *     NAME.idx       the table without its 0, while NAME.bag is being written
- *     refs.partial   what was flushed of a datapoint that is not ended yet, while the
+ *     refs.partial   the flushed part of a datapoint that is not ended yet, while the
  *                    dataset is being written; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
- *                    refs.bag     one msgpack array per datapoint. For each
- *                                 field, sorted by name: the index of its blob;
- *                                 for a sequence [first index, count], or []
+ *                    refs.bag     one msgpack array per datapoint. For each field,
+ *                                 sorted by name: the index of its blob; for a
+ *                                 sequence [first index, count], or []
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
- *
- *     Three variants are read. Writers write v1, drawn above. v2 (granular
- *     0.20 and 0.21; refs next to such Bags): the table has no leading 0, and an empty
- *     Bag has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
- *     and refs.bag is missing: blob i of every field belongs to datapoint i.
- *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
  *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
- *     NAME.dict      optional: bytes that blobs of NAME.bag share, and its codec needs
- *                    to decode them: see bags_codec_dictionary.
+ *     NAME.dict      optional: bytes that the codec needs to decode blobs of NAME.bag,
+ *                    and that they share: see bags_codec_dictionary.
+ *
+ *     Writers write v1, drawn above. Readers also read two other variants. v2 (granular
+ *     0.20 and 0.21): the tables have no leading 0, and an empty Bag has 0 bytes. split
+ *     (granular 0.22 and later): the table stays in NAME.idx, and refs.bag is missing:
+ *     blob i of every field belongs to datapoint i.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
  *     Bag        a file of blobs, found by index.
- *     field      a name and a type. The type names the codec between values and
- *                blobs ("jpeg", "int(4)"). With a trailing [] each datapoint has
- *                a sequence of values; without it, the field is plain.
+ *     field      a name and a type. The type names the codec between values and blobs
+ *                ("jpeg", "int(4)"). With a trailing [] each datapoint has a sequence
+ *                of values; without it, the field is plain.
  *     datapoint  one value, or one sequence, for every field. Datapoints of a shard may
  *                share blobs.
- *     shard      a directory with some of the datapoints. Worker W of K writes
- *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
- *     row        what a reader returns for one datapoint.
- *     partial    A partial datapoint was begun and flushed, and never ended, since its
- *                writer crashed: some items of its sequences exist. Readers do not
- *                show it; bags_recover and BAGS_EXISTING_RESUME keep it.
- *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
- *                it lists the blobs that were flushed.
+ *     shard      a directory with some of the datapoints. Worker W of K writes the
+ *                shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
+ *     row        the result of reading one datapoint.
+ *     partial    A partial datapoint was begun and flushed, but its writer crashed before
+ *                its end: some items of its sequences exist. Readers do not show it;
+ *                bags_recover and BAGS_EXISTING_RESUME keep it.
+ *     journal    NAME.idx of a Bag that is being written, or whose writer crashed: the
+ *                list of flushed blobs.
  *
  * RULES THAT HOLD EVERYWHERE
- *     Errors     A function that opens returns the object or NULL. Every other
- *                function that can fail returns a bags_code, with BAGS_OK being
- *                0. The last parameter is the caller's bags_error, or NULL; it is
- *                written on every failure. On failure, outputs are untouched unless the
- *                function states otherwise. Nothing is printed, and nothing aborts.
- *                >>errors defines codes without a comment. A read that failed because
- *                of a hook may be retried. Any function may also return
- *                BAGS_ERROR_ARGUMENT (NULL where it is not allowed), BAGS_ERROR_MEMORY
- *                and, if it uses files, BAGS_ERROR_IO.
+ *     Errors     Functions that open return the object or NULL. Other functions that
+ *                can fail return a bags_code; BAGS_OK is 0. The last parameter, the
+ *                caller's bags_error or NULL, is written on every failure. Outputs are
+ *                then untouched unless the function states otherwise. Nothing is
+ *                printed, and nothing aborts. >>errors defines codes without a comment.
+ *                A read that failed because of a hook may be retried. Any function may
+ *                also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
+ *                BAGS_ERROR_MEMORY and, if it uses files, BAGS_ERROR_IO.
  *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
- *                or close function that accepts NULL. Arguments are copied or
- *                consumed before the call returns, unless stated otherwise.
- *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
- *                until the reader is closed. Any other blob is valid until the
- *                scratch is reused or freed. The fields, shards and path of a reader
- *                are valid until the reader is closed.
- *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
- *                reuse, so that a loop does not allocate. Start it as {0}, use
- *                one per thread, and free it at the end. A row that a call does not
- *                fill is its scratch, and is empty afterwards.
- *     Threads    A reader does not change after it is opened: any number of
- *                threads may share it, each with its own scratch. A writer is
- *                used by one thread at a time. Do not close an object that another
- *                thread is using. Functions without a reader or writer: any thread.
- *     Ranges     are half-open: start <= i < stop. A stop past the end is
- *                clamped to the end; a start past the end leaves nothing.
- *                start > stop is BAGS_ERROR_RANGE.
+ *                or close function that accepts NULL. Arguments are copied or consumed
+ *                before the call returns, unless stated otherwise.
+ *     Lifetime   A blob that is mapped or in memory is not copied, and is valid until
+ *                the reader is closed. Any other blob is valid until the scratch is
+ *                reused or freed. A reader's fields, shards and path are valid until it
+ *                is closed.
+ *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls reuse,
+ *                so a loop does not allocate. Start it as {0}, use one per thread, and
+ *                free it at the end. A row that a call does not fill is its scratch,
+ *                and is empty afterwards.
+ *     Threads    A reader does not change after it is opened: any number of threads may
+ *                share it, each with its own scratch. One thread at a time uses a
+ *                writer. Do not close an object that another thread is using. Functions
+ *                without a reader or writer: any thread.
+ *     Ranges     are half-open: start <= i < stop. A stop past the end is clamped to
+ *                the end; a start past the end leaves nothing. start > stop is
+ *                BAGS_ERROR_RANGE.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
  *                files, size_t in memory. A NULL reader or writer has length 0.
- *     Options    are structs in which 0 is the default of every member: {0} is
- *                always right. NULL means {0}. shard_start and shard_stop are
- *                not a range: they select the shards of worker number shard_start
- *                of shard_stop workers; 0, 0: all. Callbacks may be NULL; they run
- *                in the thread of the call, and text that they receive is valid
- *                until they return. The structs grow with versions: bindings of
- *                other languages compile this header.
+ *     Options    are structs in which 0 is the default of every member: {0} is always
+ *                right. NULL means {0}. shard_start and shard_stop are not a range:
+ *                they select the shards of worker shard_start of shard_stop workers; 0,
+ *                0: all. Callbacks may be NULL. They run in the thread of the call;
+ *                text that they receive is valid until they return.
  *     Reports    may be NULL. They are written on failure too.
- *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
- *                / and \ both separate their parts. A relative path of a local
- *                file is made absolute when a reader or writer is opened: chdir()
- *                may be called later. Messages show it as it was passed.
- *     fork()     In a child process, a writer of the parent writes nothing: append
- *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
- *                close always; close and abort only free its memory. A reader may be
- *                used, also if other threads used it during fork(). If it has hooks of
- *                its own, and a thread did not return from one of them within 100 ms,
- *                its functions fail with BAGS_ERROR_STATE, and close frees nothing.
+ *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and / and \
+ *                both separate their parts. Opening a reader or writer makes a relative
+ *                local path absolute: chdir() may be called later. Messages show it as
+ *                it was passed.
+ *     fork()     In a child, a writer of the parent writes nothing: append fails with
+ *                BAGS_ERROR_STATE at the latest when its buffer is full, close always.
+ *                close and abort only free its memory. A reader may be used, also if
+ *                other threads used it during fork(). If it has hooks of its own, and a
+ *                thread did not return from one of them within 100 ms, its functions
+ *                fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * VERSIONS
  *     A program that compiles with version 1.0 compiles with every later 1.x, and does
  *     the same. Files that any version wrote stay readable. Before 1.0, tests/README.md
  *     lists each change and how to adapt a program to it. The promise does not cover
  *       - declarations with the word BAGS_EXPERIMENTAL, and structs and members whose
- *         comment states "Experimental": they may change in any version. All functions
- *         in load/, storage/, data/ and import/ of formats/ are experimental;
- *       - names that start with bagi_ or BAGI_, and members that are called private;
+ *         comment states "Experimental". In formats/, all functions in load/, storage/,
+ *         data/ and import/ are experimental;
+ *       - names that start with bagi_ or BAGI_, and private members;
  *       - the text of messages.
- *     There is no shared library libbags.so: options have no size member, and inline
- *     functions know private members. Compile the header, or link the static library.
+ *     Structs grow with versions: bindings of other languages compile this header.
+ *     There is no libbags.so, since options have no size and inline functions know
+ *     private members. Compile the header, or link the static library.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used. No bytes in files and
- *     no names in directories make the library
+ *     Every length and offset is checked before it is used. No bytes in files and no
+ *     names in directories make the library
  *       - read outside a file, or open a file outside the dataset's directory;
  *       - wait: a pipe, a device or a directory in place of a file is refused;
- *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
- *         200 bytes per shard, and 600 bytes for each Bag that was used; each NAME.dict
- *         that values needed, once if several are equal, and what its codec makes of
- *         it. A datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
- *         slice skips items), its row of refs.bag and, without mmap, the
- *         requested blobs, each at most once;
- *       - work longer than their sizes justify. Opening costs the same for a file
- *         of any size; bags_verify reads every file about twice.
+ *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200 bytes
+ *         per shard, 600 bytes for each Bag that was used, and each NAME.dict that values
+ *         needed (equal ones once) with its codec's memory. A datapoint: 16 bytes per
+ *         requested item (not mapped: 24, and 200 where a slice skips items), its row of
+ *         refs.bag and, without mmap, the requested blobs, each at most once;
+ *       - work longer than their sizes justify. Opening costs the same for a file of
+ *         any size; bags_verify reads every file about twice.
  *     A sparse file counts with its holes. Codecs that you add must bound their own
- *     memory and time. Symbolic links inside a dataset are followed for reading:
- *     a blob may be the content of any file that the process may read. Where that
- *     matters, accept no dataset with links in it. A link in place of a file is
- *     never written through; bags_recover and RESUME do follow one in place of a
- *     shard's directory; bags_checksum follows none inside a dataset.
+ *     memory and time. Reading follows symbolic links inside a dataset: a blob may be
+ *     the content of any file that the process may read. Where that matters, accept no
+ *     dataset with links in it. No call writes through a link in place of a file.
+ *     bags_recover and RESUME do follow a link in place of a shard's directory;
+ *     bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
- *     BAGS_STATIC          everything is static to this source file; implies
- *                          BAGS_IMPLEMENTATION.
- *     BAGS_API             precedes every public function, for example
- *                          __declspec(dllexport).
- *     BAGS_EXPERIMENTAL    part of each declaration that may change, empty unless you
- *                          define it: -DBAGS_EXPERIMENTAL='__attribute__((deprecated))'
- *                          shows what a program uses of them.
- *     BAGS_DEBUG           check what must hold inside the library with assert(): for
- *                          those who change it. No input makes an assert fail.
- *     BAGS_NO_WRITER       leave out everything that writes: the writers, encoders,
- *                          bags_recover, bags_finalize and bags_checksum.
- *     BAGS_NO_VERIFY       leave out bags_verify.
- *     BAGS_NO_CHECKSUM     leave out bags_checksum, and all use of NAME.crc: a request
- *                          to write or compare checksums is BAGS_ERROR_ARGUMENT, as is
- *                          resuming a shard that has them; bags_verify compares none.
- *     BAGS_NO_LOCAL        leave out local files and locks between threads, for
- *                          WebAssembly and small devices: ISO C alone is needed. Every
- *                          object needs hooks (env.io), without which it does not open
- *                          (BAGS_ERROR_IO), and is used by one thread at a time.
- *     Define those with NO the same way wherever bags.h is included.
+ *     BAGS_STATIC          make everything static; implies BAGS_IMPLEMENTATION.
+ *     BAGS_API             precedes every public function: __declspec(dllexport).
+ *     BAGS_EXPERIMENTAL    part of each experimental declaration, usually empty.
+ *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows where
+ *                          a program uses one.
+ *     BAGS_DEBUG           check invariants of the library with assert(), for those who
+ *                          change it. No input makes an assert fail.
+ *     BAGS_NO_WRITER       omit the writers, encoders, bags_recover, bags_finalize and
+ *                          bags_checksum: everything that writes.
+ *     BAGS_NO_VERIFY       omit bags_verify.
+ *     BAGS_NO_CHECKSUM     omit bags_checksum, and all use of NAME.crc: to write or
+ *                          compare checksums, or to resume a shard with checksums, is
+ *                          BAGS_ERROR_ARGUMENT; bags_verify compares none.
+ *     BAGS_NO_LOCAL        omit local files and locks between threads, for WebAssembly
+ *                          and small devices: only ISO C is needed. One thread at a
+ *                          time uses an object. It needs hooks (env.io), or does not
+ *                          open (BAGS_ERROR_IO).
+ *     Define the NO macros the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
- *     - A mapped file must not be truncated while a reader has it open, nor its
- *       disk fail: an access past the new end terminates the process with SIGBUS,
- *       and up to the end of the last page it returns zeros. No check can prevent
- *       it. Where files may be truncated, read with `no_mmap`: it is then an error
- *       that names the file. (Windows refuses the truncation. The library itself
- *       never truncates a finished file.)
+ *     - A mapped file must not be truncated while a reader has it open, nor its disk
+ *       fail: an access past the new end terminates the process with SIGBUS, and up to
+ *       the end of the last page it returns zeros. No check can prevent it. Where files
+ *       may be truncated, read with `no_mmap`: then it is an error that names the file.
+ *       (Windows refuses the truncation. The library never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
  *       bytes. Shard numbers: below 10^18.
- *     - After a power failure, empty blobs that were not synced look the same as
- *       a sector of zeros.
+ *     - After a power failure, empty blobs that were not synced look like a sector of
+ *       zeros.
  *     - A writer keeps two files open per field; three with checksums.
- *     - Locks that only one machine sees, as on some network file systems, do not
- *       keep two machines apart. Writing new shards needs no lock. A writer that
- *       lost its shard to another one notices that and fails, but not at the same
- *       instant. Where locks have no effect at all, RESUME and bags_recover fail.
- *     - A reader notices that a shard was replaced by the identity of its spec.json.
- *       A Bag that is replaced alone, as by rsync next to a spec.json that stays the
- *       same, or rewritten in place with its size unchanged, is noticed when the
- *       reader opens it again, and otherwise only with checksums: a reader with or
- *       without `no_mmap` may return bytes of both.
+ *     - Locks that only one machine sees, as on some network file systems, do not keep
+ *       two machines apart. New shards need no lock. A writer that lost its shard to
+ *       another one notices that and fails, but not at the same instant. Where locks
+ *       have no effect at all, RESUME and bags_recover fail.
+ *     - A reader notices a replaced shard by the identity of its spec.json. If a Bag is
+ *       replaced without its spec.json, as by rsync, or rewritten in place with the
+ *       same size, the reader notices it when it opens the Bag again, and otherwise
+ *       only with checksums: with or without `no_mmap` it may return bytes of both.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
- *     - Windows: a directory with open files in it cannot be renamed, nor an open
- *       file be replaced.
- *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs
- *       of either byte order. It is tested on Linux, and with MinGW-w64 and Wine;
- *       macOS, the BSDs and MSVC are supported but not run in tests.
+ *     - Windows: no directory with open files can be renamed, and no open file
+ *       replaced.
+ *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs of
+ *       either byte order. Tests run on Linux, and with MinGW-w64 and Wine; macOS, the
+ *       BSDs and MSVC are supported, not tested.
  *
  * The licence is at the end of this file.
  */
@@ -422,7 +413,7 @@ typedef enum bags_code {
 #define BAGS_ERROR_SIZE 1024
 
 /* An error, with its message. The caller owns it. A function that fails writes it; a
- * function that succeeds leaves it alone. */
+ * function that succeeds does not touch it. */
 typedef struct bags_error {
     bags_code code;
     int system;                    /* errno if a system call failed, else 0 */
@@ -622,13 +613,12 @@ typedef struct bags_io_read {
 } bags_io_read;
 
 /*
- * All access to files. Every hook returns 0, or an errno value, which is copied
- * to bags_error.system. Reads and writes pass explicit offsets. They may do less
- * than requested and are then called again; a read of 0 bytes means the end of
- * the file. A reader calls its hooks from several threads at once. Hooks marked
- * optional may be NULL, and their failures are ignored (but not those of identify);
- * a reader needs none of those that write: without make_dir, nothing is written
- * (EROFS). open must not return a NULL *file.
+ * All access to files. Every hook returns 0, or an errno value for bags_error.system.
+ * Reads and writes pass explicit offsets. They may do less than requested and are then
+ * called again; a read of 0 bytes means the end of the file. A reader calls its hooks
+ * from several threads at once. Hooks marked optional may be NULL, and their failures
+ * are ignored, except for identify. A reader needs no hook that writes: without
+ * make_dir, nothing is written (EROFS). open must not return a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -746,7 +736,7 @@ typedef struct bag_reader_options {
     /* With no_mmap: keep the table in memory, 8 bytes per blob (12 with
      * verify_checksums), so that a read is one system call, not two (or three). */
     bool cache_index;
-    /* Compare every returned blob with its checksum in NAME.crc, which must exist. */
+    /* Compare every returned blob with its checksum. NAME.crc must exist. */
     bool verify_checksums;
     /* 0 bytes are an empty Bag, as granular 0.20 and 0.21 write it. Otherwise they
      * are an error, since a crash leaves the same. */
@@ -765,8 +755,8 @@ typedef struct bag_reader_options {
  * Open a Bag and check its shape. Local files are mapped; a file that cannot be
  * mapped is read. If there is a file NAME.idx, the Bag is a split one, or is being
  * written, or its writer crashed: the blobs flushed so far are read. Open it again to
- * see more. After a power failure the journal may list more blobs than exist, which is
- * an error unless `unfinished` is READ.
+ * see more. After a power failure the journal may list more blobs than exist: an
+ * error unless `unfinished` is READ.
  *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
@@ -891,11 +881,11 @@ typedef struct bags_checksums {
     uint64_t start;            /* offset of the first blob in the file */
 } bags_checksums;
 
-/* Find the checksums and sizes of the blobs start <= i < stop; no blob is read. The reader
- * must have been opened with verify_checksums: otherwise it is BAGS_ERROR_ARGUMENT. A
- * stop past the end is clamped to the length. Lifetime and errors as for
- * bag_reader_get. Cost: O(stop - start); if mapped, no copy, otherwise 12 bytes of scratch
- * per blob and two reads. */
+/* Find the checksums and sizes of the blobs start <= i < stop; no blob is read. The
+ * reader must have been opened with verify_checksums: otherwise it is
+ * BAGS_ERROR_ARGUMENT. A stop past the end is clamped to the length. Lifetime and
+ * errors as for bag_reader_get. Cost: O(stop - start); if mapped, no copy, otherwise 12
+ * bytes of scratch per blob and two reads. */
 BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_checksums *out, bags_error *err);
 
@@ -1097,12 +1087,11 @@ BAGS_API bags_value bags_stored(uint64_t blob);
  * How values of a type become blobs and back.
  *
  *   names   the types it serves, separated by spaces: "jpeg jpg"
- *   open    checks the type's arguments and makes *state, which the other three
- *           receive. The type and its text are invalid after the call. allocator
- *           is never NULL. NULL: no arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob, empty before, may view the value's own
- *           bytes, or `scratch`; the codec may grow that. NULL: only encoded
- *           blobs are accepted
+ *   open    checks the type's arguments and makes *state for the other three. The type
+ *           and its text are invalid after the call. allocator is never NULL. NULL: no
+ *           arguments are accepted, and state is NULL
+ *   encode  makes a blob. *blob, empty before, may view the value's own bytes, or
+ *           `scratch`; the codec may grow that. NULL: only encoded blobs are accepted
  *   decode  makes a value, of BAGS_KIND_NONE before. It may view the blob's bytes or
  *           `scratch`, but not the state. Several threads may call it with one state
  *           at the same time. NULL: values cannot be decoded, only blobs read
@@ -1128,9 +1117,9 @@ typedef struct bags_codec {
 
 /*
  * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to
- * 16 MiB, shared by all blobs of a field and stored once per shard, in the file
- * NAME.dict. Only the codec interprets them. The last three members are NULL if the codec never holds blobs.
- * `state` is the state of the codec.
+ * 16 MiB, shared by all blobs of a field, in the file NAME.dict of each shard.
+ * Only the codec interprets them. The last three members are NULL if the codec never
+ * holds blobs. `state` is the state of the codec.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
  *   start    a writer will encode with this state. It continues a shard with these
@@ -1138,8 +1127,8 @@ typedef struct bags_codec {
  *            there are none, and the codec may make a dictionary of the first values:
  *            encode makes it or, if its blobs are held, `make`. Called once, before
  *            encode; without it (bags_encode) blobs need none
- *   find     finds the bytes that a blob needs: one that was just encoded, or one that
- *            the caller encoded (bags_blob), which fails if it needs others. They are
+ *   find     finds the bytes that a blob needs. It was just encoded, or by the caller
+ *            (bags_blob); the call fails if it needs others. The bytes are
  *            the same for all blobs of a state, and valid until close. The writer
  *            stores them in the shard before the blob
  *   prepare  makes *prepared of the content of NAME.dict, valid until discard.
@@ -1229,8 +1218,8 @@ BAGI_CHECKED bags_code bags_type_complete(
     const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
-/* Check the name of a type, as writers do: it is that of a codec of the registry, which
- * may be NULL, of a dtype, or of a codec in formats/. Returns BAGS_OK or
+/* Check the name of a type, as writers do: a codec of the registry (may be NULL), a
+ * dtype, or a codec in formats/ has it. Returns BAGS_OK or
  * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err);
@@ -1469,7 +1458,7 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Forget datapoints that were refused, as clearerr does, for a program that dealt with
- * them: close then succeeds without them. One that was begun must be ended or cancelled
+ * them: close then succeeds without them. End or cancel a datapoint that was begun
  * before. A failure that stopped the writer stays. NULL is accepted. */
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
@@ -1491,19 +1480,19 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 /*
  * Number of the next blob of a field. UINT64_MAX if the field does not exist or an
  * argument is NULL; no value can refer to it. Datapoints with the same value can share
- * one blob, which is stored once:
+ * one stored blob:
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
  *     value = bags_bytes(jpeg, size);   // appended with the first question
  *     value = bags_stored(photo);        // with the others
  *
  * Numbers count the blobs of the field since the writer was opened, in all its shards
- * (a resumed one: from the first blob of the shard that it continues); those of a
+ * (a resumed one: from the first blob of the shard that it continues). The numbers of a
  * refused datapoint are used again. A number of another shard than the one being
  * written is BAGS_ERROR_RANGE: then append the value itself, and call
  * bags_writer_clear. The items of a sequence must have successive numbers:
- * bags_stored(first), bags_stored(first + 1), ..., and new items can only follow the last
- * blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ * bags_stored(first), bags_stored(first + 1), ..., and new items can only follow the
+ * last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
@@ -1511,7 +1500,7 @@ BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field)
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* With RESUME: the number of datapoints of this worker that existed when the writer
- * was opened. A partial datapoint, which RESUME completed, is counted, although a
+ * was opened. A partial datapoint that RESUME completed is counted, although a
  * reader with BAGS_UNFINISHED_READ did not show it. Refused ones are not counted: a
  * worker that skips inputs must store their numbers in a field. With APPEND 0. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
@@ -1589,17 +1578,16 @@ typedef struct bags_recover_report {
  * Finish what crashed writers left: a dataset, or all its unfinished shards. (Of a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
- * In an unfinished shard, the datapoints up to the first one that is not complete in
- * every file are kept; the rest is truncated, and the shard is finished. A partial
- * datapoint after them is kept with what its last flush confirmed, and ended. If a
- * plain field of it has no value, the shard is left unchanged until `values` has one or
- * drop_partial is set. Of a shard without a datapoint, the files that a writer creates
- * are removed, and its directory if nothing else is in it. Finished shards, shards
- * locked by a running writer, directories without a writer's record
- * (spec.json.partial), and shards whose damage a crash cannot explain are left
- * unchanged. It may be interrupted and repeated. After a failed sync, check the disk
- * and restart the machine first: until then the system may return bytes that the disk
- * lost.
+ * In an unfinished shard, the datapoints up to the first incomplete one in any file are
+ * kept; the rest is truncated, and the shard is finished. A partial datapoint after
+ * them is kept with what its last flush confirmed, and ended. If a plain field of it
+ * has no value, the shard is left unchanged until `values` has one or drop_partial is
+ * set. If a shard has no datapoint, the files that a writer creates are removed, and
+ * its directory if nothing else is in it. Finished shards, shards locked by a running
+ * writer, directories without a writer's record (spec.json.partial), and shards whose
+ * damage a crash cannot explain are left unchanged. It may be interrupted and repeated.
+ * After a failed sync, check the disk and restart the machine first: until then the
+ * system may return bytes that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
@@ -1627,8 +1615,8 @@ typedef struct bags_finalize_options {
  * many were renamed. Call it when all workers are done and no reader has the dataset
  * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
  *
- * If there were gaps, a mark is left: the file `finalized` in the first shard, which
- * readers ignore. From then on a worker that opens the dataset, or starts another
+ * If there were gaps, a mark is left: the file `finalized` in the first shard. Readers
+ * ignore it. From then on a worker that opens the dataset, or starts another
  * shard, is refused unless it uses APPEND: the numbers no longer show which worker
  * wrote a shard. A failure before the first shard is renamed removes the mark.
  *
@@ -1667,7 +1655,7 @@ typedef struct bags_checksum_options {
 /* Numbers of Bags that received checksums, and that had them. */
 typedef struct bags_checksum_report {
     uint64_t made, kept;
-    uint64_t blobs, size; /* of those that received them; size in bytes */
+    uint64_t blobs, size; /* of the former Bags; size in bytes */
 } bags_checksum_report;
 
 /*
@@ -1825,16 +1813,16 @@ BAGI_CHECKED bags_code bags_reader_info(const bags_reader *reader, bags_info *in
  * read of a datapoint calls it, too, so that the lengths of all shards, and with them
  * each index, are of one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_CHANGED: a shard
- * was replaced; the message names it. Cost: none for local files; otherwise one round
- * trip if Bags were opened since the last call.
+ * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_CHANGED: a
+ * shard was replaced; the message names it. Cost: none for local files; otherwise one
+ * round trip if Bags were opened since the last call.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err);
 
-/* Check that shard i, 0 <= i < the count of bags_reader_shards, is still the one that
- * was opened: for a program that opens or links files of the shard by their paths, as
- * bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
+/* Check that shard i, 0 <= i < the count of bags_reader_shards, was not replaced since
+ * it was opened: for a program that opens or links files of the shard by their paths,
+ * as bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
  * returns. Cost: one stat. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check_shard(
     const bags_reader *reader, size_t shard, bags_error *err);
@@ -1877,8 +1865,8 @@ typedef struct bags_row {
     bags_buffer scratch; /* blobs of refs.bag */
     bags_buffer refs;    /* the same, parsed */
     bags_buffer spans, ref_spans;
-    struct bagi_block *values; /* memory of decoded values, */
-    bool stale;                /* which are those of an earlier use */
+    struct bagi_block *values; /* memory of decoded values */
+    bool stale;                /* they are from an earlier use */
 } bags_row;
 
 /*
@@ -1957,8 +1945,8 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
-/* Like bags_reader_prefetch, with other selections for each datapoint: those of
- * indices[i] start at selects[i * select_count]. Errors as for bags_reader_get. */
+/* Like bags_reader_prefetch, with other selections for each datapoint: indices[i] has
+ * those starting at selects[i * select_count]. Errors as for bags_reader_get. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_each(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, size_t select_count, bags_row *row, bags_error *err);
@@ -2060,7 +2048,8 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_shard_complete(const char *directory,
  *
  * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
  * returns, or
- *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in the order of the datapoints
+ *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in the order of the
+ *                     datapoints
  *   BAGS_ERROR_TYPE   the field is a sequence
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
@@ -2108,8 +2097,8 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  *   BAGS_ERROR_RANGE  no such slot or item
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode; NAME.dict, which
- *                     it needs, is damaged or larger than 16 MiB
+ *                     not a blob of this type, or too large to decode; the NAME.dict
+ *                     that it needs is damaged or larger than 16 MiB
  *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
  *                     NAME.dict is missing; the shard was replaced
  *   what a codec that you added returns
@@ -2122,9 +2111,9 @@ BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /*
- * Return all items of a slot as one array, of shape n x the shape of an item. Items have
- * one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of 1, 2, 4 or
- * 8 bytes (int64; otherwise unsigned integers).
+ * Return all items of a slot as one array, of shape n x the shape of an item. Items
+ * have one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of
+ * 1, 2, 4 or 8 bytes (int64; otherwise unsigned integers).
  *
  * The items that bags_reader_get reads of a sequence, whole or a slice with step 1, are
  * contiguous in memory. *out is then a view of them, valid as long as an item's blob, if
@@ -2206,7 +2195,7 @@ typedef struct bags_verify_options {
     void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
-/* Counts of a verification. The reports of all parts add up to that of the whole. */
+/* Counts of a verification. The reports of all parts add up to one report. */
 typedef struct bags_verify_report {
     uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
     uint64_t unfinished; /* unfinished shards, whether a fault or not */
@@ -2216,7 +2205,7 @@ typedef struct bags_verify_report {
     uint64_t bytes;     /* read from the files */
     uint64_t undecoded; /* with decode: blobs of types without a codec */
     uint64_t bags;      /* Bags whose bytes were to be compared with checksums */
-    uint64_t checksums; /* those of them that have checksums */
+    uint64_t checksums; /* the number of them that have checksums */
     uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
 
@@ -2312,8 +2301,8 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_ADD(number, more) __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
 #define BAGI_COLD __attribute__((cold, noinline))
-/* For the slow path of a fast function, which would otherwise save registers for
- * it, and for the parts of a fast function, which must not become calls. */
+/* For the slow path of a fast function, so that it saves no registers for that path,
+ * and for the parts of a fast function: they must not become calls. */
 #define BAGI_NOINLINE __attribute__((noinline))
 #define BAGI_HOT BAGI_ALWAYS inline
 #define BAGI_TOUCH(data) __builtin_prefetch(data)
@@ -2349,7 +2338,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 /* Linux transfers at most 2 GiB per call; some systems refuse larger sizes. */
 #define BAGI_LOCAL_MAX ((size_t)1 << 30)
 
-/* The first parameter of every hook, which the hooks for local files ignore. */
+/* The first parameter of every hook. The hooks for local files ignore it. */
 #define BAGI_USER void *user BAGI_UNUSED
 
 #if defined(BAGS_NO_LOCAL)
@@ -2364,8 +2353,8 @@ typedef pthread_mutex_t bagi_mutex;
  * bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
-    /* fork() waits for the locks: what holds them waits for nothing but the system.
-     * Without it, at most 100 ms: a thread that holds them may wait for the one that
+    /* fork() waits for the locks: their holders wait only for the system.
+     * Without it, at most 100 ms: their holder may wait for the thread that
      * forks. */
     bool waits;
     bool held; /* by fork() */
@@ -2536,8 +2525,8 @@ static int bagi_wide(const char *path, wchar_t **out) {
     return 0;
 }
 
-/* A directory is reported as such: opening it as a file fails with EACCES, which
- * would suggest missing permissions. */
+/* A directory is reported as such: opening it as a file fails with EACCES, as
+ * if permissions were missing. */
 static int bagi_windows_open(
     const char *path, DWORD access, DWORD creation, DWORD flags, HANDLE *handle) {
     wchar_t *wide = NULL;
@@ -2808,7 +2797,7 @@ BAGI_COLD static int bagi_local_link(BAGI_USER, const char *from, const char *to
 }
 
 /* The time of the last write may change until the last writer has closed the file:
- * that of the creation does not. */
+ * the time of the creation does not. */
 BAGI_COLD static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     BY_HANDLE_FILE_INFORMATION info;
@@ -2829,7 +2818,7 @@ BAGI_COLD static int bagi_local_identify(
     return 0;
 }
 
-/* The current directory, which is at most `size` bytes. False if it has no name. */
+/* The current directory, at most `size` bytes. False if it has no name. */
 static bool bagi_local_directory(char *out, size_t size) {
     wchar_t *wide = (wchar_t *)malloc(BAGI_WIDE_SIZE * sizeof *wide);
     DWORD length = wide ? GetCurrentDirectoryW(BAGI_WIDE_MAX, wide) : 0;
@@ -2978,8 +2967,8 @@ static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 /* ---- fork ----
- * A child has one thread, and the locks as they were. So fork() takes those of all guards,
- * with the list of them, and both processes release what it took:
+ * A child has one thread, and the locks as they were. So fork() takes the locks of all guards
+ * and of their list, and both processes release them:
  *
  *     bagi_guards_take        before, in the thread that forks
  *     bagi_guards_release     after, in the parent
@@ -2989,7 +2978,8 @@ static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 static pthread_mutex_t bagi_guards_lock = PTHREAD_MUTEX_INITIALIZER;
 static bagi_guard *bagi_guards;
 
-/* Lock it, or give up after a number of attempts, a millisecond each, that all share. */
+/* Lock it, or give up after a number of attempts, a millisecond each, that all
+ * share. */
 BAGI_COLD static bool bagi_guards_try(pthread_mutex_t *mutex, int *tries) {
     const struct timespec moment = {0, 1000000};
     while (pthread_mutex_trylock(mutex)) {
@@ -3105,8 +3095,8 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* An interrupted close has closed the descriptor, which another thread may have
- * opened since: it is never repeated. */
+/* An interrupted close has closed the descriptor. Another thread may have
+ * opened it since, so close is never repeated. */
 static int bagi_local_close(BAGI_USER, void *file) {
     int error = bagi_result(close(bagi_local_fd(file)));
     return error == EINTR ? 0 : error;
@@ -3245,8 +3235,8 @@ static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_result(rmdir(path));
 }
 
-/* A link is followed, and reported: stat alone would not show it, lstat alone not what
- * it leads to. */
+/* A link is followed, and reported: stat would not show the link, lstat not the
+ * file. */
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     struct stat info;
@@ -3265,7 +3255,7 @@ static int bagi_local_identify(
     return 0;
 }
 
-/* The current directory, which is at most `size` bytes. False if it has no name, or
+/* The current directory, at most `size` bytes. False if it has no name, or
  * none by which this process may reach it. */
 static bool bagi_local_directory(char *out, size_t size) {
     struct stat by_name, here;
@@ -3454,12 +3444,12 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 
 /* ========================================================================
  * >>crc
- * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc, which
- * bagi_output_seal writes. x86-64
+ * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc.
+ * bagi_output_seal writes it. x86-64
  * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
  * three cycles, but one can start in every cycle, so long inputs are processed in
- * three lanes at the same time. Otherwise it is computed with tables, which are
- * constants: nothing is initialised at run time or shared by threads. Writers compute
+ * three lanes at the same time. Otherwise it is computed with constant
+ * tables: nothing is initialised at run time or shared by threads. Writers compute
  * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
  * ====================================================================== */
 
@@ -3478,8 +3468,8 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 #endif
 #endif
 
-/* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
- * entry of any number is the exclusive or of those of its bits. */
+/* A table of 16 entries, made from the entries of 1, 2, 4 and 8: a CRC is linear, so
+ * the entry of any number is the exclusive or of the entries of its bits. */
 #define BAGI_CRC_4(x, a, b) (x), (x) ^ (a), (x) ^ (b), (x) ^ (a) ^ (b)
 #define BAGI_CRC_16(a, b, c, d)                                                        \
     {                                                                                  \
@@ -3488,7 +3478,7 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
     }
 
 /* Eight bytes per step, with a table for each of their 16 halves. The last two tables
- * are those of a byte that no other follows. */
+ * are for a byte without a successor. */
 static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data, size_t size) {
     static const uint32_t tables[16][16] = {
         BAGI_CRC_16(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU),
@@ -3610,7 +3600,7 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
 }
 
 /*
- * The trailer of NAME.crc, which follows the CRCs of the N blobs. It binds them to one
+ * The trailer of NAME.crc, after the CRCs of the N blobs. It binds them to one
  * Bag of one dataset, so that a file that was copied from elsewhere is noticed. It has
  * 44 bytes (offset, size, content), with little-endian integers:
  *
@@ -3646,8 +3636,8 @@ enum { BAGI_TRAILER_SIZE = 44 };
 #define BAGI_TRAILER_ALONE "BAGSCRC1"
 #define BAGI_TRAILER_SHARD "BAGSCRC2"
 
-/* Continue the CRC that binds the Bags of a shard together. It begins as that of the
- * bytes of spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
+/* Continue the CRC that binds the Bags of a shard together. It begins as the CRC of
+ * spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
  * the fields in the order of spec.json, then refs, unless the shard is split. */
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
@@ -3690,7 +3680,7 @@ static bool bagi_trailer_load(
  * >>fail
  * A message is written where the fault is found; callers that know more about the
  * location (the file, the field, the index) put it in front on the way up.
- * Private functions are never called with err NULL. What was written is always one
+ * Private functions are never called with err NULL. A message is always one
  * line of valid UTF-8, so that it may be printed whatever an untrusted file contains.
  * ====================================================================== */
 
@@ -3715,7 +3705,7 @@ static bool bagi_trailer_load(
             return bagi_failed;                                                        \
     } while (0)
 
-/* Call a function of asserts, which exists with BAGS_DEBUG alone. */
+/* Call a function of asserts. It exists only with BAGS_DEBUG. */
 #ifdef BAGS_DEBUG
 #include <assert.h>
 #define BAGI_CHECK(call) call
@@ -3873,7 +3863,7 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
 
 /* ========================================================================
  * >>memory
- * Allocation through the caller's hook, which receives the size of what it frees,
+ * Allocation through the caller's hook, with the size of the memory that it frees,
  * and the buffers that callers own. Nothing else in the library calls malloc, apart
  * from >>platform on Windows. A size that comes from a file is checked before.
  * ====================================================================== */
@@ -3885,8 +3875,8 @@ typedef struct bagi_env {
     size_t here; /* bytes of its paths that bagi_absolute put in front of them */
 } bagi_env;
 
-/* The allocator that is used if there is none. What realloc does with a size of 0
- * depends on the system, so that free is called for it. */
+/* The allocator that is used if there is none. It calls free for a size of 0, because
+ * realloc depends on the system there. */
 static void *bagi_malloc_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
@@ -4197,7 +4187,7 @@ static bool bagi_is_slash(char c) {
 }
 
 #ifndef BAGS_NO_WRITER
-/* The size of a path's root, which has no parent: "/", and on Windows "C:/", "C:",
+/* The size of a path's root (it has no parent): "/", and on Windows "C:/", "C:",
  * "//server/share/" and "//?/C:/" too. */
 static size_t bagi_root_size(const char *path) {
     size_t size = 0, names = 0;
@@ -4259,8 +4249,8 @@ BAGI_COLD static bags_code bagi_make_parents(
 }
 #endif
 
-/* A copy of a path, for the object with this env: made absolute if it is that of a
- * local file, so that a later chdir() does not change where it leads. Free it with
+/* A copy of a path, for the object with this env: made absolute if the file
+ * is local, so that a later chdir() does not change its file. Free it with
  * bagi_free_text. */
 BAGI_COLD static char *bagi_absolute(
     bagi_env *env, const char *path, size_t size, bags_error *err) {
@@ -4334,7 +4324,7 @@ BAGI_COLD static int bagi_identify(
 
 /* Check that the shard with a file is still the one whose record had this identity
  * when it was opened; 0: unknown. Its record is spec.json; until the shard is
- * finished, which may happen meanwhile, the same file is spec.json.partial. With
+ * finished, perhaps meanwhile, the same file is spec.json.partial. With
  * `expect` the check is only announced. */
 BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *path,
     uint64_t identity, bool expect, bags_error *err) {
@@ -4403,7 +4393,7 @@ enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 #define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
 #define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
 
-/* Their suffixes, in the same order, and those of its dictionary. */
+/* Their suffixes, in the same order, and the suffixes of its dictionary. */
 static const char *const bagi_suffix[] = {
     ".bag", ".crc", ".idx", BAGI_DICTIONARY, BAGI_DICTIONARY_NEW};
 
@@ -4419,7 +4409,7 @@ typedef struct bagi_dir {
     char *path;
     const char *shown; /* the path in messages */
     char *file;        /* the path of the file that was named last */
-    char *renamed;     /* the one that it gets */
+    char *renamed;     /* its new path */
     size_t size;       /* of each of the three texts, in one block of memory */
     bool standalone;
     bool bare; /* standalone, and the Bag's name does not end in .bag */
@@ -4431,8 +4421,8 @@ static void bagi_dir_free(bagi_dir *dir) {
     dir->path = NULL;
 }
 
-/* The directory at a path to which `name` is appended, which is at most the name of a
- * shard; NULL: the path is that of a standalone Bag. Free it with bagi_dir_free, also
+/* The directory at a path to which `name`, at most the name of a shard, is appended.
+ * NULL: the path names a standalone Bag. Free it with bagi_dir_free, also
  * after a failure. */
 BAGI_COLD static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env,
     const char *path, const char *name, bags_error *err) {
@@ -4521,8 +4511,8 @@ BAGI_COLD static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name
 }
 #endif
 
-/* Read a small file completely, into an empty buffer, which has memory only if this
- * succeeds: *size bytes. *identity, unless NULL, is that of the file. */
+/* Read a small file completely into an empty buffer: *size bytes. The buffer has memory
+ * only if this succeeds. *identity (may be NULL) receives the file's identity. */
 BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, bags_buffer *data, size_t *size,
     uint64_t *identity, bags_error *err) {
@@ -4605,7 +4595,7 @@ BAGI_COLD static uint32_t bagi_json_escape(bagi_json *json) {
     return found ? (unsigned char)to[found - from] : number;
 }
 
-/* Parse a string, which is copied to json->out, NUL-terminated. */
+/* Parse a string, and copy it to json->out, NUL-terminated. */
 BAGI_COLD static const char *bagi_json_string(bagi_json *json) {
     const char *string = json->out;
     if (!bagi_json_mark(json, '"'))
@@ -4665,7 +4655,7 @@ BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
 
 /* ========================================================================
  * >>refs
- * A blob of refs.bag: a msgpack array with one element per field, which is an
+ * A blob of refs.bag: a msgpack array with one element per field, either an
  * unsigned integer (plain field), or [] or [first, count] (sequence). Every read
  * of a datapoint parses one. The array codec uses the same integers.
  *
@@ -4673,13 +4663,13 @@ BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
  *        cd 01 02       "label": blob 258
  *        92 05 03       "words": blobs 5, 6 and 7
  *
- * A parser takes a position `at` and returns the position after what it has parsed.
- * What is invalid ends after the blob, where nothing is parsed, so that a caller
- * checks only the last position.
+ * A parser takes a position `at` and returns the position after the parsed bytes.
+ * Invalid bytes end after the blob, where nothing is parsed, so a caller checks
+ * only the last position.
  * ====================================================================== */
 
 /* Bytes of the longest blob for `count` fields: a head for all of them, and for each
- * another one and two numbers, which writers other than ours may not have shortened. */
+ * another one and two numbers. Other writers may not have shortened them. */
 static size_t bagi_refs_most(size_t count) {
     const size_t head = 5, number = 9;
     return head + count * (head + 2 * number);
@@ -4866,8 +4856,8 @@ static size_t bagi_refs_write(
  *     argument   zero or more of these characters and the dot
  *
  * Only the shape of a type is checked here; its codec checks the arguments. Nothing is
- * copied: the views of a parsed type point into its text, which the spec of a dataset
- * keeps.
+ * copied: the views of a parsed type point into its text. The spec of a dataset
+ * keeps that text.
  * ====================================================================== */
 
 /* True if the character may be in a name, or among the arguments, with the commas
@@ -5145,13 +5135,13 @@ BAGI_COLD static bags_code bagi_fail_arguments(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
 }
 
-/* The first member of a codec's state, which frees itself. */
+/* The first member of a codec's state. It frees the state. */
 typedef struct bagi_state {
     bags_allocator memory;
     size_t size;
 } bagi_state;
 
-/* Copy a state of `size` bytes, which `open` has filled in, to *out. */
+/* Copy a state of `size` bytes, as `open` has set it, to *out. */
 static bags_code bagi_state_open(const bags_allocator *memory, bagi_state *state,
     size_t size, void **out, bags_error *err) {
     void *copy = bagi_alloc_raw(memory, size, err);
@@ -5174,7 +5164,7 @@ BAGI_COLD static void bagi_state_close(void *state) {
  * Text is checked in both directions: Python fails to decode a blob that is not
  * UTF-8, and callers rely on decoded text being valid. */
 
-/* The state of bytes is NULL, and that of utf8 is not. */
+/* The state of bytes is NULL, the state of utf8 is not. */
 static bags_code bagi_bytes_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     static char is_utf8;
@@ -5414,8 +5404,8 @@ enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
 /* The bits of a number as float16, rounded to the nearest, of two to the even one.
- * Below 65520, or infinite. A double has 52 bits after the leading one, which every
- * normal number has; float16 has 10, and fewer below 2^-14. */
+ * Below 65520, or infinite. A double has 52 bits after the leading one of every
+ * normal number; float16 has 10, and fewer below 2^-14. */
 static uint64_t bagi_half_bits(uint64_t bits) {
     const uint64_t one = 1;
     uint64_t sign = bits >> 48 & 0x8000, fraction = bits & ((one << 52) - 1);
@@ -5460,7 +5450,7 @@ static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
     size_t size = bags_dtype_size(dtype);
     uint64_t bits = value->uint;
     if (value->kind == BAGS_KIND_REAL) {
-        /* From here on the nearest number would be infinity, which is not meant. */
+        /* From here on the nearest number would be infinity: out of range. */
         double most = dtype == BAGS_DTYPE_FLOAT16 ? 65520 : 3.4028235677973366e38;
         double number = value->real, magnitude = number < 0 ? -number : number;
         if (dtype != BAGS_DTYPE_FLOAT64 && magnitude >= most &&
@@ -5709,7 +5699,7 @@ BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     return NULL;
 }
 
-/* True if a name is that of a dtype, as NumPy prints it, and of no codec. */
+/* True if a dtype has this name, as NumPy prints it, and no codec has it. */
 static bool bagi_is_dtype_name(const bags_registry *registry, bags_view name) {
     bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     return dtype && bags_view_is(name, bags_dtype_name(dtype)) &&
@@ -5803,7 +5793,7 @@ static const struct bagi_known {
     {"mp4", "video"}, {"webm", ""}, {"zstd", ""}, {"float16", "half"},
     {"float32", "float"}, {"float64", "double"}, {"bool", "boolean"}};
 
-/* Make a name the one that was probably meant, if it is closer than the one before. */
+/* Make a name the probable one if it is closer than the name before. */
 static void bagi_closer(bags_view word, bags_view name, const char *also,
     bags_view *closest, size_t *distance) {
     size_t edits = bags_word_distance(word, name, also);
@@ -6087,7 +6077,7 @@ typedef struct bagi_dictionary_sum {
 } bagi_dictionary_sum;
 
 /* Read NAME.dict, if it exists, into an empty buffer, unless that is NULL. It is never
- * empty, and one that is too large is not one. */
+ * empty; a file that is too large is none. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
     bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -6141,7 +6131,7 @@ BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t
         code = bagi_check_record(dir->env, path, record, false, err);
     if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
+            "%s: checksum mismatch: it is not the file that %s.crc was made of", shown,
             name);
     while (found && (found->coder != coder || found->size != made.size ||
                         memcmp(found->data.data, bytes.data, bytes.size) != 0))
@@ -6183,7 +6173,7 @@ static void bagi_dictionaries_free(
  * >>set
  * The files of Bags that are read. A Bag is seen through two pointers, to the bytes of
  * its blobs and to their end offsets. Either points into a map or a copy, or is NULL:
- * then the file is read. It may belong to a set, which limits how many files are open.
+ * then the file is read. It may belong to a set that limits the number of open files.
  *
  *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
  *                                |
@@ -6197,10 +6187,10 @@ static void bagi_dictionaries_free(
  * These invariants hold while a Bag is open:
  *
  *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
- *      are not checked: every read checks those that it uses.
- *   2. Any number of threads may read. Nothing changes but the files of a set, which
- *      its mutex guards, and `order_checked` and `checked`, which are set atomically.
- *   3. A file that is mapped is not open. One that belongs to a set may be closed and
+ *      are not checked: every read checks the entries that it uses.
+ *   2. Any number of threads may read. Nothing changes but the files of a set, guarded
+ *      by its mutex, and `order_checked` and `checked`, set atomically.
+ *   3. A file that is mapped is not open. A file of a set may be closed and
  *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
 
@@ -6241,7 +6231,7 @@ static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
     files->count--;
 }
 
-/* Add an open file as the one that was used last. */
+/* Add an open file as the most recently used. */
 static void bagi_files_link(bagi_files *files, bagi_file *file) {
     file->newer = NULL;
     file->older = files->newest;
@@ -6279,8 +6269,8 @@ static bags_code bagi_files_check(
  *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
  *
  * bagi_bag_shape and bagi_bag_shape_split find out which. Everything else uses `table`,
- * `limit` and `length`, and the two functions below, except for what granular 0.20
- * alone writes: see bagi_refs_allow_empty.
+ * `limit` and `length`, and the two functions below, except for files that
+ * only granular 0.20 writes: see bagi_refs_allow_empty.
  */
 typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
@@ -6289,7 +6279,7 @@ struct bag_reader {
     bagi_mapped mapped;     /* must be the first member */
     uint64_t mapped_length; /* the same length, also where mapped.length is 0 */
     uint64_t touch_length;  /* the same for plain fields and refs: see bagi_touch */
-    /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
+    /* The blobs, CRCs and ends that are in memory, starting with blob 0; NULL:
      * read them. */
     const unsigned char *in_memory[BAGI_FILES];
     uint64_t length; /* blobs */
@@ -6468,8 +6458,8 @@ BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir
 static volatile long bagi_maps;
 enum { BAGI_MAPS_LIMIT = 16384 };
 
-/* Get the size of an open file and map it, if that is possible and allowed. One that
- * is not mapped may be closed and opened again: it is identified. An empty file needs
+/* Get the size of an open file and map it, if that is possible and allowed. If it is
+ * not mapped, it may be closed and opened again: it is identified. An empty file needs
  * no map: nothing is read from it. */
 BAGI_COLD static bags_code bagi_file_map(
     bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
@@ -6515,7 +6505,7 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  * >>open
  * Opens the files of a Bag, finds its variant, and checks its shape and its checksums'
  * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the
- * shard decides. Of a standalone one, the files do:
+ * shard decides, for a standalone Bag its files:
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
@@ -6656,8 +6646,8 @@ BAGI_COLD static bags_code bagi_check_checksums(
     if (BAGI_CHECKSUMS || !needed)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT,
-        "%s: needs checksums, which this program was built without "
-        "(BAGS_NO_CHECKSUM)",
+        "%s: needs checksums, but this program was built without "
+        "them (BAGS_NO_CHECKSUM)",
         bags_path_tail(path));
 }
 
@@ -6765,7 +6755,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 
 /* ---- a Bag ---- */
 
-/* Close the files and free the copies of a Bag, which may be partly open, or NULL. */
+/* Close the files and free the copies of a Bag. It may be partly open, or NULL. */
 static void bagi_bag_free(bag_reader *bag) {
     if (!bag)
         return;
@@ -6793,12 +6783,12 @@ BAGI_COLD static void bagi_bag_expect(
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a Bag that is open, besides what the head of >>set states.
+ * Invariants of an open Bag, besides those in the head of >>set.
  *
  *   - without .idx the blobs, a 0 if there is one, and the ends fill the file; with it,
  *     the blobs are at its start
  *   - what finds a mapped blob finds all of them, or none
- *   - a file that is mapped is not open; one that is listed belongs to a set
+ *   - a file that is mapped is not open; a listed file belongs to a set
  *   - a Bag that is read by offsets has its files, or their content in memory
  */
 static void bagi_bag_assert(const bag_reader *bag) {
@@ -6955,7 +6945,7 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (blobs->path)
             code = bagi_check_found(
                 env, blobs->path, bag_options->record.identity, code, &why);
-        /* What contradicts the index may only have changed since that was measured. */
+        /* Data that contradicts the index may have changed since it was measured. */
         uint64_t now = index->size;
         if (code == BAGS_ERROR_CORRUPT && dir->standalone && index->handle)
             moved = env->io.size(env->io.user, index->handle, &now) == 0 &&
@@ -7056,8 +7046,8 @@ typedef struct bagi_span {
     size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
 
-/* What a span takes of the list: the ranges to read, which are at most as many as the
- * spans, follow them, and then the Bags of these ranges. */
+/* The bytes of the list per span: the ranges to read, at most one per span, follow the
+ * spans, and then the Bags of these ranges. */
 #define BAGI_SPAN_SIZE (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
@@ -7129,7 +7119,7 @@ typedef struct bagi_step {
     bags_io_read *reads; /* `count` ranges, and their Bags: see BAGI_SPAN_SIZE */
     const bag_reader **bags;
     size_t count;
-    const bag_reader *any; /* one that is not in memory; NULL: nothing is to be read */
+    const bag_reader *any; /* a Bag not in memory; NULL: nothing is to be read */
     uint64_t total;        /* bytes */
 } bagi_step;
 
@@ -7246,8 +7236,8 @@ static const unsigned char *bagi_fetch_result(
            (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
-/* Reduce a span, whose bytes in the file are known, to its part. A blob's checksum covers
- * all its bytes. */
+/* Reduce a span, whose bytes in the file are known, to its part. A blob's checksum
+ * covers all its bytes. */
 static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
     uint64_t all = span->stop - span->start, offset = BAGI_MIN(span->offset, all);
     uint64_t left = all - offset, size = BAGI_MIN(span->size, left);
@@ -7487,11 +7477,11 @@ BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start
  * >>cursor
  * Reads the blobs of a Bag from front to back, with memory of a fixed size: for
  * recovery, verify and checksum. A cursor is a forward walk over the blobs of a Bag.
- * What is not mapped or cached passes through windows of a fixed size. An invalid entry
+ * Data that is not mapped or cached passes through windows of a fixed size. An invalid entry
  * is reported once: if it is outside the data, the next blob is measured from the last
  * valid end; if it is smaller than the entry before, either entry may be wrong, and the
  * next blob is measured from it. The bytes of a blob next to an invalid entry are not
- * usable, nor are those of overlapping blobs beyond twice the size of the data.
+ * usable, nor the bytes of overlapping blobs beyond twice the size of the data.
  * ====================================================================== */
 
 #define BAGI_CURSOR_ENTRIES ((size_t)4096)
@@ -7534,7 +7524,7 @@ static void bagi_cursor_open(
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
 
-/* A cursor of zeros, which was never opened, is accepted. */
+/* A cursor of zeros (never opened) is accepted. */
 static void bagi_cursor_close(bagi_cursor *cursor) {
     if (!cursor->bag)
         return;
@@ -7632,7 +7622,7 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size
     return BAGS_OK;
 }
 
-/* The CRC of the current blob, which is usable. */
+/* The CRC of the current blob. It must be usable. */
 static bags_code bagi_cursor_crc(bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
     const unsigned char *data = NULL;
     *crc = 0;
@@ -7650,7 +7640,7 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
-/* Parse the current blob of refs.bag, which is usable: *row. Read at most one byte
+/* Parse the current blob of refs.bag, if usable, into *row. Read at most one byte
  * more than a valid row can have. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     size_t count, bags_ref *refs, bags_view *row, bool *valid, bags_error *err) {
@@ -7695,8 +7685,8 @@ typedef struct bagi_scan {
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
     const char *reason; /* why the next one is not; NULL: there is none */
-    bool drafted;       /* the datapoint after those that refs lists has a draft */
-    bool partial;       /* which is complete: it is the last one of `length` */
+    bool drafted;       /* the datapoint after the last one of refs has a draft */
+    bool partial;       /* the draft is complete: the last datapoint of `length` */
     uint64_t items;     /* of the sequences of that one */
 } bagi_scan;
 
@@ -7796,8 +7786,8 @@ static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
 
 /* ========================================================================
  * >>bag-read
- * Standalone Bags: bag_reader_*, apart from the functions that read blobs, which end
- * >>fetch.
+ * Standalone Bags: bag_reader_*, apart from the functions that read blobs, at the end
+ * of >>fetch.
  * ====================================================================== */
 
 /* Refuse a value that the enum does not have, or that a call never accepts. */
@@ -7809,7 +7799,7 @@ static bags_code bagi_check_unfinished(
         bags_path_tail(path), (int)unfinished);
 }
 
-/* The environment of a standalone Bag, which goes with its reader. */
+/* The environment of a standalone Bag. Its reader frees it. */
 static bagi_env *bagi_env_new(const bags_env *from, bags_error *err) {
     bagi_env env = bagi_env_of(from);
     bagi_env *copy = (bagi_env *)bagi_alloc_raw(&env.memory, sizeof env, err);
@@ -7924,9 +7914,9 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 /* ========================================================================
  * >>bag-write
  * A Bag that is being written is an array of three streams: its blobs, their CRCs
- * (optional), and the journal of their ends, which becomes the table when the Bag
+ * (optional), and the journal of their ends. It becomes the table when the Bag
  * is finished. Owns the buffers and the order in which they reach the system; called
- * by bag_writer_*, which end this section, and by >>dataset-write.
+ * by bag_writer_*, at the end of this section, and by >>dataset-write.
  *
  *   - A bagi_writing keeps the first failure of its streams; after it they do nothing,
  *     so that callers check once.
@@ -7973,7 +7963,7 @@ static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) 
     return writing->failure.code;
 }
 
-/* Refuse a call, which changed nothing, and keep the first refusal for close. */
+/* Refuse a call that changed nothing, and keep the first refusal for close. */
 BAGI_COLD static bags_code bagi_refuse_call(
     bags_error *first, const bags_error *why, bags_error *err) {
     if (!first->code)
@@ -7982,7 +7972,7 @@ BAGI_COLD static bags_code bagi_refuse_call(
     return why->code;
 }
 
-/* The result of close: a failure, which leaves files unfinished, before a refusal. */
+/* The result of close: a failure (it leaves files unfinished) before a refusal. */
 static bags_code bagi_writing_close(
     const bagi_writing *writing, const bags_error *refusal, bags_error *err) {
     if (writing->failure.code || !refusal->code)
@@ -8018,7 +8008,7 @@ typedef struct bagi_stream {
     char *path;
     void *handle;          /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
-    size_t capacity;       /* of the buffer, which the first file gets */
+    size_t capacity;       /* of the buffer; the first file gets it */
     uint64_t base;
     uint64_t end;     /* bytes appended */
     uint64_t written; /* bytes passed to the system */
@@ -8035,8 +8025,8 @@ static void bagi_stream_fail(const bagi_stream *stream, int error, const char *d
         &stream->writing->env, error, stream->path, doing, &stream->writing->failure);
 }
 
-/* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
- * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
+/* Open a new file, or with BAGS_IO_WRITE a file of an earlier writer, to continue at
+ * its end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
 BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->writing->failure;
@@ -8061,10 +8051,10 @@ BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->high = io->reserve ? UINT64_MAX : stream->end;
 }
 
-/* Write to the file at `written`, past the buffer: the caller moves `end`. Nothing is
- * written by a process that was forked from the one that opened the stream, whose
- * files they are. A write may be short, as the system's may; one that does nothing is
- * a failure, or this would not end. */
+/* Write to the file at `written`, past the buffer: the caller moves `end`. A child
+ * of the process that opened the stream writes nothing, because the files are the
+ * parent's. A write may be short, as the system's may. If it writes nothing, it is a
+ * failure, or this would not end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const uint64_t mebibyte = (uint64_t)1 << 20;
@@ -8218,7 +8208,7 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Go over the file of a stream, which is flushed, through its buffer: continue *crc,
+/* Read the file of a flushed stream through its buffer: continue *crc,
  * and append it to another stream, unless that is NULL. */
 static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) {
     size_t step = 0;
@@ -8252,7 +8242,7 @@ typedef struct bagi_output {
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a Bag that is open, between calls, unless the writing has failed. Of
+ * Invariants of an open Bag between calls, unless the writing has failed. For
  * each stream:
  *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
  *     has: a full one was written
@@ -8317,8 +8307,7 @@ static void bagi_output_free(bagi_output *output) {
             output->stream[i].capacity);
 }
 
-/* Open the files, or those that a writer left. One that is open already is left
- * alone. */
+/* Open the files, new ones or the files of an earlier writer, unless they are open. */
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
     static const bagi_extent none = {0, 0};
@@ -8331,8 +8320,8 @@ static void bagi_output_open(
             bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
-/* Which streams of a Bag: those that the entries of the journal refer to, which are
- * written before it, and stay when the Bag is finished; and the journal. */
+/* Which streams of a Bag: the streams that the journal's entries refer to (written
+ * before the journal; they stay when the Bag is finished), and the journal. */
 #define BAGI_CONTENT (1U << BAGI_BLOBS | 1U << BAGI_CRCS)
 #define BAGI_JOURNAL (1U << BAGI_ENDS)
 #define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
@@ -8491,8 +8480,8 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Fail if the paths do not lead to the Bag's files any more, or in another process
- * than the one that opened it. */
+/* Fail if the paths do not lead to the Bag's files any more, or in a child of the
+ * process that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
     if (bagi_writing_is_ours(&writer->writing, writer->output.stream[BAGI_BLOBS].path))
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
@@ -8632,7 +8621,7 @@ BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
 /* ========================================================================
  * >>spec
  * The fields of a dataset, sorted by name as they are on disk, with their types and
- * codecs; and spec.json, which lists them. Owns the rules for field names: what
+ * codecs; and spec.json with their list. Owns the rules for field names: what
  * writers refuse is what some system cannot read, what readers refuse would lead
  * outside the dataset. A spec is filled, then sealed, and does not change after that.
  * All shards of a dataset have the same one: see bagi_common. Called by readers,
@@ -8728,7 +8717,7 @@ BAGI_COLD static bags_code bagi_spec_compare(
         spec->fields, spec->count, other->fields, other->count, where, err);
 }
 
-/* One that has the text of another need not be parsed. */
+/* A spec with the text of another one need not be parsed. */
 static bool bagi_spec_same_text(const bagi_spec *a, const bagi_spec *b) {
     return a->text_size > 0 && a->text_size == b->text_size &&
            memcmp(a->text.data, b->text.data, a->text_size) == 0;
@@ -8843,7 +8832,7 @@ BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
         order ? "follows a greater name; fields must be sorted by name" : "duplicate");
 }
 
-/* Parse the text of a spec that has nothing else, which is not sealed. */
+/* Parse the text of a spec that has nothing else and is not sealed. */
 BAGI_COLD static bags_code bagi_spec_parse(
     const bags_allocator *memory, bagi_spec *spec, bags_error *err) {
     size_t size = spec->text_size;
@@ -8873,7 +8862,7 @@ BAGI_COLD static bags_code bagi_spec_parse(
 }
 
 /*
- * The spec that all shards of a dataset have: that of the first one that was read.
+ * The common spec of all shards of a dataset: the first one that was read.
  */
 typedef struct bagi_common {
     const bags_registry *registry;
@@ -8882,8 +8871,8 @@ typedef struct bagi_common {
 
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
- * common spec; a later one must be equal. One that differs is an error, with which
- * *own, if not NULL, receives that shard's spec. *record is what it is, if it could
+ * common spec; a later one must be equal. If it differs, it is an error, and
+ * *own (may be NULL) receives that shard's spec. *record is what it is, if it could
  * be read.
  */
 BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
@@ -9028,8 +9017,8 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
  * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
  * shard.
  *
- *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
- *     spec.json, makes it an unfinished one. With neither, no writer created it.
+ *   - spec.json makes a directory a finished shard. spec.json.partial (later
+ *     spec.json) makes it an unfinished one. With neither, no writer created it.
  *   - Numbers order shards; a number with leading zeros is the same number.
  *
  * Its life on disk, and who locks which file, is drawn in >>dataset-write.
@@ -9060,8 +9049,8 @@ typedef struct bagi_shard_list {
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_shard_list;
 
-/* The directory of a shard; for a name without digits the dataset's, which is not
- * sharded. Free it with bagi_dir_free, also after a failure. */
+/* The directory of a shard; for a name without digits, of an unsharded
+ * dataset. Free it with bagi_dir_free, also after a failure. */
 BAGI_COLD static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env,
     const char *path, bagi_shard_id name, bags_error *err) {
     char text[BAGI_DIGITS_MAX + 2] = "";
@@ -9113,7 +9102,7 @@ BAGI_COLD static int bagi_shard_list_collect(void *user, const char *text) {
     return bagi_shard_list_push(list, name, list->err) ? ENOMEM : 0;
 }
 
-/* By number. Two names of one number, which are refused later, are ordered by their
+/* By number. Two names of one number (refused later) are ordered by their
  * digits, so that the message does not depend on how the system lists them. */
 static int bagi_shard_list_order(const void *a, const void *b) {
     const bagi_shard_id *x = (const bagi_shard_id *)a, *y = (const bagi_shard_id *)b;
@@ -9122,8 +9111,8 @@ static int bagi_shard_list_order(const void *a, const void *b) {
     return (x->digits > y->digits) - (x->digits < y->digits);
 }
 
-/* Find the next fault of the names: a number that is too large, then those that two
- * shards have. */
+/* Find the next fault of the names: a number that is too large, then a number of two
+ * shards. */
 BAGI_COLD static bags_code bagi_shard_list_check(
     bagi_shard_list *list, bags_error *err) {
     bags_code code = list->code;
@@ -9293,7 +9282,7 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
     return code;
 }
 
-/* For the list hook: *left is 0 if one of the first names is that of a shard's file. */
+/* For the list hook: *left is 0 if one of the first names is a file of a shard. */
 BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     const char *end = strrchr(name, '.');
     bool found =
@@ -9324,7 +9313,7 @@ BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     return error;
 }
 
-/* Directories of anything may have numbers as names, as those of /proc have. */
+/* Other directories may have numbers as names, too, as in /proc. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
     const int most = 100;
@@ -9456,14 +9445,15 @@ BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
         dir->shown, spec->fields[least].name, low, spec->fields[most].name, high);
 }
 
-/* True if Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which
+/* True if Bags may have 0 bytes: only next to Bags of granular 0.20 and 0.21, as
  * refs.bag shows. */
 static bool bagi_refs_allow_empty(const bag_reader *refs) {
     return refs && (refs->layout == BAGI_V2 || refs->length == 0);
 }
 
-/* Find what the trailers of a shard's checksums, which must all exist, contain if none
- * of its files was replaced. `refs`: the trailer of refs.crc, if it was read already. */
+/* Find the common content of the trailers of a shard's checksums if none of its files
+ * was replaced. All must exist. `refs`: the trailer of refs.crc, if it was read
+ * already. */
 BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
     bool split, const bagi_trailer *refs, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
@@ -9580,11 +9570,11 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  * >>dataset-write
  * Owns every change to a shard that is not finished: claiming, writing, finishing,
  * resuming, recovering and removing it. bags_writer_*, and bags_recover in the next
- * section, call it. What holds at every moment, also after a kill:
+ * section, call it. Invariants at every moment, also after a kill:
  *
- *   - A shard is finished if it has spec.json; nothing here changes one that has.
+ *   - A shard is finished if it has spec.json; nothing here changes it then.
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
- *     passed to the system before. One that was begun exists once its draft does.
+ *     passed to the system before. A partial datapoint exists once its draft does.
  *   - Files are changed only while the record is held: locked, and found at its
  *     path after that (bagi_writer_check).
  *
@@ -9596,7 +9586,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     CLAIMED    the fields' .bag, .idx and .crc are created          |
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
- *     WRITTEN    in buffers, which spill when they are full; before a |
+ *     WRITTEN    in buffers; full ones spill; before a               |
  *                blob that needs NAME.dict, that is on the disk. The  |
  *                first blobs of a field may be held for it            |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
@@ -9618,7 +9608,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *
  * refs.partial is a list of drafts, all of one size, to which each flush inside of a
  * datapoint appends one. It is created by the first, and removed with the journals; no
- * reader opens it, and versions that do not know it leave it alone.
+ * reader opens it, and versions that do not know it ignore it.
  *
  *     row            8 bytes: the number of the datapoint in the shard
  *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far; of
@@ -9631,8 +9621,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  * of this datapoint and of later ones: it was cancelled, or is written again. It is on
  * the disk before their blobs are written over.
  *
- * Locks are the system's, on an open file: they end with the process. What each
- * takes, in this order; none of them waits while it holds another one:
+ * Locks are the system's, on an open file: they end with the process. The locks of each
+ * operation, in this order; none of them waits while it holds another one:
  *
  *     who                  locks               if another process holds it
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
@@ -9689,7 +9679,7 @@ struct bags_writer {
     void *last;        /* spec.json of the shard before, open; NULL: none */
     char *last_path;   /* of it */
     bool created_path; /* the directory of the shards did not exist before */
-    bool compared;     /* the fields, with those of a shard of another worker */
+    bool compared;     /* the fields, with a shard of another worker */
 
     /* The current datapoint. */
     bags_ref *refs;
@@ -9707,7 +9697,7 @@ struct bags_writer {
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a writer between calls, in each state.
+ * Invariants of a writer between calls, in each state.
  *
  *   no shard (dir.path is NULL): nothing is open; no datapoint was begun
  *   writing:   the record is open, and so are the Bags, as bagi_output_assert states;
@@ -9780,7 +9770,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
 
 enum { BAGI_LOCK_TRIES = 200, BAGI_RESUME_TRIES = 20 }; /* a millisecond each */
 
-/* Lock the record, which is open. It may have been replaced or removed in between:
+/* Lock the open record. It may have been replaced or removed in between:
  * then another process has the shard. */
 BAGI_COLD static bags_code bagi_writer_lock(
     bags_writer *writer, int tries, bags_error *err) {
@@ -9859,7 +9849,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         writer->shown);
 }
 
-/* Fail unless the dataset is still the one that this writer opened, or with
+/* Fail if another dataset replaced the one of this writer, or with
  * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
 BAGI_COLD static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
@@ -9944,7 +9934,7 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
         writer->shown);
 }
 
-/* What the writer would create exists already. Of a sharded dataset that is the next
+/* The path to create exists already. In a sharded dataset it is the next
  * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, bags_error *err) {
@@ -9975,7 +9965,7 @@ BAGI_COLD static bags_code bagi_fail_claimed(
         "%s: already exists; remove it, or write to a new path", path);
 }
 
-/* Start with a shard: of a sharded dataset, that of this name. */
+/* Start with a shard; if the dataset is sharded, with this name. */
 BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->writing.failure;
     if (!writer->sharded)
@@ -9984,7 +9974,7 @@ BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id 
     return failure->code;
 }
 
-/* Create the directory of the next shard, which claims the shard. */
+/* Claim the next shard: create its directory. */
 BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *err = &writer->writing.failure;
@@ -10031,7 +10021,7 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     BAGI_TRY(err->code);
     BAGI_TRY(bagi_writer_check_last(writer, err)); /* it is too late for this shard */
 
-    /* refs.crc alone gets to the disk together with the record, also with no_sync, so
+    /* Only refs.crc is synced together with the record, also with no_sync, so
      * that recovery knows that there are checksums. */
     if (checksum) {
         bagi_writer_add_checksums(writer);
@@ -10073,8 +10063,8 @@ BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     return code;
 }
 
-/* A recovery that sees the shard before its record is locked takes it for one that
- * a crashed writer left, and removes it. Then claim it again, when it is gone. */
+/* A recovery that sees the shard before its record is locked removes it as the shard
+ * of a crashed writer. Then claim it again, when it is gone. */
 BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
@@ -10097,9 +10087,9 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
  * of the field releases them: the codec makes the dictionary, the writer stores it, and the
  * codec encodes the blobs again. */
 
-/* Find the dictionary that a blob needs and, if the shard does not have it, store it: on
- * the disk before the blob is appended, since without it that blob and all after it
- * would be lost. A failure to write is that of the writing. */
+/* Find the dictionary that a blob needs and, if the shard does not have it, store it:
+ * on the disk before the blob is appended, since without it that blob and all after it
+ * would be lost. A failure to write is a failure of the writing. */
 static bags_code bagi_writer_use(
     bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10296,7 +10286,7 @@ static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     trailer->shard = spec ? bound : 0;
 }
 
-/* What the Bags of the shard being written would have if it were finished now. */
+/* Bytes of the Bags of the shard being written, if it were finished now. */
 static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     uint64_t size = 0;
     for (size_t i = 0; i <= writer->spec.count; i++)
@@ -10461,9 +10451,9 @@ static bool bagi_writer_full(bags_writer *writer) {
 }
 
 /* ---- datapoints ----
- * bagi_datapoint_begin, then _field and _add for every value, then _end, which keeps
- * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
- * writer is the failure of the writing. */
+ * bagi_datapoint_begin, then _field and _add for every value, then _end keeps
+ * or drops the datapoint. The refusal of a datapoint is `pending`; the failure of the
+ * writing stops the writer. */
 
 /* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
@@ -10484,8 +10474,8 @@ static void bagi_datapoint_keep(bags_writer *writer) {
     writer->partial = writer->drafted = false;
 }
 
-/* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
- * complete datapoints. */
+/* Drop the datapoint that was begun: in every Bag the blobs after the last complete
+ * datapoint. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     if (BAGI_UNLIKELY(writer->drafted))
         bagi_writer_end_drafts(writer, writer->outputs[writer->spec.count].length);
@@ -10508,8 +10498,8 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Refuse the current datapoint. `field`, which may be unknown to the dataset, or
- * NULL, is at fault. */
+/* Refuse the current datapoint. `field` is at fault; it may be unknown to the dataset,
+ * or NULL. */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
     bags_error *err = &writer->pending;
@@ -10818,7 +10808,7 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- a writer ---- */
 
-/* Free a writer, which may be partly open, and leave its shard on disk as it is. The
+/* Free a writer, partly open or not, and leave its shard on disk as it is. The
  * allocator is copied, since it is part of what is freed. */
 BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->writing.env.memory;
@@ -10905,7 +10895,7 @@ static int bagi_has_foreign_files(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-/* True if a file of refs has more than `most` bytes, which are few; a missing one has
+/* True if a file of refs has more than `most` (few) bytes; a missing one has
  * none. */
 BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     size_t most, bags_code *code, bags_error *err) {
@@ -10947,10 +10937,10 @@ static bool bagi_draft_ends(const bagi_scanning *scan) {
 
 /* Find the last draft of the datapoint after the complete ones that is complete, and
  * keep it unless `drop`: its refs. It is one more datapoint. Drafts follow each other
- * like rows of refs.bag, each with the blobs of the one before; those of this datapoint
- * begin after the last that ends them, or that is of an earlier datapoint. Damaged ones
- * were not on the disk. The cursors are new: those of an incomplete row may be past
- * what its drafts refer to. `draft` is memory for one. */
+ * like rows of refs.bag, each with the blobs of the draft before. The drafts of this
+ * datapoint begin after the last one that ends them or belongs to an earlier datapoint.
+ * Damaged ones were not on the disk. The cursors are new, since the cursors of an
+ * incomplete row may be past the blobs of its drafts. `draft` is memory for one. */
 BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
     void *file, unsigned char *draft, bool drop, bags_ref *refs, bagi_scan *found,
     bags_error *err) {
@@ -11037,7 +11027,7 @@ BAGI_COLD static bags_code bagi_writer_check_partial(
     return BAGS_OK;
 }
 
-/* Find the complete datapoints of the shard, whose fields are known. One that has none
+/* Find the complete datapoints of a shard of known fields. A shard without any
  * must look like a shard whose writer crashed early: otherwise the damage is not from
  * a crash; do not guess. */
 BAGI_COLD static bags_code bagi_writer_scan(
@@ -11250,7 +11240,7 @@ BAGI_COLD static bags_code bagi_writer_start(
 }
 
 /* End the datapoint of the draft that was found: append the values that were given for
- * it, and its row, which is passed to the system after them. */
+ * it, and then its row. */
 BAGI_COLD static bags_code bagi_writer_complete(
     bags_writer *writer, const bagi_scan *found) {
     const bagi_shard_id none = {0, 0};
@@ -11293,7 +11283,7 @@ BAGI_COLD static bags_code bagi_writer_take(
     const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->writing.failure;
     bool other = false;
-    /* Without datapoints too: those of its input may be in the shards before. */
+    /* Also without datapoints: the shards before may have some of its input. */
     if (options->existing == BAGS_EXISTING_APPEND &&
         (left == BAGI_LEFT_DATAPOINTS ||
             (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
@@ -11318,7 +11308,7 @@ BAGI_COLD static bags_code bagi_writer_take(
             dir->shown);
     bagi_writer_check(writer);
 
-    /* What drafts refer to is truncated, or written over, unless it is kept. */
+    /* The blobs of drafts are truncated, or written over, unless they are kept. */
     if (bagi_dir_has(dir, "refs", BAGI_DRAFTS, &failure->code, failure)) {
         bagi_stream_open(&writer->drafts, dir, "refs", BAGI_DRAFTS, BAGS_IO_WRITE);
         writer->drafts.written -=
@@ -11638,8 +11628,8 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     return code;
 }
 
-/* What existed before this writer stays, as unfinished as it was; a complete shard,
- * for which only waiting for the disk failed, stays too. */
+/* The data from before this writer stays, as unfinished as it was. So does a complete
+ * shard if only waiting for the disk failed. */
 BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
@@ -11685,7 +11675,7 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
 
 /* A shard of a reader, besides bags_shard. */
 typedef struct bagi_shard {
-    bagi_bag_options bag_options; /* apart from names; those of a finished shard */
+    bagi_bag_options bag_options; /* apart from names; of a finished shard */
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
                         if it has no datapoint there are none */
@@ -11707,7 +11697,7 @@ struct bags_reader {
     bagi_mutex mutex;
     bool has_mutexes;
     bool checked;                  /* the lengths of all shards are of one version */
-    bagi_dictionary *dictionaries; /* those that values needed */
+    bagi_dictionary *dictionaries; /* used by values */
 };
 
 /* The directory of a shard; free it with bagi_dir_free, also after a failure. */
@@ -11788,7 +11778,7 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
         bagi_trailer trailer = bag->trailer;
         bags_error why;
         code = bagi_reader_dir(reader, shard, &dir, err);
-        /* One that was cut off decodes frames to other bytes, so that its checksum is
+        /* A truncated dictionary decodes frames to other bytes, so that its checksum is
          * compared even if blobs are not verified. NAME.crc may be missing, or
          * incomplete. */
         if (BAGI_CHECKSUMS && !code && !bag->verify) {
@@ -11901,7 +11891,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. Without spec.json it is unfinished. What is missing next to a
+/* Open one shard. Without spec.json it is unfinished. A missing file next to a
  * spec.json that was read is a fault of a finished shard. On the last try, missing
  * files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
@@ -12002,9 +11992,9 @@ BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spe
 }
 
 #ifdef BAGS_DEBUG
-/* What holds for a reader as long as it is open: the datapoints of its shards follow
- * one another, in the order of their numbers, and are all that it has; a Bag is only
- * open before it is used if its shard is unfinished, which has a datapoint then. */
+/* Invariants of an open reader: its datapoints are its shards' datapoints, in the order
+ * of their numbers. A Bag is open before it is used only if its shard is unfinished and
+ * has a datapoint. */
 static void bagi_reader_assert(const bags_reader *reader) {
     uint64_t length = 0;
     assert(reader->spec.types && reader->spec.coders && reader->has_mutexes);
@@ -12358,7 +12348,7 @@ static BAGI_HOT bags_code bagi_reserve(
     return size <= buffer->capacity ? BAGS_OK : bags_buffer_reserve(buffer, size, err);
 }
 
-/* Reserve space for `count` items in all slots; those that exist are kept. The
+/* Reserve space for `count` items in all slots. Existing items are kept. The
  * array is never NULL. */
 static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
@@ -12440,7 +12430,7 @@ BAGS_API BAGI_COLD void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps; the count of shards if the index is
+/* The shard of a datapoint, kept in the row; the count of shards if the index is
  * out of range. */
 BAGI_NOINLINE static size_t bagi_reader_find_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
@@ -12563,7 +12553,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
 }
 
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
- * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
+ * or the blob, before the refs are read and confirm it. Elsewhere this is useless,
  * and harmless: wherever an invalid table leads, a request does not fault. */
 static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_blob) {
     if (!bag || local >= bag->touch_length)
@@ -12579,7 +12569,7 @@ static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_b
 }
 
 /* Read the refs of datapoint `local` of a shard into bagi_row_refs if nothing must be
- * opened, read or reserved for that: `bags` are those of the shard. Returns false
+ * opened, read or reserved for that: `bags` are the shard's. Returns false
  * otherwise, and if the refs are invalid. */
 static BAGI_HOT bool bagi_row_find_refs(
     const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
@@ -12680,8 +12670,8 @@ static BAGI_HOT bool bagi_select_apply(
     return true;
 }
 
-/* Find what a selection (NULL: all) of a field, which exists, takes of a datapoint, and
- * the Bag that contains it. */
+/* Find the blobs of a datapoint that a selection (NULL: all) of an existing field
+ * takes, and their Bag. */
 static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
     const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
@@ -12964,8 +12954,8 @@ static bags_code bagi_check_plain(
 /*
  * Plan to read selections (NULL: all fields) of the datapoints start <= i < start +
  * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
- * added to the fetch. The first blob of datapoint i has place i. Its selections start at
- * selects[i * stride].
+ * added to the fetch. The first blob of datapoint i has place i. Its selections start
+ * at selects[i * stride].
  */
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
@@ -13275,8 +13265,8 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     return code ? bagi_row_fail_item(row, slot, item, code, err) : BAGS_OK;
 }
 
-/* The array that each blob of a type is: shape receives `*dims` numbers. False if the type
- * states none. */
+/* The array that each blob of a type is: shape receives `*dims` numbers. False if the
+ * type states none. */
 static bool bagi_type_array(const bags_type *type, bags_dtype *dtype, uint64_t *shape,
     size_t *dims, bool *big) {
     static const bags_dtype by_size[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_UINT8,
@@ -13359,7 +13349,7 @@ BAGS_API bags_code bags_row_array(bags_row *row, size_t slot, bags_buffer *scrat
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>recover
- * What bags_writer_open does with RESUME, for shards of any worker: the fields
+ * Like bags_writer_open with RESUME, for shards of any worker: the fields
  * come from spec.json.partial, and the shard is finished. bags_recover goes over the
  * shards; the failure of one does not stop the others. A dry run takes the same steps
  * up to the first that changes a file, and holds no lock meanwhile.
@@ -13369,10 +13359,10 @@ typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
-    bags_error first; /* failure of a shard, which does not stop the others */
+    bags_error first; /* failure of a shard; it does not stop the others */
 } bagi_recovering;
 
-/* Count the bytes of the Bags, which have no datapoint. */
+/* Count the bytes of the Bags without a datapoint. */
 BAGI_COLD static bags_code bagi_writer_measure(bags_writer *writer, uint64_t *total) {
     const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->writing.failure, why;
@@ -13495,7 +13485,7 @@ BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
 
 /* ========================================================================
  * >>finalize
- * This section owns one run of bags_finalize, which closes the gaps between the shards
+ * This section owns one run of bags_finalize. It closes the gaps between the shards
  * of several workers. It only renames finished shards, and holds the lock of each
  * while it does.
  * ====================================================================== */
@@ -13567,10 +13557,10 @@ BAGI_COLD static bags_code bagi_finalize_mark(
 
 /* Rename in order of the numbers: the number that a shard gets is free, since those
  * below have moved already, and it never moves up. In the first of two rounds, the
- * first shard is marked and renamed alone, so that the mark is where a claim searches
- * for it; the others are listed after that: a worker that claims a shard before the
- * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
- * and gets no mark. */
+ * first shard is marked and renamed before all others, so that a claim finds the mark;
+ * the others are listed after that: a worker that claims a shard before the mark exists
+ * is seen by the second listing. A dataset without gaps keeps its numbers, and gets no
+ * mark. */
 BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
@@ -13631,7 +13621,7 @@ BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
  *
  * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
  * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
- * reported; another code, which is out of memory, ends the work. A fault is written
+ * reported; another code (out of memory) ends the work. A fault is written
  * to run->why first; it is about the Bag run->name, or if that is NULL about run->path.
  * ====================================================================== */
 
@@ -13690,14 +13680,14 @@ static bags_code bagi_verify_file(bagi_verifying *run, bags_code code) {
     return code ? bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, 0) : BAGS_OK;
 }
 
-/* Units of one shard belong to different parts of the work, and so do those of one
+/* Units of one shard belong to different parts of the work, and so do units of one
  * field. */
 static bool bagi_verify_mine(const bagi_verifying *run, uint64_t unit) {
     uint64_t parts = run->options.parts;
     return (run->place % parts + unit % parts) % parts == run->options.part;
 }
 
-/* Report a failure of a unit, which another part may do. */
+/* Report a failure of a unit, unless another part does it. */
 static bags_code bagi_verify_unit_file(
     bagi_verifying *run, uint64_t unit, bags_code code) {
     bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(run, unit);
@@ -13732,8 +13722,8 @@ static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
     return code;
 }
 
-/* Decode the current blob; without `decode`, only if it needs a dictionary. One that is
- * too large for memory is that blob's fault. */
+/* Decode the current blob; without `decode`, only if it needs a dictionary. If it is
+ * too large for memory, that is a fault of the blob. */
 static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -13775,7 +13765,7 @@ static void bagi_verify_progress(bagi_verifying *run, uint64_t bytes) {
         run->options.progress(run->options.user, bytes);
 }
 
-/* Check the blobs start .. stop of a Bag; with crcs, which is for all of them, their
+/* Check the blobs start .. stop of a Bag; with crcs (of all of them), their
  * checksums too. */
 static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     uint64_t start, uint64_t stop, bool crcs) {
@@ -13820,7 +13810,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
         code = bagi_verify_file(run, bags_fail(&run->why, BAGS_ERROR_CORRUPT,
                                          "%s: overlapping blobs; not all were checked",
                                          bag->file[BAGI_BLOBS].shown));
-    /* The running CRCs of the table and of the CRCs are those of the trailer. */
+    /* The running CRCs of the table and of the CRCs equal the trailer's. */
     for (int i = 0; BAGI_CHECKSUMS && i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
         uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
@@ -13838,8 +13828,8 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
 }
 
 /* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
- * checksums. One whose checksums are those of a Bag with more blobs or fewer has its
- * table in the wrong place: nothing in it means anything. A missing codec is not a
+ * checksums. If the checksums belong to a Bag with more blobs or fewer, the
+ * table is in the wrong place: nothing in it means anything. A missing codec is not a
  * fault of the files; that it refuses the type's arguments is one. A standalone Bag has
  * no spec. */
 BAGI_COLD static bags_code bagi_verify_bag(
@@ -13998,8 +13988,8 @@ BAGI_COLD static bags_code bagi_verify_shard(
 
 /* ---- a dataset ---- */
 
-/* Before any shard is checked: look for the first valid spec.json, with which all are
- * compared, and for checksums of a finished shard, which all must have then. Faults on
+/* Before any shard is checked: look for the first valid spec.json, to compare all
+ * with it, and for checksums of a finished shard: then all must have them. Faults on
  * the way are reported when their shard is checked. */
 BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
@@ -14022,8 +14012,8 @@ BAGI_COLD static bags_code bagi_verify_find(
 }
 
 /* Check all shards of a worker. When the work is divided into parts, all of them list
- * the shards and look for the common spec, but what concerns the dataset as a whole,
- * its names and its gaps, is reported by part 0 alone. */
+ * the shards and look for the common spec, but only part 0 reports faults of the
+ * dataset as a whole, such as its names and gaps. */
 BAGI_COLD static bags_code bagi_verify_dataset(
     bagi_verifying *run, const bagi_dir *dir) {
     uint64_t start = run->options.shard_start, stop = run->options.shard_stop;
@@ -14121,8 +14111,8 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
 #if !defined(BAGS_NO_WRITER) && !defined(BAGS_NO_CHECKSUM)
 /* ========================================================================
  * >>checksum
- * This section owns one run of bags_checksum, which writes NAME.crc next to Bags that
- * exist already. What is to be done is found as a reader finds it, and by a reader. A
+ * This section owns one run of bags_checksum. It writes NAME.crc next to existing
+ * Bags. A reader finds them. A
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
 
@@ -14152,8 +14142,8 @@ typedef struct bagi_checksumming {
     bagi_output output; /* of one Bag after another, with CRCs only */
 } bagi_checksumming;
 
-/* Open the checksums next to the Bag at `path`, which has the same blobs as this one,
- * and check what costs O(1). */
+/* Open the checksums next to the Bag at `path` (the same blobs as this one), with the
+ * checks that cost O(1). */
 static bags_code bagi_crcs_open_other(
     bag_reader *bag, const bagi_env *env, const char *path, bags_error *err) {
     bagi_bag_options opening = bagi_bag_options_new();
@@ -14225,7 +14215,7 @@ static bags_code bagi_check_no_link(
     return bagi_fail_io(env, error, path, "open", err);
 }
 
-/* Make the CRCs of a Bag, in NAME.crc.partial, or keep those that it has. */
+/* Write the CRCs of a Bag to NAME.crc.partial, or keep its checksums. */
 BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
     const bagi_dir *dir = work->dir;
     bagi_bag_checksums *known = &work->bags[field];
@@ -14253,7 +14243,7 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     return code;
 }
 
-/* Add the trailer, which contains `bound`, to a Bag's new CRCs, and rename the file. */
+/* Add the trailer with `bound` to a Bag's new CRCs, and rename the file. */
 BAGI_COLD static bags_code bagi_checksum_seal(
     bagi_checksumming *work, size_t field, uint32_t bound) {
     const bagi_dir *dir = work->dir;
@@ -14273,7 +14263,7 @@ BAGI_COLD static bags_code bagi_checksum_seal(
 }
 
 /*
- * First the CRCs of all Bags; when these are known, the trailers, which bind them
+ * First the CRCs of all Bags; when these are known, the trailers, to bind them
  * together, and the names: refs.crc last, since recovery expects the others where that
  * exists.
  */
@@ -14316,8 +14306,8 @@ BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
                            : bagi_sync_dir(env, dir->path, err);
 }
 
-/* Make the checksums of all Bags of a directory, which is locked meanwhile. What is not
- * complete is removed. */
+/* Write the checksums of all Bags of a directory, which stays locked meanwhile. Remove
+ * incomplete ones. */
 BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_checksumming *work, const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
@@ -14426,7 +14416,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>complete
- * This section owns one run of bags_shard_complete, which writes what a shard has
+ * This section owns one run of bags_shard_complete. It writes the files of a shard
  * besides the Bags of its fields. No reader accepts the shard before the caller stores
  * spec.json.
  * ====================================================================== */
@@ -14521,7 +14511,7 @@ BAGI_COLD static bags_code bagi_complete_bag(
     return bagi_writing_end(&work->writing, err);
 }
 
-/* Open the Bags of the fields, and replace those of 0 bytes next to Bags of v1. */
+/* Open the Bags of the fields, and replace empty files next to Bags of v1. */
 BAGI_COLD static bags_code bagi_complete_fields(
     bagi_completing *work, bags_error *err) {
     const bagi_spec *spec = &work->spec;
@@ -14546,7 +14536,7 @@ BAGI_COLD static bags_code bagi_complete_fields(
     return BAGS_OK;
 }
 
-/* Copy the checksums of the fields, and compute those of refs. */
+/* Copy the checksums of the fields, and compute the checksums of refs. */
 static bags_code bagi_complete_checksums(bagi_completing *work, bags_error *err) {
 #ifndef BAGS_NO_CHECKSUM
     bagi_checksumming *sums = &work->sums;

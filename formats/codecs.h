@@ -34,7 +34,7 @@ extern "C" {
 
 /* ========================================================================
  * >>images
- * What JPEG and PNG share.
+ * Common to JPEG and PNG.
  * ====================================================================== */
 
 /* The shape of an image. A row is width * channels elements of the dtype. */
@@ -50,8 +50,8 @@ typedef struct bags_image {
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
 /*
- * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8. To be upright,
- * the stored image must be
+ * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8. To be
+ * upright, the stored image must be
  *
  *     1  left as it is             5  mirrored at the diagonal from the upper left
  *     2  mirrored left to right    6  turned clockwise by 90 degrees
@@ -68,9 +68,9 @@ uint32_t bags_image_orientation(bags_view file);
 
 /*
  * Check that a JPEG or PNG file is complete, without decoding it. A JPEG has a header,
- * scans of all components and an end marker, and nothing between its segments; a PNG has
- * a header, pixels and an end, and valid checksums of the chunks that pixels need. Bytes
- * after the end are accepted. Damaged pixels of a JPEG are not found.
+ * scans of all components and an end marker, and nothing between its segments; a PNG
+ * has a header, pixels and an end, and valid checksums of the chunks that pixels need.
+ * Bytes after the end are accepted. Damaged pixels of a JPEG are not found.
  *
  * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states what is wrong, and where.
  *
@@ -84,10 +84,10 @@ bags_code bags_image_check(bags_view file, bags_error *err);
  *
  * Values are uint8, H x W for gray and H x W x 3 for RGB. The writer makes what
  * Pillow makes by default: baseline, colour with 4:2:0 subsampling, quality 75.
- * It honours a quality in the type, which the Python package ignores.
+ * It honours a quality in the type; the Python package ignores it.
  *
  * The reader accepts any JPEG of 8 bits per channel in gray, YCbCr or RGB,
- * progressive ones too. Pixels are those of libjpeg's exact integer transform and
+ * progressive ones too. Pixels equal libjpeg's exact integer transform and
  * smooth upsampling, as of `djpeg -dct int`. It rejects CMYK and YCCK, and what
  * is truncated or damaged: where libjpeg warns and continues, this is an error.
  * The orientation in EXIF is ignored, as by the decoders of PyTorch: pixels are as they
@@ -111,7 +111,7 @@ extern const bags_codec bags_codec_jpeg;
 
 typedef struct bags_jpeg_options {
     uint32_t scale;      /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
-                          height, rounded up, which is faster; 0 or 1:
+                          height, rounded up: faster; 0 or 1:
                           full size */
     uint32_t channels;   /* 1: gray, 3: RGB; 0: as in the file */
     uint32_t left;       /* decode only a rectangle, in pixels of the scaled */
@@ -122,11 +122,11 @@ typedef struct bags_jpeg_options {
                             for them; 0: BAGS_IMAGE_MAX_PIXELS */
     uint32_t max_scans;  /* reject a progressive file with more passes over the
                             image; 0: 100 */
-    bool allow_trailing; /* ignore bytes after the image, which some cameras
-                            write; otherwise they are an error */
+    bool allow_trailing; /* ignore bytes after the image, as some cameras write
+                            them; otherwise they are an error */
     bool orient;         /* turn the image upright as its EXIF orientation states (see
                     bags_image_orientation), exactly as exif_transpose of
-                    Pillow's ImageOps does. Shapes and the rectangle are those of
+                    Pillow's ImageOps does. Shapes and the rectangle refer to
                     the upright image */
 } bags_jpeg_options;
 
@@ -158,7 +158,7 @@ bags_code bags_jpeg_probe(
  *   size           bytes at pixels: at least (height - 1) * stride and a row
  *   stride         bytes from one row to the next, at least a row; 0: one row
  *
- * The pixels of a rectangle equal those of the same place in the entire image. If
+ * The pixels of a rectangle equal the same part of the entire image. If
  * it does not reach the lower edge, the data below it are not checked.
  *
  * Returns what bags_jpeg_probe does, or
@@ -166,8 +166,8 @@ bags_code bags_jpeg_probe(
  *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
  *   BAGS_ERROR_LIMIT     more than max_scans
  *
- * Threads: any. Cost: that of libjpeg-turbo; memory only of its own, which for a
- * progressive file is about 2 bytes per sample, otherwise a few rows.
+ * Threads: any. Cost: libjpeg-turbo's, and only its memory: for a
+ * progressive file about 2 bytes per sample, otherwise a few rows.
  */
 bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err);
@@ -226,14 +226,14 @@ bags_code bags_png_probe(
     bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err);
 
 /*
- * Decode a PNG file into the caller's memory, which need not be aligned. Its
- * parameters are those of bags_jpeg_decode.
+ * Decode a PNG file into the caller's memory. It need not be aligned. The
+ * parameters are as for bags_jpeg_decode.
  *
  * Returns what bags_png_probe does, or
  *   BAGS_ERROR_ARGUMENT  stride or size too small
  *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
  *
- * Threads: any. Cost: that of libpng; memory only of its own, a few rows, or the image
+ * Threads: any. Cost: libpng's, and only its memory: a few rows, or the image
  * if it is interlaced and turned.
  */
 bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
@@ -252,8 +252,8 @@ bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void 
 extern const bags_codec bags_codec_npy;
 
 /*
- * What an element consists of. A structure has fields, which are such types too,
- * each at its offset in the structure.
+ * The type of an element. A structure has fields, each of such a type and at its
+ * offset in the structure.
  */
 typedef struct bags_npy_type {
     char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
@@ -277,10 +277,9 @@ typedef struct bags_npy_type {
 } bags_npy_type;
 
 /*
- * An array of any dtype. Row i (the i-th element in C order) is at
- * rows + i * stride, and a field of it at its `offset` from there. The bytes are
- * as in the file: not aligned, so copy numbers with memcpy, and in the byte order
- * that the type states.
+ * An array of any dtype. Row i (the i-th element in C order) is at rows + i * stride,
+ * and a field of it at its `offset` from there. The bytes are as in the file: not
+ * aligned, so copy numbers with memcpy, and in the byte order that the type states.
  *
  * To write an array of such a dtype, set descr, dims, shape, rows and size; the
  * other members are only read.
@@ -305,7 +304,7 @@ typedef struct bags_npy {
  * Returns BAGS_OK or
  *   BAGS_ERROR_CORRUPT  not a .npy file; an invalid header or an unknown dtype;
  *                       a size that contradicts the header
- *   BAGS_ERROR_VALUE    an array of Python objects, which only Python reads
+ *   BAGS_ERROR_VALUE    an array of Python objects: only Python reads it
  *   BAGS_ERROR_LIMIT    a header above 1 MiB, more than 4,096 fields, fields
  *                       nested above 32 levels, more than BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_MEMORY   out of memory
@@ -339,16 +338,16 @@ bags_code bags_npy_write(
  * Types: zstd(TYPE), zstd(TYPE,ARGUMENTS), where TYPE(ARGUMENTS) is any other type that
  * has a codec: zstd(utf8), zstd(msgpack), zstd(array,float32,64), zstd(bytes)[].
  *
- * A blob is one frame of zstd, whose content is a blob of that type; values are those of
- * that type. Each blob is compressed alone. Arrays whose type states the dtype are
- * transposed by the size of their elements, which compresses numbers better.
+ * A blob is one frame of zstd. Its content is a blob of that type; so are the values.
+ * Each blob is compressed separately. Arrays whose type states the dtype are
+ * transposed by the size of their elements: numbers compress better.
  *
- * Small values shrink little alone. A writer therefore makes a dictionary of the first
- * ones, which it holds until there are 1 MiB of them, or 32,768. A flush, also after
+ * Small values shrink little by themselves. A writer therefore makes a dictionary of the
+ * first ones. It holds them until there are 1 MiB of them, or 32,768. A flush, also after
  * flush_seconds, a full buffer and the end of the shard make the dictionary of the values
  * there are. All values of the field use it if it saves at least 5 % of their compressed
  * size, its own bytes included. If there are fewer than 64, they are stored without a
- * dictionary, which is made later of these and the next ones. It is stored in each shard of
+ * dictionary. It is made later of these and the next ones. It is stored in each shard of
  * the writer, as NAME.dict, of at most 64 KiB, and readers use it automatically.
  *
  * The dictionary takes up to a third of a second and 12 MB to make, once. Until then each
@@ -371,13 +370,13 @@ bags_code bags_npy_write(
  * must live as long as the registry.
  *
  * Any number of threads may decode at the same time: each of them needs a context of
- * the library, about 160 KB, which is allocated once and freed when the codec is closed.
+ * the library, about 160 KB, allocated once and freed when the codec is closed.
  * Once the scratch has grown, decoding allocates nothing of its own.
  *
  * Decoding fails with
  *   BAGS_ERROR_CORRUPT  not one frame; a frame that is damaged, does not state the size
  *                       of its content or needs a dictionary that is damaged or another
- *                       one (bags_decode: any but that of the options); trailing bytes;
+ *                       one (bags_decode: any but the one of the options); trailing bytes;
  *                       what the codec inside refuses
  *   BAGS_ERROR_LIMIT    content above max_size
  *   BAGS_ERROR_MEMORY   out of memory
@@ -418,8 +417,8 @@ struct msgpack_object;
  * leaves: see bags_tree_array.
  *
  * Decoded strings, binaries and extensions point into the blob, everything else
- * into the scratch: there is nothing to free, and the lifetime of the value is
- * that of all its parts. Encoding writes the shortest form of every number, text and
+ * into the scratch: there is nothing to free, and the value and all its
+ * parts have one lifetime. Encoding writes the shortest form of every number, text and
  * length, as Python's package does by default.
  *
  * Decoding fails with
@@ -427,16 +426,16 @@ struct msgpack_object;
  *   BAGS_ERROR_LIMIT    arrays and maps nested above 512 levels (Python's package
  *                       writes up to 511)
  *   BAGS_ERROR_MEMORY   out of memory
- * and encoding with BAGS_ERROR_VALUE (an object of unknown type) or
- * BAGS_ERROR_MEMORY. Threads: any, each with a scratch of its own. Cost: O(blob); decoding
- * makes at most one allocation, for a msgpack_object per value, which are counted first.
+ * and encoding with BAGS_ERROR_VALUE (an object of unknown type) or BAGS_ERROR_MEMORY.
+ * Threads: any, each with a scratch of its own. Cost: O(blob); decoding counts the
+ * values first, and makes at most one allocation, a msgpack_object per value.
  */
 extern const bags_codec bags_codec_msgpack;
 extern const bags_codec bags_codec_tree;
 
 /*
  * Print an object as JSON in UTF-8 on one line, with ", " and ": " as
- * Python does. What JSON lacks becomes an object:
+ * Python does. Values that JSON lacks become an object:
  *
  *     bin                               {"base64": "AAEC"}
  *     ext                               {"ext": 5, "base64": "AAEC"}
@@ -444,9 +443,9 @@ extern const bags_codec bags_codec_tree;
  *     NaN, infinities                   {"float": "NaN"}, "Infinity", "-Infinity"
  *     a map with a key that is not text {"map": [[key, value], ...]}
  *
- * Integers have all their digits, doubles as many as read back the same. Duplicate
- * keys are printed as they are. *json is valid until the scratch is reused or freed, and
- * not NUL-terminated.
+ * Integers have all their digits, doubles as many as read back the same. Duplicate keys
+ * are printed as they are. *json is valid until the scratch is reused or freed, and not
+ * NUL-terminated.
  *
  * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type), BAGS_ERROR_LIMIT
  * (nested above 512 levels) or BAGS_ERROR_MEMORY. Threads: any, each
@@ -464,7 +463,7 @@ bool bags_tree_is_array(const struct msgpack_object *object);
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_VALUE    not an array
- *   BAGS_ERROR_LIMIT    a dtype that bags_dtype lacks, which err names; more than
+ *   BAGS_ERROR_LIMIT    a dtype that bags_dtype lacks (err names it); more than
  *                       BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_CORRUPT  a shape that contradicts the size
  *   BAGS_ERROR_MEMORY   out of memory
@@ -482,24 +481,22 @@ bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scra
  * ====================================================================== */
 
 /*
- * The codec. Types: mp4, mp4(FPS), mp4(FPS,CODEC), webm, webm(FPS),
- * webm(FPS,CODEC).
+ * The codec. Types: mp4, mp4(FPS), mp4(FPS,CODEC), webm, webm(FPS), webm(FPS,CODEC).
  *
  *   FPS    frames per second, such as 15 or 12.5; 29.97 and the like are the rates
  *          of television, 30000/1001. Default: mp4 15, webm 20.
  *   CODEC  h264, hevc, mpeg4, vp9 or av1, if the build of FFmpeg has an encoder;
  *          webm: vp9, av1. Default: mp4 mpeg4, webm vp9.
  *
- * Values are arrays of uint8, T x H x W x 3, RGB. No frames make a blob of no
- * bytes, which is decoded to 0 x 0 x 0 x 3. The reader accepts the containers and
- * codecs of both types, and vp8, whatever the type of the field is. Frames are
- * those of PyAV's to_ndarray(format="rgb24"): converted by bilinear scaling with
- * the coefficients of BT.601, also where the video states others. Sound and
- * rotation marks are ignored.
+ * Values are arrays of uint8, T x H x W x 3, RGB. No frames make a blob of no bytes. It
+ * is decoded to 0 x 0 x 0 x 3. The reader accepts the containers and codecs of both
+ * types, and vp8, whatever the type of the field is. Frames equal PyAV's
+ * to_ndarray(format="rgb24"): converted by bilinear scaling with the coefficients of
+ * BT.601, also where the video states others. Sound and rotation marks are ignored.
  *
  * A video that is written has at most 2 GiB, and frames of 1 to 32767 pixels in height
- * and width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored as
- * 4:4:4. Encoding fails with
+ * and width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored
+ * as 4:4:4. Encoding fails with
  *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
  *                      that it has
  *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
@@ -539,8 +536,8 @@ typedef struct bags_mp4_info {
 
 /*
  * Find out what a video is without decoding it. A blob of no bytes has no frames.
- * Frames are counted as they are shown: those that an edit list hides are not, nor
- * those before the first keyframe, which cannot be decoded.
+ * Frames are counted as they are shown, without hidden frames of an edit list, and
+ * without frames before the first keyframe: they cannot be decoded.
  *
  *   blob     an MP4, WebM or Matroska file
  *   options  NULL: the defaults
@@ -566,32 +563,33 @@ typedef struct bags_mp4_reader bags_mp4_reader;
  *
  * Returns the reader, or NULL with an error of bags_mp4_probe.
  *
- * Threads: one at a time per reader; any number of readers. Cost: that of
+ * Threads: one at a time per reader; any number of readers. Cost: as for
  * bags_mp4_probe.
  */
 BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
     bags_view blob, const bags_mp4_options *options, bags_error *err);
 
 /*
- * Open a video that is a blob of a dataset, to read some of its frames without the others.
- * MP4 files state in a table, moov, where each frame is: that is read now, at the start of
- * the blob or after the frames; the packets of a GOP are read when a frame of it is.
- * Everything else is read completely now, like a blob in memory: WebM, vp8 and vp9,
- * fragmented files, edit lists that join or repeat parts, and all videos of a reader with
- * verify_checksums.
+ * Open a video that is a blob of a dataset, to read some of its frames without the
+ * others. MP4 files state in a table, moov, where each frame is: that is read now, at
+ * the start of the blob or after the frames; the packets of a GOP are read when a frame
+ * of it is. Everything else is read completely now, like a blob in memory: WebM, vp8
+ * and vp9, fragmented files, edit lists that join or repeat parts, and all videos of a
+ * reader with verify_checksums.
  *
- *   dataset  an open reader. It must outlive the video; any number of videos may share it
+ *   dataset  an open reader. It must outlive the video; any number of videos may share
+ *            it
  *   index, field, item  as for bags_reader_get_part
  *   options  NULL: the defaults; they are copied
  *
- * Returns the reader, or NULL with an error of bags_reader_get_blob or bags_mp4_probe. A
- * packet that the blob lacks is an error of the read that needs it. If the dataset is
- * remote, info has the size of the frames that the header states; frames of another size
- * are an error then.
+ * Returns the reader, or NULL with an error of bags_reader_get_blob or bags_mp4_probe.
+ * A packet that the blob lacks is an error of the read that needs it. If the dataset is
+ * remote, info has the size of the frames that the header states; frames of another
+ * size are an error then.
  *
- * Threads: one at a time per reader; any number of readers. Cost: O(frames) of time and 80
- * bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another one if
- * moov is longer, or at the end; a frame then costs one range, of its GOP.
+ * Threads: one at a time per reader; any number of readers. Cost: O(frames) of time and
+ * 80 bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another
+ * one if moov is longer, or at the end; a frame then costs one range, of its GOP.
  */
 BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset,
     uint64_t index, size_t field, uint64_t item, const bags_mp4_options *options,
@@ -600,15 +598,16 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *
 /* Release a reader. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
 
-/* Free the decoder of a reader, and what it has read; the index stays, and the next read
- * opens the decoder again. For programs that keep many videos open. NULL is accepted. */
+/* Free the decoder of a reader, and what it has read; the index stays, and the next
+ * read opens the decoder again. For programs that keep many videos open. NULL is
+ * accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_idle(bags_mp4_reader *reader);
 
-/* Bytes of memory of the index of a reader; with the packets, if these are in memory. The
- * decoder is not counted; it has several frames. */
+/* Bytes of memory of the index of a reader; with the packets, if these are in memory.
+ * The decoder is not counted; it has several frames. */
 BAGS_EXPERIMENTAL size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
 
-/* What the video is; valid until the reader is closed. */
+/* The properties of the video; valid until the reader is closed. */
 BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
     const bags_mp4_reader *reader);
 
@@ -621,7 +620,7 @@ BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    start > stop
- *   BAGS_ERROR_CORRUPT  a frame cannot be decoded, may depend on one that is damaged, or
+ *   BAGS_ERROR_CORRUPT  a frame cannot be decoded, may depend on a damaged one, or
  *                       has another size than the video; err names it
  *   BAGS_ERROR_LIMIT    more bytes than max_size
  *   BAGS_ERROR_TYPE     no decoder for it in this build of FFmpeg
@@ -662,8 +661,9 @@ typedef struct bags_mp4_cache_options {
  *
  *   options  NULL: the defaults; they are copied
  *
- * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache. Memory:
- * up to max_size, and for each decoder its frames, about 10 times H x W x 3 bytes.
+ * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache.
+ * Memory: up to max_size, and for each decoder its frames, about 10 times H x W x 3
+ * bytes.
  */
 BAGS_EXPERIMENTAL bags_mp4_cache *bags_mp4_cache_open(
     const bags_mp4_cache_options *options, bags_error *err);

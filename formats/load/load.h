@@ -39,7 +39,7 @@ typedef struct bags_box {
 } bags_box;
 
 /*
- * Resize a box of an image to width x height. The result is, bit for bit, that of
+ * Resize a box of an image to width x height. The result equals, bit for bit,
  * Pillow's image.resize((width, height), filter, (left, top, right, bottom)) for the
  * modes L, LA, RGB and RGBA: filters are widened when the image becomes smaller
  * (antialiasing), pixels outside the box but within the image contribute to the box's
@@ -54,7 +54,7 @@ typedef struct bags_box {
  *               are rounded to float, as Pillow does
  *   width       of the result, in pixels, from 1
  *   height      of the result
- *   scratch     memory for the call, which grows to what the largest call needs
+ *   scratch     memory for the call; it grows to the needs of the largest call
  *   out         receives height rows of width * channels bytes, and must not overlap
  *               the pixels; undefined after a failure
  *   out_stride  like stride
@@ -87,18 +87,19 @@ typedef struct bags_part {
 
 /*
  * Transform an image by a matrix of 3 x 3 numbers, row by row. The pixel (x, y) of the
- * result is the image's colour at (u / w, v / w), or the fill colour if that is outside:
+ * result is the image's colour at (u / w, v / w), or the fill colour if that is
+ * outside:
  *
  *     u = matrix[0] * (x + 0.5) + matrix[1] * (y + 0.5) + matrix[2]
  *     v = matrix[3] * (x + 0.5) + matrix[4] * (y + 0.5) + matrix[5]
  *     w = matrix[6] * (x + 0.5) + matrix[7] * (y + 0.5) + matrix[8]
  *
- * The result is, bit for bit, that of Pillow's image.transform for the modes L and RGB,
- * with AFFINE and the first six numbers if the last row is 0 0 1, and PERSPECTIVE and the
- * first eight if only its last number is 1. Where u / w is not a number, Pillow's result
- * is undefined; here it is the fill colour. Nothing is averaged where the image becomes
- * smaller. (Where a compiler fuses multiplications and additions, a pixel may differ by
- * one.)
+ * The result equals, bit for bit, Pillow's image.transform for the modes L and RGB,
+ * with AFFINE and the first six numbers if the last row is 0 0 1, and PERSPECTIVE and
+ * the first eight if only its last number is 1. Where u / w is not a number, Pillow's
+ * result is undefined; here it is the fill colour. Nothing is averaged where the image
+ * becomes smaller. (Where a compiler fuses multiplications and additions, a pixel may
+ * differ by one.)
  *
  *   image   the shape of the entire image: uint8, 1 to 4 channels, each on its own
  *   part    what the pixels are of; NULL: all. Where more is needed, its edge is
@@ -106,7 +107,7 @@ typedef struct bags_part {
  *   matrix  finite; a last row of 0 0 x divides all by x
  *   fill    one byte per channel; NULL: 0
  *
- * The other parameters are those of bags_resample. Returns what that does, but not
+ * The other parameters are as for bags_resample. Returns the same codes, except
  * BAGS_ERROR_MEMORY; also
  *   BAGS_ERROR_ARGUMENT  a matrix that is not finite or whose last row is 0
  *   BAGS_ERROR_RANGE     the part is not within the image
@@ -124,13 +125,13 @@ BAGS_EXPERIMENTAL bags_code bags_warp(const bags_image *image, const bags_part *
 BAGS_EXPERIMENTAL bags_part bags_warp_part(
     const bags_image *image, const double matrix[9], uint32_t width, uint32_t height);
 
-/* Numbers from low to high, each as likely as the others. {0, 0} is the default of every
- * option, which may be another number: a factor that is always 0 is {1e-9, 1e-9}. */
+/* Numbers from low to high, each as likely as the others. {0, 0} means the default of
+ * the option, maybe another number: a factor that is always 0 is {1e-9, 1e-9}. */
 typedef struct bags_interval {
     double low, high;
 } bags_interval;
 
-/* What is drawn for each image. {0} changes nothing. */
+/* Ranges of the numbers that are drawn for each image. {0} changes nothing. */
 typedef struct bags_warp_options {
     bags_interval degrees; /* turn clockwise around the centre; within -360 and 360 */
     bags_interval scale;   /* from 0.01 to 100, above 1: larger; {0, 0}: 1 */
@@ -143,8 +144,8 @@ typedef struct bags_warp_options {
 } bags_warp_options;
 
 /*
- * Draw the matrix of an image for bags_warp, whose result has the image's size. Without
- * perspective, it is that of torchvision's affine with these degrees, shifts, scale and
+ * Draw the matrix of an image for a bags_warp to the image's size. Without
+ * perspective, it equals torchvision's affine with these degrees, shifts, scale and
  * shears, bit for bit if sine and cosine are.
  *
  *   options  in range, as bags_loader_open requires
@@ -153,34 +154,35 @@ typedef struct bags_warp_options {
 BAGS_EXPERIMENTAL void bags_warp_draw(const bags_warp_options *options, uint64_t random,
     uint32_t width, uint32_t height, double matrix[9]);
 
-/* out = a * b; it may be one of them. As transformations of pixels of the result, b comes
- * first. */
+/* out = a * b; it may be one of them. As transformations of pixels of the result, b
+ * comes first. */
 BAGS_EXPERIMENTAL void bags_matrix_times(
     const double a[9], const double b[9], double out[9]);
 
-/* How colours are changed: factors, where 1 changes nothing, and a part of the circle of
- * hues, where 0 does not; and in which order: each of 0, 1, 2, 3 once. */
+/* How colours are changed: factors, where 1 changes nothing, and a part of the circle
+ * of hues, where 0 does not; and in which order: each of 0, 1, 2, 3 once. */
 typedef struct bags_jitter {
     double brightness, contrast, saturation; /* 0 to 1000 */
     double hue;                              /* -0.5 to 0.5 */
     unsigned char order[4];
 } bags_jitter;
 
-/* What is drawn for each image, in an order that is drawn, too, as ColorJitter of
- * torchvision does. {0, 0}: not changed. */
+/* Ranges of the factors that are drawn for each image, in an order that is drawn, too,
+ * as ColorJitter of torchvision does. {0, 0}: not changed. */
 typedef struct bags_jitter_options {
     bags_interval brightness, contrast, saturation; /* within 0 and 1000 */
     bags_interval hue;                              /* within -0.5 and 0.5 */
 } bags_jitter_options;
 
-/* Draw how the colours of an image are changed; equal random numbers draw equal ones. */
+/* Draw how the colours of an image are changed; equal random numbers draw equal
+ * ones. */
 BAGS_EXPERIMENTAL void bags_jitter_draw(
     const bags_jitter_options *options, uint64_t random, bags_jitter *jitter);
 
 /*
- * Change the colours of an image in its memory. The result is, bit for bit, that of
- * torchvision's adjust_brightness, adjust_contrast, adjust_saturation and adjust_hue for
- * images of Pillow, applied in this order.
+ * Change the colours of an image in its memory. The result equals, bit for bit,
+ * torchvision's adjust_brightness, adjust_contrast, adjust_saturation and adjust_hue
+ * for images of Pillow, applied in this order.
  *
  *   image   the shape of the pixels: uint8, 1 or 3 channels
  *   stride  as for bags_resample
@@ -232,8 +234,8 @@ typedef struct bags_selection {
     bags_selection_kind kind;
     const uint64_t *numbers;
     size_t count; /* 0: none */
-    /* Indices are not copied: they must stay as they are until the order, or the loader, is
-     * freed. Ranges always are. */
+    /* Indices are not copied: they must stay as they are until the order, or the
+     * loader, is freed. Ranges always are. */
     bool borrowed;
 } bags_selection;
 
@@ -245,23 +247,22 @@ typedef struct bags_selection {
  * bags_permute(seed, e, length, p). Several datasets are treated as one, appended
  * to each other, so that shuffling interleaves them.
  *
- * With `chunk`, chunks of neighbouring datapoints come together, which disks and
- * networks need: the chunks are shuffled, every `window` of them, in this new
+ * With `chunk`, chunks of neighbouring datapoints come together, for disks and
+ * networks: the chunks are shuffled, every `window` of them, in this new
  * order, are a window, and the datapoints of a window are shuffled. An epoch still
  * has each datapoint once.
  *
- * With `weights`, dataset d has n[d] of every 1,024 consecutive positions,
- * starting at position 0: 1,024 w rounded down, or up for those with the largest
- * remainders (of equal ones, the first), so that the sum is 1,024. They are
- * shuffled within these 1,024. Each dataset is walked in epochs of its own, which
- * have each of its datapoints once, and continue where the last epoch of the order
- * ended. The length of an epoch is the sum of the datasets' lengths, rounded up to
- * a multiple of 1,024: it then contains n[d] * length / 1024 datapoints of dataset
- * d.
+ * With `weights`, dataset d has n[d] of every 1,024 consecutive positions, starting at
+ * position 0: 1,024 w rounded down, or up for those with the largest remainders (of
+ * equal ones, the first), so that the sum is 1,024. They are shuffled within these
+ * 1,024. Each dataset is walked in epochs of its own. They have each of its datapoints
+ * once, and continue where the last epoch of the order ended. The length of an epoch is
+ * the sum of the datasets' lengths, rounded up to a multiple of 1,024: it then contains
+ * n[d] * length / 1024 datapoints of dataset d.
  *
- * With `selections` and `take`, a dataset has only the datapoints that are selected: its
- * length is their number, "datapoint p" is the one that is selected as number p, and
- * neighbours are those next to each other in the selection.
+ * With `selections` and `take`, a dataset has only the datapoints that are selected:
+ * its length is their number, "datapoint p" is number p of the selection, and
+ * neighbours are next to each other in the selection.
  */
 typedef struct bags_order_options {
     uint64_t seed;
@@ -331,7 +332,7 @@ BAGS_EXPERIMENTAL bags_code bags_order_get(const bags_order *order, uint64_t epo
 /* ---- what becomes of a field ---- */
 
 /* The functions of the other files with which the loader makes tensors of images.
- * A program names those that it is linked with:
+ * A program names the functions that it is linked with:
  *
  *     static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
  *         bags_jpeg_decode, bags_png_probe, bags_png_decode};
@@ -349,7 +350,7 @@ typedef struct bags_loader_images {
     bags_code (*jpeg_decode)(bags_view blob, const bags_jpeg_options *options,
         void *pixels, size_t size, size_t stride, bags_error *err);
     /* bags_png_probe and bags_png_decode: palettes become colours. NULL: the codec
-     * of the reader decodes, which returns the indices of a palette */
+     * of the reader decodes, and returns the indices of a palette */
     bags_code (*png_probe)(bags_view blob, const bags_png_options *options,
         bags_image *out, bags_error *err);
     bags_code (*png_decode)(bags_view blob, const bags_png_options *options,
@@ -365,7 +366,7 @@ typedef enum bags_crop {
                          torchvision */
 } bags_crop;
 
-/* What a callback that decodes a blob receives. */
+/* The arguments of a callback that decodes a blob. */
 typedef struct bags_load_item {
     const bags_reader *reader;
     bags_pick pick;
@@ -377,11 +378,11 @@ typedef struct bags_load_item {
                         also depends on the name of the field, without same_draw */
 } bags_load_item;
 
-/* What a callback that changes images receives: what was drawn for one. */
+/* The arguments of a callback that changes images: the numbers drawn for one. */
 typedef struct bags_load_draw {
     double matrix[9];      /* see bags_warp */
     bags_jitter jitter;    /* see bags_jitter_apply */
-    float mean[3], std[3]; /* those of the field; of float32. std 0: 1 */
+    float mean[3], std[3]; /* of the field; of float32. std 0: 1 */
 } bags_load_draw;
 
 /*
@@ -394,16 +395,16 @@ typedef struct bags_load_draw {
  *                                                     objects, and of types
  *                                                     without a codec, the blob
  *
- * Numbers of the types int and i64 become int64, those of u64 uint64.
+ * Numbers of the types int and i64 become int64, of u64 uint64.
  *
- * bags_loader_open refuses options that have no effect, such as those of images without
- * width and height, or exclude each other.
+ * bags_loader_open refuses options that have no effect, such as options of images
+ * without width and height, or exclude each other.
  */
 typedef struct bags_load_field {
     const char *name;
-    /* Convert numbers and elements: integers and bool to each other, float32 and float64,
-     * these to each other. A number that the dtype cannot hold, integers exactly, is an
-     * error. NONE: as they are */
+    /* Convert numbers and elements: integers and bool to each other, float32 and
+     * float64, these to each other. A number that the dtype cannot hold, integers
+     * exactly, is an error. NONE: as they are */
     bags_dtype dtype;
     /* Stack arrays that all have this shape, of up to 6 dimensions; needs a dtype, and
      * excludes width */
@@ -421,13 +422,13 @@ typedef struct bags_load_field {
     bags_filter filter;
     double flip_x; /* the probability that left and right are mirrored, */
     double flip_y; /* and top and bottom */
-    /* Instead of resizing the crop, transform the image by a matrix that is drawn; the
-     * crop is that of the transformed image. What is outside of the crop, but within the
-     * image, contributes to its edge. NULL: resize */
+    /* Instead of resizing the crop, transform the image by a matrix that is drawn, and
+     * crop the transformed image. Pixels outside of the crop, but within the image,
+     * contribute to its edge. NULL: resize */
     const bags_warp_options *warp;
     const bags_jitter_options *jitter; /* then change the colours. NULL: do not */
-    /* Called for each image, and given what was drawn, which it may change; *draw has
-     * the matrix from the result to the image, which only `warp` uses. It is called by
+    /* Called for each image with the numbers that were drawn. It may change them. *draw has
+     * the matrix from the result to the image; only `warp` uses it. It is called by
      * several threads, must do the same each time for equal item->random, and fails as
      * `decode` does. NULL: none */
     bags_code (*draw)(void *user, const bags_load_item *item, const bags_image *image,
@@ -436,10 +437,10 @@ typedef struct bags_load_field {
     /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or 1/8 if that still
      * has the size: faster, other pixels */
     bool scaled;
-    /* JPEG and PNG, which options.images decodes: turn images upright as their EXIF
-     * orientation states, before they are cropped and resized. false: pixels as they are
-     * stored, as by the decoders of PyTorch. (Without width and height the reader's codec
-     * decodes: set its option `orient`) */
+    /* JPEG and PNG, decoded by options.images: turn images upright as their EXIF
+     * orientation states, before they are cropped and resized. false: pixels as they
+     * are stored, as by the decoders of PyTorch. (Without width and height the reader's
+     * codec decodes: set its option `orient`) */
     bool orient;
     float mean[3]; /* of float32, per channel; finite, as std is */
     float std[3];  /* at least 0; 0: 1 */
@@ -458,8 +459,8 @@ typedef struct bags_load_field {
     uint64_t stride; /* 0: 1 */
 
     /* With options.frames, of a sequence: the window of each sample, of offset_count or
-     * second_count items. Without either it is the item with the number of the frame. See
-     * bags_frames_options. */
+     * second_count items. Without either it is the item with the number of the frame.
+     * See bags_frames_options. */
     const int64_t
         *offsets; /* item offsets[k] + the number of the frame. The sequence has
                                as many items as the clock, in each episode */
@@ -469,20 +470,20 @@ typedef struct bags_load_field {
     size_t second_count;
     /* Of seconds: when the items are. The name of a field of times: a sequence of
      * float64 (its type is array(float64)[]) with a time in seconds for each item, none
-     * below the one before; or a rate, and item i is at i / rate. For the clock, set both
-     * in bags_frames_options, not here. */
+     * below the one before; or a rate, and item i is at i / rate. For the clock, set
+     * both in bags_frames_options, not here. */
     const char *times;
     double rate; /* items per second, above 0 */
-    /* Of seconds: how far the item may be from its time, in seconds, from 0. Without it an
-     * item between two others may be at any distance, and a time before the first item or
-     * after the last one is outside. */
+    /* Of seconds: how far the item may be from its time, in seconds, from 0. Without it
+     * an item between two others may be at any distance, and a time before the first
+     * item or after the last one is outside. */
     bool has_tolerance;
     double tolerance;
 
-    /* Decode with this instead of the reader's codec. It gets the blob; of zstd(TYPE) the
-     * blob of TYPE, which the codec must make: with the option `blobs` of
-     * bags_zstd_options, unless TYPE is bytes or utf8. *value may view the scratch.
-     * It is called by several threads. On failure it writes err (see bags_fail), whose
+    /* Decode with this instead of the reader's codec. It gets the blob; of zstd(TYPE)
+     * the blob of TYPE. The codec must make it: with the option `blobs` of
+     * bags_zstd_options, unless TYPE is bytes or utf8. *value may view the scratch. It
+     * is called by several threads. On failure it writes err (see bags_fail), whose
      * `system` is kept, and returns the code. */
     bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,
         bags_value *value, bags_error *err);
@@ -499,8 +500,8 @@ typedef enum bags_pad {
 /*
  * Load frames in place of datapoints. A datapoint is an episode; each item of its field
  * `clock`, a sequence, is a frame. The order has all frames of all episodes: shuffles,
- * chunks and weights apply to frames, `selections` and `take` to episodes. Episodes without
- * items count 0.
+ * chunks and weights apply to frames, `selections` and `take` to episodes. Episodes
+ * without items count 0.
  *
  * A sample is a frame, and a window of each field around it:
  *
@@ -511,15 +512,15 @@ typedef enum bags_pad {
  *     sequence with seconds     [n, count, shape...]     nearest to the frame's time +
  *                                                        seconds[k]
  *
- * A window's mask is the tensor NAME_pad, bool, [n, count]: true if there is no such item
- * and the first or last one is repeated in its place. The masks follow the tensors of the
- * fields, in their order. A time is outside if it is before the first item or after the
- * last one by more than the tolerance. A time inside without an item within the tolerance
- * is BAGS_ERROR_VALUE, and the message names the episode and the time.
+ * A window's mask is the tensor NAME_pad, bool, [n, count]: true if there is no such
+ * item and the first or last one is repeated in its place. The masks follow the tensors
+ * of the fields, in their order. A time is outside if it is before the first item or
+ * after the last one by more than the tolerance. A time inside without an item within
+ * the tolerance is BAGS_ERROR_VALUE, and the message names the episode and the time.
  *
- * All images of a field in a sample are cropped, mirrored, warped and jittered alike: one
- * draw. Two fields draw different numbers unless `same_draw` is set. (bags_load_item.random
- * is then the same for all fields.)
+ * All images of a field in a sample are cropped, mirrored, warped and jittered alike:
+ * one draw. Two fields draw different numbers unless `same_draw` is set.
+ * (bags_load_item.random is then the same for all fields.)
  */
 typedef struct bags_frames_options {
     const char *clock; /* a field that is a sequence */
@@ -535,29 +536,30 @@ typedef struct bags_frames_options {
 typedef enum bags_long { BAGS_LONG_SPLIT = 0, BAGS_LONG_DROP } bags_long;
 
 /*
- * Sequences of a fixed length S out of documents of any length, which are the datapoints
+ * Sequences of a fixed length S out of documents of any length: the datapoints
  * of a field of type array(DTYPE,-1) with DTYPE uint16, uint32 or int32; or bytes.
  *
- * Windows: the documents of a shard, in their order, are a stream. Window k of a shard is
- * its tokens k * stride ... k * stride + S: S inputs, and the label of the last one. The
- * windows of a dataset are counted through its shards, as the datapoints of the loader's
- * order are: selections, weights and chunks are of windows. Tokens after the last window
- * of a shard are not used.
+ * Windows: the documents of a shard, in their order, are a stream. Window k of a shard
+ * is its tokens k * stride ... k * stride + S: S inputs, and the label of the last one.
+ * The windows of a dataset are counted through its shards, as the datapoints of the
+ * loader's order are: selections, weights and chunks are of windows. Tokens after the
+ * last window of a shard are not used.
  *
- * Packing: each row has entire documents, together at most S tokens. The loader's order is
- * that of the documents (selections are of documents); of 4,096 at a time those of equal
- * length or shorter fill up the rows that the longer ones leave (first-fit decreasing).
- * Which documents share a row depends on seed, epoch and the order alone. Documents
- * without tokens are in no row.
+ * Packing: each row has entire documents, together at most S tokens. The loader's order
+ * is an order of documents (so are selections). Of 4,096 at a time, documents of equal
+ * length or shorter fill up the rows of the longer ones (first-fit decreasing). Which
+ * documents share a row depends only on seed, epoch and the order. Documents without
+ * tokens are in no row.
  */
 typedef struct bags_tokens_options {
     const char *field;
     bags_dtype dtype; /* of a field of type bytes: uint8, uint16, uint32 or int32,
-                         little-endian; otherwise NONE, or that of its type */
+                         little-endian; otherwise NONE, or its type's */
     uint64_t length;  /* S, 1 to 2^28 */
     uint64_t stride;  /* of windows; 0: S */
     bool pack;
-    /* Packing: documents above S tokens become pieces of S and the rest, or are dropped. */
+    /* Packing: documents above S tokens become pieces of S and the rest, or are
+     * dropped. */
     bags_long long_documents;
     bool has_bos, has_eos; /* add these tokens before and after each document */
     uint32_t bos, eos;
@@ -576,27 +578,28 @@ typedef struct bags_tokens bags_tokens;
  * then not be set. Its tensors are
  *
  *     windows   FIELD [n, S + 1], each parallel field [n, S + 1]; with `places`
- *               documents and positions [n, S], int32: for each input the datapoint in the
- *               dataset, and the place in the document, where BOS is 0
- *     packing   FIELD and each parallel field, ragged: offsets; cu_seqlens, int32, ragged:
- *               0, and the end of each document in the row, as attention kernels for
- *               sequences of variable length expect
+ *               documents and positions [n, S], int32: for each input the datapoint in
+ *               the dataset, and the place in the document, where BOS is 0
+ *     packing   FIELD and each parallel field, ragged: offsets; cu_seqlens, int32,
+ *               ragged: 0, and the end of each document in the row, as attention
+ *               kernels for sequences of variable length expect
  *
- * bags_tokens_close must be called after the loader is closed, and before the readers are.
+ * bags_tokens_close must be called after the loader is closed, and before the readers
+ * are.
  *
  * Returns the tokens, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_FIELD     no such field, or it is listed twice
  *   BAGS_ERROR_TYPE      a field whose blobs are not elements of one dtype
- *   BAGS_ERROR_VALUE     a document whose bytes are no multiple of the dtype's; bos or eos
- *                        out of range
+ *   BAGS_ERROR_VALUE     a document whose bytes are no multiple of the dtype's; bos or
+ *                        eos out of range
  *   BAGS_ERROR_LIMIT     2^31 documents; one of 2^31 tokens
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: one. Cost: about 1 ns per document, and no memory that grows with the data.
- * Where documents are not in the order of their Bag (derived datasets), or are not mapped
- * (no_mmap, URLs), 8 bytes of memory per document; those that are not mapped are all read
- * once.
+ * Where documents are not in the order of their Bag (derived datasets), or are not
+ * mapped (no_mmap, URLs), 8 bytes of memory per document; each document that is not
+ * mapped is read once.
  */
 BAGS_EXPERIMENTAL bags_tokens *bags_tokens_open(const bags_reader *const *readers,
     size_t count, const bags_tokens_options *options, bags_error *err);
@@ -613,7 +616,7 @@ typedef struct bags_tokens_info {
                          shard, and between windows if stride is above S */
 } bags_tokens_info;
 
-/* What dataset number `dataset` has. Zeros if there is no such dataset. */
+/* The counts of dataset number `dataset`. Zeros if there is no such dataset. */
 BAGS_EXPERIMENTAL bags_tokens_info bags_tokens_count(
     const bags_tokens *tokens, size_t dataset);
 
@@ -633,11 +636,11 @@ typedef struct bags_loader bags_loader;
 
 typedef struct bags_loader_options {
     bags_order_options order;
-    /* A caller's own order, such as one that prefers hard examples: write the datapoints at
-     * the positions start .. start + count - 1 of an epoch to picks. It must return the
-     * same each time, for any positions below sampler_length. It is called by several
-     * threads. On failure it writes err and returns the code. Of `order`, only seed, for
-     * random crops, is then used. Not with packed rows. NULL: none */
+    /* A caller's own order, for example to prefer hard examples: write the datapoints
+     * at the positions start .. start + count - 1 of an epoch to picks. It must return
+     * the same each time, for any positions below sampler_length. It is called by
+     * several threads. On failure it writes err and returns the code. Of `order`, only
+     * seed, for random crops, is then used. Not with packed rows. NULL: none */
     bags_code (*sampler)(void *sampler_user, uint64_t epoch, uint64_t start,
         size_t count, bags_pick *picks, bags_error *err);
     void *sampler_user;
@@ -646,63 +649,65 @@ typedef struct bags_loader_options {
     uint32_t batch;          /* datapoints per batch, of all ranks together; 0: 32 */
     bool drop_last;          /* drop a short batch at the end of an epoch */
     uint64_t epochs;         /* end after epoch epochs - 1; 0: never */
-    /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by at
-     * most one, and may be empty: of 101 datapoints, batches of 100 and 2 ranks, the last
-     * batch of rank 0 is. drop_last drops it for all ranks. */
+    /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by
+     * at most one, and may be empty: of 101 datapoints, batches of 100 and 2 ranks, the
+     * last batch of rank 0 is. drop_last drops it for all ranks. */
     uint32_t rank, ranks;
-    /* 0: the number of processors. BAGS_THREADS_NONE: bags_loader_next does the work in the
-     * thread that calls it; not with ahead */
+    /* 0: the number of processors. BAGS_THREADS_NONE: bags_loader_next does the work in
+     * the thread that calls it; not with ahead */
     int32_t threads;
     uint32_t ahead; /* batches that may wait, besides one per thread; 0: 2 */
     uint32_t hold; /* more calls of bags_loader_next during which a batch stays valid */
-    /* Leave out and count datapoints that are damaged or do not fit the fields' options:
-     * whose reading or decoding returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or _RANGE. Other
-     * codes, such as those of failed reads, are an error in any case; so a field's `decode`
-     * chooses. */
+    /* Leave out and count datapoints that are damaged or do not fit the fields'
+     * options: whose reading or decoding returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or
+     * _RANGE. Other codes, such as of failed reads, are always an error; so a field's
+     * `decode` chooses. */
     bool skip_damaged;
     /* Announce a batch to the disk before it is read, see bags_reader_prefetch; from a
      * server, a batch then takes a round trip and not one per datapoint. */
     bool prefetch;
-    /* The item at which windows of sequences start. BAGS_WINDOW_RANDOM: anywhere where the
-     * windows of all fields fit. Other than 0 needs a field with a window. */
+    /* The item at which windows of sequences start. BAGS_WINDOW_RANDOM: anywhere where
+     * the windows of all fields fit. Other than 0 needs a field with a window. */
     int64_t window_start;
     /* NULL: all fields of the first dataset, as they are; field_count is then 0. With
      * frames: the clock, and all fields that are not sequences. */
     const bags_load_field *fields;
     size_t field_count;
-    /* Load frames in place of datapoints. NULL: none. Not with tokens, window_start, or the
-     * option `window` of fields. A sampler returns numbers of frames, counted through all
-     * episodes of a dataset. */
+    /* Load frames in place of datapoints. NULL: none. Not with tokens, window_start, or
+     * the option `window` of fields. A sampler returns numbers of frames, counted
+     * through all episodes of a dataset. */
     const bags_frames_options *frames;
-    /* Load its windows or rows in place of datapoints; of the same readers. NULL: none. */
+    /* Load its windows or rows in place of datapoints; of the same readers. NULL:
+     * none. */
     const bags_tokens *tokens;
     const bags_loader_images *images; /* NULL: none */
-    /* Of batches, such as pinned memory; NULL: that of everything else. Both must be
+    /* Of batches, such as pinned memory; NULL: like everything else. Both must be
      * thread-safe. */
     const bags_allocator *tensors;
     const bags_allocator *allocator; /* of everything else; NULL: malloc */
 } bags_loader_options;
 
 /*
- * Open a loader of datasets, which must stay open until it is closed. What the
- * options point to is copied, except `images`, hooks and `user`.
+ * Open a loader of datasets. They must stay open until it is closed. Everything that
+ * the options point to is copied, except `images`, hooks and `user`.
  *
  * Returns the loader, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_FIELD     a dataset has no such field, or it is listed twice
  *   BAGS_ERROR_TYPE      no value of a field's type can become what its options
- *                        request; the clock is not a sequence; a field of times is not one
+ *                        request; the clock is not a sequence; a field of times is not
+ *                        one
  *   BAGS_ERROR_VALUE     frames: the items of two fields of an episode differ in number;
  *                        with BAGS_PAD_DROP, times that decrease
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
  *   BAGS_ERROR_MEMORY    out of memory
  *   or, of frames, what bags_reader_get returns
  *
- * Threads: one at a time per loader. Threads start with the first batch. A child made by
- * fork() after that has none: there the loader's functions return BAGS_ERROR_STATE, and
- * closing it frees nothing. Cost: nothing is read. Of frames, the refs of all episodes are
- * read, and with seconds and BAGS_PAD_DROP their times; 8 bytes of memory per episode, and
- * for each field of times a bit per episode and thread.
+ * Threads: one at a time per loader. Threads start with the first batch. A child made
+ * by fork() after that has none: there the loader's functions return BAGS_ERROR_STATE,
+ * and closing it frees nothing. Cost: nothing is read. Of frames, the refs of all
+ * episodes are read, and with seconds and BAGS_PAD_DROP their times; 8 bytes of memory
+ * per episode, and for each field of times a bit per episode and thread.
  */
 BAGS_EXPERIMENTAL bags_loader *bags_loader_open(const bags_reader *const *readers,
     size_t count, const bags_loader_options *options, bags_error *err);
@@ -723,7 +728,7 @@ BAGS_EXPERIMENTAL void bags_loader_close(bags_loader *loader);
 typedef struct bags_tensor {
     const char *name;
     bags_dtype dtype; /* NONE if `values` is set */
-    size_t dims;      /* of shape, which starts with n, or with the items */
+    size_t dims;      /* of shape; it starts with n, or with the items */
     uint64_t shape[8];
     void *data;     /* aligned to 64 bytes, as far as its allocator aligns to 16 */
     size_t size;    /* bytes of data */
@@ -745,11 +750,11 @@ typedef struct bags_batch {
     const uint64_t *frames;   /* and this is the frame in it. Otherwise NULL */
     const bags_piece *pieces; /* of packed rows, otherwise NULL: row i has the */
     const uint64_t *rows;     /* pieces rows[i] .. rows[i + 1] */
-    uint64_t dropped; /* documents that packing left out, which were longer than a
-                                 row, in the blocks that this batch ends */
-    uint64_t skipped; /* datapoints that were left out */
-    uint64_t bytes;   /* of the blobs that were decoded */
-    size_t count;     /* tensors, in the order of the options' fields; then masks */
+    uint64_t dropped;         /* documents that packing left out, since they were longer
+                                 than a row, in the blocks that this batch ends */
+    uint64_t skipped;         /* datapoints that were left out */
+    uint64_t bytes;           /* of the blobs that were decoded */
+    size_t count; /* tensors, in the order of the options' fields; then masks */
     const bags_tensor *tensors;
 } bags_batch;
 
@@ -759,10 +764,10 @@ typedef struct bags_batch {
  *
  * Returns BAGS_OK, or what reading and decoding return, or BAGS_ERROR_TYPE for a blob
  * of a dtype that cannot be converted to the field's; the message names dataset, field
- * and datapoint. It is the first failure in the order of the batches; those
- * before were returned, and every later call repeats it. At the end of an epoch, it also
- * returns the failures of bags_reader_check for each reader. (A hook that gives up with
- * EINTR in the caller's thread is a failure of this call only: call again.)
+ * and datapoint. It is the first failure in the order of the batches; those before were
+ * returned, and every later call repeats it. At the end of an epoch, it also returns
+ * the failures of bags_reader_check for each reader. (A hook that gives up with EINTR
+ * in the caller's thread is a failure of this call only: call again.)
  *
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
  * its memory has grown.
@@ -770,35 +775,35 @@ typedef struct bags_batch {
 BAGS_EXPERIMENTAL bags_code bags_loader_next(
     bags_loader *loader, const bags_batch **batch, bags_error *err);
 
-/* The batch that the next call of bags_loader_next returns, without going on to the one after
- * it: for programs that must do other things while they wait. *batch is NULL if there is
- * none, or if it is not loaded within `seconds` (0: do not wait); then *late, which may be
- * NULL, is true. What bags_loader_next returned before is valid no longer (see `hold`).
- * Returns what that does. Without threads it is never late. */
+/* The batch that the next call of bags_loader_next returns, without going on to the one
+ * after it: for programs that must do other things while they wait. *batch is NULL if
+ * there is none, or if it is not loaded within `seconds` (0: do not wait); then *late
+ * (may be NULL) is true. The batch of the last bags_loader_next is not valid any more
+ * (see `hold`). Returns what bags_loader_next does. Without threads it is never
+ * late. */
 BAGS_EXPERIMENTAL bags_code bags_loader_peek(bags_loader *loader, double seconds,
     const bags_batch **batch, bool *late, bags_error *err);
 
-/* True in a thread of a loader that is being closed, or moved: what waits there, such as a
- * hook or a callback, may give up, since nothing of its batch is used. */
+/* True in a thread of a loader that is being closed, or moved: what waits there, such
+ * as a hook or a callback, may give up, since nothing of its batch is used. */
 BAGS_EXPERIMENTAL bool bags_loader_is_stopping(void);
 
-/* The bytes of datapoint i in a tensor, from its first item to the end of its last,
- * and in *first and *count, which may be NULL, its items. Empty if there is no such
- * datapoint. */
+/* The bytes of datapoint i in a tensor, from its first item to the end of its last, and
+ * in *first and *count (may be NULL) its items. Empty if there is no such datapoint. */
 BAGS_EXPERIMENTAL bags_view bags_tensor_get(const bags_batch *batch,
     const bags_tensor *tensor, size_t i, uint64_t *first, uint64_t *count);
 
-/* A checksum of a batch: for each datapoint of its dataset, index and tensors; these
- * are added modulo 2^64. So the digests of all ranks' slices add up to that of the
- * entire batch, whatever the order. */
+/* A checksum of a batch: for each datapoint of its dataset, index and tensors,
+ * added modulo 2^64. So the digests of all ranks' slices add up to the digest of
+ * the entire batch, whatever the order. */
 BAGS_EXPERIMENTAL uint64_t bags_batch_digest(const bags_batch *batch);
 
 /* Batches per epoch; 0: there is none or, of packed rows, unknown. */
 BAGS_EXPERIMENTAL uint64_t bags_loader_batches(const bags_loader *loader);
 
 /* Continue with this batch of this epoch. Returns BAGS_OK, BAGS_ERROR_RANGE or the
- * failure of the loader. Cost: O(1), with packed rows unless batch is 0 all rows before it
- * are packed; waits until the threads have finished their datapoints, and drops the
+ * failure of the loader. Cost: O(1), with packed rows unless batch is 0 all rows before
+ * it are packed; waits until the threads have finished their datapoints, and drops the
  * batches that they made ahead. */
 BAGS_EXPERIMENTAL bags_code bags_loader_seek(
     bags_loader *loader, uint64_t epoch, uint64_t batch, bags_error *err);
@@ -876,8 +881,8 @@ typedef struct bags_worker {
  *
  * A variable that is empty is not set; of engines that are not running an array, the
  * variables are ignored. Several engines must agree, except that one with one worker
- * contradicts none: a job of an array may be started by a batch script, which Slurm
- * treats as task 0 of 1. The script of a batch job of several tasks is none of them.
+ * contradicts none: a job of an array may be started by a batch script: for Slurm
+ * it is task 0 of 1. The script of a batch job of several tasks is none of them.
  *
  *   count  number of workers; 0: the environment must state it
  *

@@ -1,6 +1,6 @@
 /*
- * storage.h - datasets that are not directories of this computer: hooks (bags_env.io) for
- * every function of bags.h that reads.
+ * storage.h - datasets that are not directories of this computer: hooks (bags_env.io)
+ * for every function of bags.h that reads.
  *
  *     file          subject           library
  *     archive.c     zip, tar          none
@@ -46,12 +46,11 @@ typedef struct bags_archive_options {
  * Open an archive: a zip file whose members are stored without compression (zip64
  * too, and with leading bytes), or an uncompressed tar file (GNU, pax or older).
  *
- * Its members are then a read-only tree of files below the archive's path. If the
- * hooks can map files, the archive is mapped once, and readers return pointers into
- * this map. Otherwise it is read with many small reads; hooks for files that are far
- * away should keep what they read, as http.c does. What will be read is announced with
- * read_many: the last MiB, the directory, and of each member that is opened its header
- * and its last 4 KiB.
+ * Its members are then a read-only tree of files below the archive's path. If the hooks
+ * can map files, the archive is mapped once, and readers return pointers into this map.
+ * Otherwise it is read with many small reads; hooks for remote files should keep what
+ * they read, as http.c does. read_many announces the next reads: the last MiB, the
+ * directory, and of each member that is opened its header and its last 4 KiB.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
@@ -84,14 +83,14 @@ BAGS_EXPERIMENTAL void bags_archive_close(bags_archive *archive);
 
 /* ========================================================================
  * >>zip
- * A dataset as one file, which bags_archive_open and every unzip read. No library.
+ * A dataset as one file, for bags_archive_open and every unzip. No library.
  * ====================================================================== */
 
 typedef struct bags_zip_options {
     bool no_sync; /* do not wait for stable storage */
     bool whole;   /* also with blobs that no datapoint refers to */
-    /* Called from time to time with the bytes copied, and those of the dataset; first
-     * with `done` 0, when PATH.partial has been created. May be NULL. */
+    /* Called from time to time with the bytes copied, and all bytes of the dataset;
+     * first with `done` 0, when PATH.partial has been created. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_io *from; /* where the dataset is; NULL: env.io */
@@ -103,8 +102,8 @@ typedef struct bags_zip_options {
 } bags_zip_options;
 
 /*
- * Write a finished dataset as a zip file, which must not exist. (One that another
- * process creates in the last moment is replaced.)
+ * Write a finished dataset as a new zip file. (A file that another process creates in
+ * the last moment is replaced.)
  *
  * It contains the files of the dataset (spec.json, the Bags, .crc, .idx, .dict and the
  * mark of bags_finalize), and `files`, under their names in its directory, without
@@ -114,21 +113,23 @@ typedef struct bags_zip_options {
  * the same bytes.
  *
  * It is written as PATH.partial, and renamed when it is complete. Until then that file
- * is locked. After a failure it is removed; one that a killed process left is
- * overwritten by the next call.
+ * is locked. After a failure it is removed. The next call overwrites the
+ * file of a killed process.
  *
- * A zip file is passed on, and blobs that no datapoint refers to may be what a selection
- * was to leave out: a dataset that has any needs `whole`. bags_derive with `copy` makes one
- * without them.
+ * A zip file is passed on, and blobs that no datapoint refers to may be what a
+ * selection was to leave out: a dataset that has any needs `whole`. bags_derive with
+ * `copy` makes one without them.
  *
- * Returns BAGS_OK, what bags_reader_open and bags_unreferenced return for the dataset, or
- *   BAGS_ERROR_VALUE    it has blobs that no datapoint refers to, and `whole` is not set
+ * Returns BAGS_OK, what bags_reader_open and bags_unreferenced return for the dataset,
+ * or
+ *   BAGS_ERROR_VALUE    it has blobs that no datapoint refers to, and `whole` is not
+ *                       set
  *   BAGS_ERROR_EXISTS   the zip file exists
  *   BAGS_ERROR_LOCKED   another running process writes it
  *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any. Cost: reads every byte once, and without `whole` that of
+ * Threads: any. Cost: reads every byte once, and without `whole` calls
  * bags_unreferenced. Memory: 2 MiB, and about 100 bytes per file.
  */
 BAGS_EXPERIMENTAL bags_code bags_zip(const char *dataset, const char *path,
@@ -196,14 +197,14 @@ typedef struct bags_http_options {
                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
      * whether the object has changed. NULL: nowhere. recall fills in an answer and
-     * returns true if there is one; remember copies it. `path` is the URL; with a query, a
-     * user or an endpoint it ends in "?" and their hash. Any thread. */
+     * returns true if there is one; remember copies it. `path` is the URL; with a
+     * query, a user or an endpoint it ends in "?" and their hash. Any thread. */
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache; /* their `user` */
-    /* Called about every 100 ms by a thread that waits for a server, which holds no lock of
-     * these hooks; true: the hook gives up, with EINTR, and may be called again. NULL: they
-     * wait. Uploads do not call it. */
+    /* Called about every 100 ms by a thread that waits for a server, without a lock of
+     * these hooks; true: the hook gives up, with EINTR, and may be called again. NULL:
+     * they wait. Uploads do not call it. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
 } bags_http_options;
@@ -233,9 +234,10 @@ BAGS_EXPERIMENTAL void bags_http_close(bags_http *http);
  * Memory: cache_size, and about 400 bytes for each object that was looked up, until
  * bags_http_close.
  *
- * What identifies an object (the hook identify) is its ETag, Last-Modified and size, and
- * the query and the user, or the endpoint of S3. The parameters of known signatures do not
- * count: X-Amz-*, X-Goog-*, Azure's next to `sig`, those next to `Signature` (CloudFront).
+ * An object is identified (the hook identify) by its ETag, Last-Modified and size, and
+ * the query and the user, or the endpoint of S3. The parameters of known signatures do
+ * not count: X-Amz-*, X-Goog-*, Azure's next to `sig`, those next to `Signature`
+ * (CloudFront).
  *
  * A path is an encoded URL; in s3:// it is the key as it is. A missing object is
  * ENOENT, a refused one EACCES, or EPERM if the key or its signature is invalid, a
@@ -258,11 +260,11 @@ BAGS_EXPERIMENTAL void bags_http_counts(
 BAGS_EXPERIMENTAL bool bags_http_is_versioned(bags_http *http);
 
 /*
- * Upload a file that `io` reads to s3://: with one request up to part_size, otherwise in
- * parts, which are discarded after a failure (but not if the process is killed: let a
+ * Upload a file that `io` reads to s3://: with one request up to part_size, otherwise
+ * in parts. They are discarded after a failure (but not if the process is killed: let a
  * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
  * when it is complete, and replaces one of the same name. Every request has the MD5 of
- * its body, which the server checks. What these hooks know of the object is not updated.
+ * its body, and the server checks it. These hooks do not learn of the new object.
  *
  *   progress  called with the number of bytes after each request; may be NULL
  *
@@ -295,7 +297,7 @@ BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
 
 /* ========================================================================
  * >>cache
- * What was read of files that are far away, kept in a directory: hooks over other
+ * Keep the bytes of remote files in a directory: hooks over other
  * hooks. No library. Not on Windows.
  *
  *     bags_cache *cache = bags_cache_open("/var/tmp/bags", NULL, &err);
@@ -309,16 +311,16 @@ BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
  *     bags_cache_close(cache);
  *     bags_http_close(http);
  *
- * Bytes are kept in blocks of 16 KiB for a path and what identifies its version (the
- * hook identify): of a server, ETag, Last-Modified, size, query and user. What is
- * replaced is another object; the bytes of two versions are never mixed. Every open asks
- * the server which version it has. Files that nothing identifies are not kept.
+ * Bytes are kept in blocks of 16 KiB for a path and the identity of its version (the
+ * hook identify): of a server, ETag, Last-Modified, size, query and user. A replaced file
+ * is another object; the bytes of two versions are never mixed. Every open asks the server
+ * which version it has. Files that nothing identifies are not kept.
  *
  * Any number of processes may share a directory; a block that one is reading, the others
  * wait for. Each block has a checksum: whatever a crash, a full or a failing disk leaves
- * is a block that is read again. The directory may be deleted at any time: then nothing
- * more is kept by those that had opened it. Only files in DIRECTORY/bags-cache-1, which
- * this file makes, are ever deleted.
+ * is a block that is read again. The directory may be deleted at any time: then its
+ * open caches keep nothing more. Only files in its
+ * DIRECTORY/bags-cache-1 are ever deleted.
  * ====================================================================== */
 
 typedef struct bags_cache bags_cache;
@@ -326,14 +328,15 @@ typedef struct bags_cache bags_cache;
 #define BAGS_CACHE_LEAST (1 << 18) /* bytes */
 
 typedef struct bags_cache_options {
-    /* Bytes on disk, at most, of all processes: what was not used for the longest time is
-     * deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST. */
+    /* Bytes on disk, at most, of all processes: what was not used for the longest time
+     * is deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST. */
     uint64_t size;
     /* Called at most once, by any thread, if the directory cannot be written, since the
      * disk is full. Reading continues; nothing more is kept. May be NULL. */
     void (*warn)(void *user, const char *message);
     void *user;
-    /* As in bags_http_options, by a thread that waits for a block that another one reads. */
+    /* As in bags_http_options, by a thread that waits for a block that another one
+     * reads. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
 } bags_cache_options;
@@ -344,8 +347,8 @@ typedef struct bags_cache_options {
  * Returns the cache, to be closed with bags_cache_close after everything that uses its
  * hooks, but before the hooks below them; or NULL:
  *   BAGS_ERROR_ARGUMENT  the size is too small
- *   BAGS_ERROR_IO        it cannot be made; or its directory bags-cache-1 is not of this
- *                        file, belongs to another user, or others may write to it
+ *   BAGS_ERROR_IO        it cannot be made; or its directory bags-cache-1 is not of
+ *                        this file, belongs to another user, or others may write to it
  *   BAGS_ERROR_MEMORY    out of memory
  */
 BAGS_EXPERIMENTAL bags_cache *bags_cache_open(
