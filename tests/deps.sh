@@ -96,6 +96,11 @@ command -v rustdoc                      | rust-doc rustc
 command -v go                           | golang-go
 command -v npm                          | npm
 command -v tsc                          | node-typescript
+command -v dpkg-buildpackage             | dpkg-dev
+command -v dh                           | debhelper
+command -v dh_python3                   | dh-python
+command -v lintian                      | lintian
+/usr/bin/python3 -c "import build"      | python3-build
 command -v ninja                        | ninja-build
 command -v mandoc                       | mandoc
 command -v zsh                          | zsh
