@@ -8,8 +8,8 @@
  *
  *     L=../formats/load
  *     cc -I.. -I../formats 08_train.c $L/loader.c $L/opening.c $L/convert.c $L/crop.c \
- *         $L/state.c $L/order.c $L/warp.c $L/resample.c ../formats/jpeg.c -ljpeg -lm \
- *         -pthread -o 08_train
+ *         $L/frames.c $L/state.c $L/order.c $L/warp.c $L/resample.c ../formats/jpeg.c \
+ *         -ljpeg -lm -pthread -o 08_train
  *     ./08_train balls balls.state
  */
 #define BAGS_IMPLEMENTATION

@@ -6,7 +6,7 @@
  *
  *     L=../formats/load
  *     cc -I.. -I../formats 09_tokens.c $L/tokens.c $L/loader.c $L/opening.c $L/convert.c \
- *         $L/crop.c $L/state.c $L/order.c $L/warp.c -lm -pthread -o 09_tokens
+ *         $L/crop.c $L/frames.c $L/state.c $L/order.c $L/warp.c -lm -pthread -o 09_tokens
  *     ./09_tokens ../LICENSE paragraphs
  */
 #define BAGS_IMPLEMENTATION

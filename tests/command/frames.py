@@ -1,13 +1,14 @@
 """bags load --frames: equal to a model in Python, over random datasets."""
 import bisect
 import contextlib
+import json
 import os
 import pathlib
 import random
 import shutil
 import subprocess
-import sys
 
+import harness
 import server
 from harness import each, pack, refuse, run
 
@@ -148,8 +149,7 @@ def _samples(model, windows, timed, drop):
     for e, episode in enumerate(model.episodes):
         for frame in range(len(episode['state'])):
             now = episode['when'][frame] if timed else None
-            sample, kept = {'task': episode['task'], 'n': e and episode['n']}, True
-            sample['n'] = episode['n']
+            sample, kept = {'task': episode['task'], 'n': episode['n']}, True
             for name, window in windows.items():
                 found = window.items(episode, frame, now)
                 if found is None:
@@ -233,3 +233,157 @@ def _merged(ranks):
         merged.append((lines[0]['epoch'], lines[0]['batch'], f'{total % 2**64:016x}',
                        sorted(sum((line['indices'] for line in lines), []))))
     return merged
+
+
+def _write(path, lengths=(13, 0, 40, 1, 200, 77), *options):
+    rows = [{'state': [[e, i] for i in range(count)], 'action': list(range(count)),
+             'when': [i / 10 for i in range(count)], 'cam': [f'{e}/{i}' for i in range(2 * count)],
+             'cam_when': [i / 20 for i in range(2 * count)], 'task': f'task {e}', 'n': e}
+            for e, count in enumerate(lengths)]
+    pack(rows, SPEC, path, *options)
+    return [(e, i) for e, count in enumerate(lengths) for i in range(count)]
+
+
+WINDOWS = ['--frames', 'state', '--fields', 'state,cam', '--offsets', 'state=-1:3',
+           '--times', 'state=when,cam=cam_when', '--seconds', 'cam=-0.1:0.1:0.05']
+
+
+@each([[], ['--pad', 'drop'], ['--chunk', 16], ['--take', 4], ['--replacement']])
+def ranks_threads_and_resumes_load_the_same(how):
+    _write('x', (13, 0, 40, 1, 200, 77), '--shard-length', 2)
+    words = ['load', 'x', *WINDOWS, *how, '--indices', '--digest', '--batch', 50, '--epochs', 2]
+    whole = run(*words, '--threads', 1).lines
+    assert run(*words, '--threads', 3).lines == whole
+    assert _merged([whole]) == _merged(
+        [run(*words, '--rank', r, '--ranks', 4).lines for r in range(4)])
+    for stop in (1, len(whole) // 2, len(whole) - 1):
+        pathlib.Path('s').unlink(missing_ok=True)
+        found = run(*words, '--state', 's', '--batches', stop).lines
+        found = _merged([found]) + _merged([_resumed(words, r) for r in range(3)])
+        assert found == _merged([whole]), stop
+
+
+def _resumed(words, rank):
+    shutil.copy('s', f's{rank}')
+    return run(*words, '--state', f's{rank}', '--rank', rank, '--ranks', 3).lines
+
+
+def a_killed_run_loses_no_frame():
+    frames, chance = _write('x', (60, 3, 200)), random.Random(3)
+    words = ['load', 'x', *WINDOWS, '--indices', '--batch', 3, '--threads', 1, '--state', 's']
+    seen = []
+    for _ in range(1000):
+        job = subprocess.Popen([harness.PROGRAM, *map(str, words)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        for _ in range(chance.randint(1, 20)):
+            line = job.stdout.readline()
+            if line:
+                seen.append(json.loads(line))
+        job.kill()
+        seen += [json.loads(line) for line in job.stdout.read().splitlines(True)
+                 if line.endswith(b'\n')]
+        job.wait()
+        job.stdout.close()
+        job.stderr.close()
+        if seen and len({line['batch'] for line in seen}) == -(-len(frames) // 3):
+            break
+    by_batch = {line['batch']: line['indices'] for line in seen}
+    assert all(by_batch[line['batch']] == line['indices'] for line in seen)
+    assert sorted(tuple(pair) for pairs in by_batch.values() for pair in pairs) == frames
+
+
+def several_datasets_rows_and_conditions():
+    frames = _write('x')
+    _write('y', (5, 6))
+    lines = run('load', 'x', 'y', *WINDOWS, '--indices', '--values').lines
+    found = sorted(tuple(i) for line in lines for i in line['indices'])
+    assert found == [(0, *f) for f in frames] + [(1, e, i) for e in (0, 1) for i in range(5 + e)]
+    for line in lines:
+        for (_, e, i), state in zip(line['indices'], line['state'], strict=True):
+            assert state[1] == [e, i]
+    lines = run('load', 'x', 'y', '--frames', 'state', '--fields', 'n', '--indices', '--batch', 512,
+                '--weights', '1,3', '--batches', 2).lines
+    assert sum(d for line in lines for d, _, _ in line['indices']) == 768
+    pathlib.Path('rows').write_text('3\n0\n3\n')
+    rows = ['load', 'x', '--frames', 'state', '--indices', '--in-order']
+    found = [i for line in run(*rows, '--rows', 'rows').lines for i in line['indices']]
+    assert found == [[3, 0]] + [[0, i] for i in range(13)] + [[3, 0]]
+    if 'sql' in run('--version').out.decode().split():
+        found = [i for line in run(*rows, '--where', 'n < 3').lines for i in line['indices']]
+        assert found == [[0, i] for i in range(13)] + [[2, i] for i in range(40)]
+
+
+def frames_without_fields_are_the_clock_and_what_is_plain():
+    _write('x', (3,))
+    line, = run('load', 'x', '--frames', 'action', '--values', '--in-order').lines
+    assert line == {'epoch': 0, 'batch': 0, 'action': [0, 1, 2], 'task': ['task 0'] * 3, 'n': [0] * 3}
+    line, = run('load', 'x', '--frames', 'action', '--values', '--in-order', '--offsets',
+                'state=1:2').lines
+    assert line['state'] == [[[0, 1]], [[0, 2]], [[0, 2]]]
+    assert line['state_pad'] == [[False], [False], [True]]
+
+
+@each([(['--frames', 'stat'], 'x: no field "stat"; did you mean "state"?'),
+       (['--frames', 'task'], 'field "task": not a sequence'),
+       (['--offsets', 'state=0:2'], '--offsets needs --frames'),
+       (['--pad', 'drop'], '--pad needs --frames'),
+       (['--frames', 'state', '--tokens', 'n=3'], '--tokens and --frames are mutually exclusive'),
+       (['--frames', 'state', '--offsets', 'state'], '--offsets: expected FIELD=START:STOP'),
+       (['--frames', 'state', '--offsets', 'state=1'], '"state=1": expected FIELD=START:STOP'),
+       (['--frames', 'state', '--offsets', 'state=a:3'], '"state=a:3": expected'),
+       (['--frames', 'state', '--offsets', 'state=2:2'], '"state=2:2" is empty'),
+       (['--frames', 'state', '--offsets', 'state=3:1'], '"state=3:1" is empty'),
+       (['--frames', 'state', '--offsets', 'state=0:9999999'], 'too large'),
+       (['--frames', 'state', '--offsets', 'state=0:99999999999999999999'], 'expected'),
+       (['--frames', 'state', '--offsets', 'state=0:1,state=0:2'], '"state" is listed twice'),
+       (['--frames', 'state', '--offsets', 'nope=0:1'], 'x: no field "nope"'),
+       (['--frames', 'state', '--fields', 'n', '--offsets', 'state=0:1'],
+        'field "state" is not loaded'),
+       (['--frames', 'state', '--offsets', 'task=0:1'], 'field "task": offsets and seconds need'),
+       (['--frames', 'state', '--offsets', 'cam=0:1'],
+        'field "cam": datapoint 0: 26 items, but field "state" has 13'),
+       (['--frames', 'state', '--seconds', 'cam=0:1'], '"cam=0:1": expected FIELD=START:STOP:STEP'),
+       (['--frames', 'state', '--seconds', 'cam=0:1:0'], '"cam=0:1:0" is empty'),
+       (['--frames', 'state', '--seconds', 'cam=0:1:-1'], 'is empty'),
+       (['--frames', 'state', '--seconds', 'cam=1:1:0.1'], 'is empty'),
+       (['--frames', 'state', '--seconds', 'cam=0:1e9:1e-9'], 'too large'),
+       (['--frames', 'state', '--seconds', 'cam=0:nan:1'], 'expected'),
+       (['--frames', 'state', '--seconds', 'cam=0:1:1', '--times', 'cam=cam_when'],
+        'field "cam": seconds need the times of the clock'),
+       (['--frames', 'state', '--seconds', 'cam=0:1:1', '--times', 'state=when'],
+        'field "cam": seconds need the times of its items'),
+       (['--frames', 'state', '--seconds', 'cam=0:1:1', '--times', 'state=when,cam=when'],
+        'field "when": datapoint 0: 13 items, but field "cam" has 26'),
+       (['--frames', 'state', '--times', 'state=cam_when'],
+        'field "cam_when": datapoint 0: 26 items, but field "state" has 13'),
+       (['--frames', 'state', '--times', 'state=task'], 'field "task": of type utf8; the times of'),
+       (['--frames', 'state', '--times', 'state=nope'], 'no field "nope"'),
+       (['--frames', 'state', '--times', 'cam=cam_when', '--fields', 'n'],
+        'field "cam" is not loaded'),
+       (['--frames', 'state', '--rate', 'state=0'], '"state=0" is not above 0'),
+       (['--frames', 'state', '--rate', 'state=x'], 'expected FIELD=HZ'),
+       (['--frames', 'state', '--rate', 'state=5', '--times', 'state=when'], 'mutually exclusive'),
+       (['--frames', 'state', '--tolerance', 'state=-1'], '"state=-1" is below 0'),
+       (['--frames', 'state', '--tolerance', 'state=1'], 'tolerance need seconds'),
+       (['--frames', 'state', '--pad', 'keep'], '"keep" is not one of edge, drop')])
+def wrong_options_of_frames_are_refused_by_name(case):
+    words, says = case
+    _write('x', (13, 2))
+    data = says.startswith(('x: no field', 'no field')) or 'datapoint 0' in says or \
+        'of type' in says or 'not a sequence' in says
+    refuse('load', 'x', *words, '--indices', says=says, code=1 if data else 2)
+
+
+def times_that_fall_name_field_and_episode():
+    for spoilt, says in (([0, .1, .05, .3], 'item 2: times must not decrease (0.05 after 0.1)'),
+                         ([0, .1, .2], '3 items, but field "state" has 4')):
+        pack([{'state': [0] * 4, 'when': [0, .1, .2, .3]}, {'state': [0] * 4, 'when': spoilt}],
+             'state=int(1)[],when=array(float64)[]', 'x')
+        refuse('load', 'x', '--frames', 'state', '--times', 'state=when', '--seconds', 'state=0:1:1',
+               says=f'x: field "when": datapoint 1: {says}')
+        shutil.rmtree('x')
+    pack([{'state': [0] * 4, 'when': [0, 1, 2, 3]}],
+         'state=int(1)[],when=array(float32)[]', 'x')
+    refuse('load', 'x', '--frames', 'state', '--times', 'state=when',
+           says='field "when": of type array(float32)[]; the times of field "state" must be '
+                'array(float64)[]')
