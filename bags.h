@@ -3659,9 +3659,9 @@ BAGS_API const char *bags_code_name(bags_code code) {
 BAGI_COLD static size_t bagi_remedy(const char *format, const char *message) {
     const char *last = strrchr(format, '%');
     const char *found = strstr(last ? last : format, "; ");
-    size_t size = strlen(message), tail = found ? strlen(found + 2) : 0;
+    size_t size = strlen(message), tail = found ? strlen(found + 2) : size;
     bool complete = tail < size && memcmp(message + size - tail, found + 2, tail) == 0;
-    return found && complete ? size - tail : 0;
+    return complete ? size - tail : 0;
 }
 
 /* Make a message one line of valid UTF-8: names in it may come from untrusted files,
