@@ -7197,6 +7197,8 @@ static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
 /* One step of a fetch: read the ranges start .. stop of all spans, or request them. */
 static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *err) {
     bagi_span *spans = bagi_fetch_spans(fetch);
+    if (fetch->count == 0)
+        return BAGS_OK;
     bags_io_read *reads = (bags_io_read *)(void *)(spans + fetch->count);
     const bag_reader **bags = (const bag_reader **)(void *)(reads + fetch->count);
     bagi_step step = {

@@ -48,6 +48,7 @@ enum op_kind {
 #define MOST_NODES 400
 #define MOST_OPS 6000
 #define MOST_ENTRIES 64
+#define MOST_MARKS 200
 
 typedef struct op {
     enum op_kind kind;
@@ -81,6 +82,12 @@ typedef struct recorder {
     int count, handles;
     op *ops;
     int length;
+    /* Other events of a trace: before which op, and its name. */
+    struct {
+        int point;
+        const char *name;
+    } marks[MOST_MARKS];
+    int marks_count;
     /* After op i, this many datapoints were certain. */
     uint64_t certain[MOST_OPS + 1], appended[MOST_OPS + 1];
 } recorder;
@@ -369,6 +376,64 @@ static void recorder_free(recorder *r) {
     free(r);
 }
 
+/* ---- traces, which tests/model/replay.py compares with the model ---- */
+
+/* Add what is no call of a hook: a call of the library that returned, or a crash. */
+static void mark(recorder *r, const char *name) {
+    need(r->marks_count < MOST_MARKS, "marks");
+    r->marks[r->marks_count].point = r->length;
+    r->marks[r->marks_count++].name = name;
+}
+
+/* The path of a node when it was linked first; "" is the top. */
+static void node_path(const recorder *r, int at_node, char *path, size_t size) {
+    char name[256];
+    *path = 0;
+    while (at_node != 0) {
+        int i = 0;
+        while (r->ops[i].kind != OP_LINK || r->ops[i].target != at_node)
+            i++;
+        snprintf(name, sizeof name, "%s%s%s", r->ops[i].name, *path ? "/" : "", path);
+        snprintf(path, size, "%s", name);
+        at_node = r->ops[i].node;
+    }
+}
+
+/* Write a line for each event: the call, its file or directory, a name in it. */
+static void write_trace(const recorder *r, FILE *to) {
+    static const char *const kinds[] = {
+        "write", "truncate", "sync", "link", "unlink", "rename", "sync_dir"};
+    int marks = 0;
+    for (int i = 0; i <= r->length; i++) {
+        char path[256];
+        const op *o = &r->ops[i];
+        for (; marks < r->marks_count && r->marks[marks].point == i; marks++)
+            fprintf(to, "%s\n", r->marks[marks].name);
+        if (i == r->length)
+            break;
+        node_path(r, o->node, path, sizeof path);
+        fprintf(to, "%s %s%s%s%s%s%s\n", kinds[o->kind], *path ? path : ".",
+            *o->name ? " " : "", o->name, *o->to ? " " : "", o->to,
+            o->kind == OP_LINK && r->nodes[o->target]->directory ? " directory" : "");
+    }
+}
+
+/* If BAGS_TRACES is set, it is a directory that receives the trace of each stage. True then:
+ * no image is checked. */
+static bool save_trace(const recorder *r) {
+    static int number;
+    const char *directory = getenv("BAGS_TRACES");
+    char path[4096];
+    if (!directory)
+        return false;
+    snprintf(path, sizeof path, "%s/%03d.trace", directory, number++);
+    FILE *to = fopen(path, "w");
+    need(to != NULL, path);
+    write_trace(r, to);
+    fclose(to);
+    return true;
+}
+
 /* ---- images ---- */
 
 /* How an image is drawn: with this probability what is not certain is kept. */
@@ -637,11 +702,13 @@ static void append_recorded(recorder *r, work *w, bags_writer *writer, uint64_t 
 
 static void sync_recorded(recorder *r, work *w, bags_writer *writer) {
     assert_ok(work_sync(w, writer, &said));
+    mark(r, "synced");
     now_certain(r, w);
 }
 
 static void close_recorded(recorder *r, work *w, bags_writer *writer) {
     assert_ok(work_close(w, writer, &said));
+    mark(r, w->options.no_sync ? "closed_no_sync" : "closed");
     if (!w->options.no_sync)
         now_certain(r, w);
 }
@@ -661,9 +728,16 @@ static void stage_start(stage *s, const char *path, uint64_t shard_length) {
 }
 
 static void stage_end(stage *s, int each, const char *what) {
-    check_all(s->record, &s->job, each, what);
-    check_every(s->record, &s->job, what);
+    if (!save_trace(s->record)) {
+        check_all(s->record, &s->job, each, what);
+        check_every(s->record, &s->job, what);
+    }
     recorder_free(s->record);
+}
+
+static void stage_crash(stage *s, bags_writer *writer) {
+    mark(s->record, "crash");
+    crash_writer(&s->device, writer);
 }
 
 static bags_writer *stage_open(stage *s, bool append) {
@@ -676,6 +750,7 @@ static void recover_recorded(stage *s) {
     bags_env env = {NULL, &s->device.io};
     bags_recover_report report;
     assert_ok(recover_path(s->job.path, &env, &report, &said));
+    mark(s->record, "recovered");
     finding f = work_find(&s->job, &s->record->io, false);
     assert_int_equal(f.right, f.length);
     s->job.flushed = f.length;
@@ -720,7 +795,7 @@ static void repeatedly_synced_datapoints_survive_a_power_failure(void **state) {
                 sync_recorded(s.record, &s.job, writer);
         }
         if (i % 2)
-            crash_writer(&s.device, writer);
+            stage_crash(&s, writer);
         else
             close_recorded(s.record, &s.job, writer);
         stage_end(&s, i < 2 ? 4 : 2, "synced again and again");
@@ -851,20 +926,20 @@ static void the_power_may_fail_during_recovery(void **state) {
     stage_start(&s, "set", 0);
     bags_writer *writer = stage_open(&s, false);
     write_and_sync(&s, writer, 9);
-    crash_writer(&s.device, writer);
+    stage_crash(&s, writer);
     recover_recorded(&s);
     stage_end(&s, 8, "recovery, unsharded");
     stage_start(&s, "set", 4);
     writer = stage_open(&s, false);
     write_and_sync(&s, writer, 11);
-    crash_writer(&s.device, writer);
+    stage_crash(&s, writer);
     recover_recorded(&s);
     stage_end(&s, 4, "recovery of shards");
     stage_start(&s, "set", 40);
     writer = stage_open(&s, false);
     append_recorded(s.record, &s.job, writer, 5);
     assert_ok(work_flush(&s.job, writer, &said));
-    crash_writer(&s.device, writer);
+    stage_crash(&s, writer);
     recover_recorded(&s);
     stage_end(&s, 6, "recovery of what was never synced");
 }
@@ -877,10 +952,10 @@ static void the_power_may_fail_after_resuming(void **state) {
         stage_start(&s, "set", lengths[i]);
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         close_recorded(s.record, &s.job, writer);
@@ -897,7 +972,7 @@ static void datapoints_that_share_blobs_survive_a_power_failure(void **state) {
         s.job.share = 4;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 9);
         close_recorded(s.record, &s.job, writer);
@@ -921,7 +996,7 @@ static void dictionaries_survive_a_power_failure(void **state) {
         s.job.options.no_sync = i % 4 >= 2;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         writer = stage_open(&s, true);
         write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
         close_recorded(s.record, &s.job, writer);
@@ -941,7 +1016,7 @@ static void an_explicit_sync_holds_with_no_sync(void **state) {
         s.job.options.no_sync = true;
         bags_writer *writer = stage_open(&s, false);
         write_and_sync(&s, writer, 9);
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         stage_end(&s, 6, i ? "no_sync, shards" : "no_sync, unsharded");
     }
 }
@@ -992,7 +1067,7 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(void **state
         bags_writer *writer = stage_open(&s, false);
         append_recorded(s.record, &s.job, writer, 4);
         assert_ok(work_flush(&s.job, writer, &said));
-        crash_writer(&s.device, writer);
+        stage_crash(&s, writer);
         if (i < 2) {
             recover_recorded(&s);
         } else {
@@ -1047,6 +1122,8 @@ static void check_pieces_image(image *im, const in_pieces *last, tally_of_images
 
 static void check_pieces(recorder *r, const in_pieces *p, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
+    if (save_trace(r))
+        return;
     for (int point = 1; point <= r->length; point++)
         if (!piece_states[point].path)
             piece_states[point] = piece_states[point - 1];
@@ -1077,6 +1154,7 @@ static void what_was_synced_inside_a_datapoint_survives_a_power_failure(void **s
         memset(piece_states, 0, sizeof piece_states);
         piece_states[0] = p;
         assert_ok(pieces_write(&p, &said));
+        mark(r, "crash");
         crash_writer(&device, p.writer);
         p.options.no_sync = false; /* it does not know what was synced before */
         if (i / 4)
