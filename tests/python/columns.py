@@ -48,7 +48,15 @@ def a_column_is_an_array_without_a_copy():
             assert memoryview(column).readonly and memoryview(column).c_contiguous
             assert np.array(column).flags.writeable
             assert np.asarray(column, np.complex128).dtype == np.complex128
-        for name in ('t', 'y', 's', 'q', 'm'):
+        flat = np.asarray(reader.column('q'))
+        lists = [_point(i)['q'] for i in range(count)]
+        offsets = reader.column('q').offsets
+        assert flat.shape == (sum(map(len, lists)), 2) and flat.dtype == 'i2' and len(reader.column('q')) == count
+        assert len(offsets) == count + 1 and all(
+            (flat[offsets[i]:offsets[i + 1]] == lists[i]).all() for i in range(count))
+        assert len(reader.column('s').offsets) == count + 1
+        raises(TypeError, lambda: reader.column('n').offsets, says='plain field')
+        for name in ('t', 'y', 's', 'm'):
             raises(TypeError, np.asarray, reader.column(name), says=name)
             raises(BufferError, memoryview, reader.column(name))
         raises(KeyError, reader.column, 'no')

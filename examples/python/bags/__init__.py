@@ -180,7 +180,8 @@ class DatasetReader(Dataset, _core.DatasetReader):
     A dataset, sharded or not: r[i] is datapoint i as a dict of values.
 
     r[i, mask] is a part of it: mask is a dict of field names, each True, False or, for
-    sequences, a range; or a tuple of names. r[2:5], r[2:5, mask]: {name: [values]}.
+    sequences, a range; of videos the frames, a range or a list; or a tuple of names. r[2:5],
+    r[2:5, mask]: {name: [values]}.
     decoders maps types to functions of a blob; None: bytes. Large arrays are read-only and
     over the map. Threads may share a reader; it can be pickled. The directory may be in a
     .zip or .tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with key,

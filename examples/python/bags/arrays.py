@@ -4,9 +4,20 @@ from . import _core
 
 class Column(_core.Column):
     """A field of all datapoints, read-only: np.asarray(column) is (N, *shape), without a
-    copy if the dataset is not sharded; numbers are uint or int64. Texts, bytes and
-    sequences have only Arrow's form. It stays valid after close. DLPack before 1.0,
+    copy if the dataset is not sharded; numbers are uint or int64. Of a sequence it has the
+    items of all datapoints: those of datapoint i from offsets[i] to offsets[i + 1]. Texts
+    and bytes have only Arrow's form. It stays valid after close. DLPack before 1.0,
     or with NumPy before 2.1, receives a copy."""
+
+    @property
+    def offsets(self):
+        """Of a sequence: where the items of each datapoint start, and those of the last one
+        end, an array of int64."""
+        import numpy as np
+        name, _, _, sequence, *_, lists, _, _ = self._parts
+        if not sequence:
+            raise TypeError(f'field "{name}": a plain field has no offsets')
+        return np.frombuffer(lists, 'i8')
 
     def __array__(self, dtype=None, copy=None):
         import numpy as np  # which takes long, for those who need none

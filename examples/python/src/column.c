@@ -288,7 +288,7 @@ static int column_init(PyObject *self, PyObject *args, PyObject *unused) {
                     (size_t)stop, &column->chunk, &err));
     if (call_failed(state, code, &err, source->path))
         return -1;
-    column->element.shape[0] = (Py_ssize_t)column->chunk.length;
+    column->element.shape[0] = (Py_ssize_t)column->chunk.items;
     return 0;
 }
 
@@ -300,8 +300,7 @@ static int column_buffer(PyObject *self, Py_buffer *view, int flags) {
     bool nd = (flags & PyBUF_ND) != 0,
          strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
     view->obj = NULL;
-    if (element->text || element->sequence || element->dims == BAGS_MAX_DIMS ||
-        !chunk->data) {
+    if (element->text || element->dims == BAGS_MAX_DIMS || !chunk->data) {
         PyErr_Format(PyExc_BufferError,
             "field \"%s\": its values are not one array, since their sizes differ; use "
             "reader.values or Arrow",

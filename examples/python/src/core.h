@@ -145,6 +145,7 @@ bool take_struct(void *to, size_t size, PyObject *bytes);
 typedef struct Row {
     bags_row row;
     bags_buffer scratch;
+    bags_mp4_cache *videos; /* of bags._far, which is loaded; or NULL */
     struct Source *source;
 } Row;
 
@@ -239,6 +240,8 @@ PyObject *new_view(State *state, PyObject *owner, bags_view bytes, bool borrowed
 /* A numpy.ndarray; the same. */
 PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     bool borrowed, bool writable);
+/* One over an object with a buffer; NULL is passed on. */
+PyObject *array_over(State *state, const bags_value *value, PyObject *data);
 
 /* ---- codecs ---- */
 
@@ -261,6 +264,7 @@ struct Field {
     char *name_utf8, *type; /* the type without [] */
     How how, inside;
     bool sequence, is_signed, big;
+    bool video;  /* mp4 or webm, and our own codec */
     size_t size; /* of a blob: of HOW_INT and HOW_ARRAY, if the type fixes it */
     bags_dtype dtype;
     size_t dims;

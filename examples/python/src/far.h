@@ -9,7 +9,15 @@
 
 /* Both modules have their own copy of bags.h; NULL: not built. */
 typedef struct Far {
-    const bags_codec *mp4;
+    const bags_codec *mp4; /* with it, frames of videos: */
+    bags_mp4_cache *(*video_cache)(
+        const bags_mp4_cache_options *options, bags_error *err);
+    void (*video_cache_close)(bags_mp4_cache *cache);
+    bags_mp4_reader *(*video)(bags_mp4_cache *cache, const bags_reader *dataset,
+        uint64_t index, size_t field, uint64_t item, bags_error *err);
+    const bags_mp4_info *(*video_info)(const bags_mp4_reader *video);
+    bags_code (*video_frames)(bags_mp4_reader *video, uint64_t start, uint64_t stop,
+        uint64_t step, void *data, size_t size, uint64_t *frames, bags_error *err);
     bags_http *(*http_open)(const bags_http_options *options, bags_error *err);
     void (*http_close)(bags_http *http);
     const bags_io *(*http_io)(const bags_http *http);

@@ -205,8 +205,8 @@ static void source_dealloc(PyObject *self) {
     bags_reader *reader = source->reader;
     bag_reader *bag = source->bag;
     storage_end(source->state, source->storage);
-    WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
     free_row(source->spare);
+    WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
     if (source->memory.obj)
         PyBuffer_Release(&source->memory);
     Py_XDECREF(source->path);
@@ -264,6 +264,8 @@ void give_row(Row **row) {
 }
 
 void row_clear(Row *row) {
+    if (row->videos)
+        load_far()->video_cache_close(row->videos);
     bags_row_free(&row->row);
     bags_buffer_free(&row->scratch);
 }

@@ -1,6 +1,8 @@
 /* reader.c - DatasetReader: datapoints as dicts, columns. */
 #include "core.h"
 
+#include "blocks.h"
+
 /* ---- opening ---- */
 
 /* By `choose`, a function of a list of names and types that adds the codec of each. */
@@ -107,30 +109,6 @@ static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t
     return out && slot_list(source, field, row, slot, out, 0, index) ? out : NULL;
 }
 
-/* Read a datapoint. selects NULL: all fields. Nobody else uses the row, also if a
- * decoder reads from the same reader. */
-static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
-    const bags_select *selects, size_t count) {
-    AT_END(give_row) Row *row = take_row(source);
-    bags_error err;
-    bags_code code;
-    if (!row)
-        return NULL;
-    WITHOUT_GIL(
-        code = bags_reader_get(source->reader, index, selects, count, &row->row, &err));
-    if (call_failed(source->state, code, &err, source->path))
-        return NULL;
-    PyObject *out = PyDict_New();
-    for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
-        Field *field = &reader->base.fields[selects ? selects[i].field : i];
-        OWNED PyObject *value =
-            slot_value(source, field, row, i, field->sequence, index);
-        if (!value || PyDict_SetItem(out, field->name, value))
-            Py_CLEAR(out);
-    }
-    return out;
-}
-
 /* A range or slice as a slice; NULL without an exception: neither. */
 static PyObject *as_slice(PyObject *object) {
     if (PySlice_Check(object))
@@ -143,10 +121,26 @@ static PyObject *as_slice(PyObject *object) {
     return start && stop && step ? PySlice_New(start, stop, step) : NULL;
 }
 
+/* The start, stop and step of a slice in a mask; false with an exception. */
+static bool mask_slice(PyObject *slice, PyObject *mask, uint64_t numbers[3]) {
+    Py_ssize_t start, stop, step;
+    if (PySlice_Unpack(slice, &start, &stop, &step))
+        return false;
+    if (start < 0 || stop < 0 || step < 0) {
+        PyErr_Format(
+            PyExc_ValueError, "%R has negative numbers: not a valid mask", mask);
+        return false;
+    }
+    numbers[0] = (uint64_t)start;
+    numbers[1] = (uint64_t)(stop < start ? start : stop);
+    numbers[2] = (uint64_t)step;
+    return true;
+}
+
 /* Look a field up in a mask. 1: select it, 0: skip it, -1: an exception. */
 static int mask_select(
     Opened *reader, size_t number, PyObject *mask, bags_select *select) {
-    Py_ssize_t start, stop, step;
+    uint64_t numbers[3];
     *select = bags_select_all(number);
     if (mask == Py_True)
         return 1;
@@ -154,35 +148,205 @@ static int mask_select(
         return 0;
     const Field *field = &reader->base.fields[number];
     OWNED PyObject *slice = field->sequence ? as_slice(mask) : NULL;
-    int code = slice ? PySlice_Unpack(slice, &start, &stop, &step) : -1;
-    if (!slice && !PyErr_Occurred())
+    if (slice && mask_slice(slice, mask, numbers)) {
+        *select = bags_select_slice(number, numbers[0], numbers[1], numbers[2]);
+        return 1;
+    }
+    if (!PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
             "the mask of a %s must be True or False%s, not %R of %R",
-            field->sequence ? "sequence" : "plain field",
-            field->sequence ? ", a range or a slice" : "", mask,
-            (PyObject *)Py_TYPE(mask));
-    if (!code && (start < 0 || stop < 0 || step < 0)) {
-        PyErr_Format(
-            PyExc_ValueError, "%R has negative numbers: not a valid mask", mask);
-        code = -1;
+            field->sequence ? "sequence"
+            : field->video  ? "video"
+                            : "plain field",
+            field->sequence ? ", a range or a slice"
+            : field->video  ? ", a range, a slice or a list of frames"
+                            : "",
+            mask, (PyObject *)Py_TYPE(mask));
+    place_error(false, "%S: field \"%s\"", reader->base.path, field->name_utf8);
+    return -1;
+}
+
+/* ---- frames of videos ---- */
+
+/* The video of a field of a datapoint. It belongs to the row. NULL with an exception. */
+static bags_mp4_reader *open_video(
+    Source *source, Row *row, const Field *field, size_t number, uint64_t index) {
+    bags_mp4_cache_options options = {.max_size = 16 << 20, .decoders = 4};
+    const Far *far = load_far();
+    bags_mp4_reader *video = NULL;
+    bags_error err;
+    if (!far)
+        return NULL;
+    if (!far->mp4) {
+        PyErr_SetString(PyExc_TypeError, "this build has no codec for videos");
+        return NULL;
     }
-    if (code)
-        place_error(false, "%S: field \"%s\"", reader->base.path, field->name_utf8);
-    else
-        *select = bags_select_slice(number, (uint64_t)start,
-            (uint64_t)(stop < start ? start : stop), (uint64_t)step);
-    return code ? -1 : 1;
+    WITHOUT_GIL({
+        if (!row->videos)
+            row->videos = far->video_cache(&options, &err);
+        if (row->videos)
+            video = far->video(row->videos, source->reader, index, number, 0, &err);
+        if (!video && !text_in_message(err.message, bags_reader_path(source->reader)))
+            format_fail_at(
+                source->reader, field->name_utf8, index, UINT64_MAX, err.code, &err);
+    });
+    if (call_failed(source->state, video ? BAGS_OK : err.code, &err, source->path))
+        return NULL;
+    return video;
+}
+
+/* The frames of a mask: a slice, or a list of numbers. */
+typedef struct Frames {
+    uint64_t numbers[3]; /* start, stop, step */
+    uint64_t *list;      /* or these, `count` of them; freed with PyMem_Free */
+    uint64_t count;
+} Frames;
+
+static bool take_frames(
+    PyObject *path, const Field *field, PyObject *mask, Frames *out) {
+    OWNED PyObject *slice = as_slice(mask);
+    if (slice)
+        return mask_slice(slice, mask, out->numbers);
+    Py_ssize_t count = PyErr_Occurred() ? -1 : PySequence_Size(mask);
+    if (count < 0)
+        return false;
+    out->count = (uint64_t)count;
+    out->list = (uint64_t *)PyMem_Calloc((size_t)count + 1, sizeof *out->list);
+    if (!out->list)
+        return PyErr_NoMemory(), false;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        OWNED PyObject *item = PySequence_GetItem(mask, i);
+        OWNED PyObject *number = item ? PyNumber_Index(item) : NULL;
+        if (!number)
+            return false;
+        out->list[i] = PyLong_AsUnsignedLongLong(number);
+        if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_IndexError, "%S: field \"%s\": frame %S out of range",
+                path, field->name_utf8, number);
+        }
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
+/* Decode frames to an array of uint8, n x H x W x 3. */
+static PyObject *decode_frames(Source *source, const Field *field, uint64_t index,
+    bags_mp4_reader *video, Frames *frames, bags_code *code, bags_error *err) {
+    const Far *far = load_far();
+    const bags_mp4_info *info = far->video_info(video);
+    uint64_t *at = frames->numbers, count = frames->count, all = info->frames;
+    if (!frames->list) {
+        uint64_t stop = at[1] < all ? at[1] : all;
+        count = at[0] < stop ? (stop - at[0] - 1) / at[2] + 1 : 0;
+    }
+    for (uint64_t i = 0; i < frames->count; i++)
+        if (frames->list[i] >= all) {
+            PyErr_Format(PyExc_IndexError,
+                "%S: field \"%s\": datapoint %llu: frame %llu out of range (length "
+                "%llu)",
+                source->path, field->name_utf8, (unsigned long long)index,
+                (unsigned long long)frames->list[i], (unsigned long long)all);
+            return NULL;
+        }
+    uint64_t shape[] = {count, info->height, info->width, 3};
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 4, shape, NULL);
+    size_t each = count ? value.size / (size_t)count : 0;
+    OWNED PyObject *data = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)value.size);
+    if (!data)
+        return NULL;
+    char *to = PyByteArray_AsString(data);
+    WITHOUT_GIL({
+        if (!frames->list)
+            *code = far->video_frames(
+                video, at[0], at[1], at[2], to, value.size, NULL, err);
+        for (uint64_t i = 0; i < frames->count && !*code; i++, to += each)
+            *code = far->video_frames(
+                video, frames->list[i], frames->list[i] + 1, 1, to, each, NULL, err);
+    });
+    return *code ? NULL : array_over(source->state, &value, data);
+}
+
+/* The frames of a field of a datapoint that a mask names. */
+static PyObject *read_frames(
+    Source *source, const Field *field, size_t number, uint64_t index, PyObject *mask) {
+    AT_END(give_row) Row *row = take_row(source);
+    Frames frames = {0};
+    bags_code code = BAGS_OK;
+    bags_error err;
+    PyObject *out = NULL;
+    bool good = row && take_frames(source->path, field, mask, &frames);
+    if (!good && row)
+        place_error(false, "%S: field \"%s\"", source->path, field->name_utf8);
+    bags_mp4_reader *video =
+        good ? open_video(source, row, field, number, index) : NULL;
+    if (video)
+        out = decode_frames(source, field, index, video, &frames, &code, &err);
+    if (code && !text_in_message(err.message, bags_reader_path(source->reader)))
+        format_fail_at(source->reader, field->name_utf8, index, UINT64_MAX, code, &err);
+    if ((code || out) && call_failed(source->state, code, &err, source->path))
+        Py_CLEAR(out);
+    PyMem_Free(frames.list);
+    return out;
+}
+
+/* True if a mask names frames of a field. */
+static bool is_frames(const Field *field, PyObject *mask) {
+    return field->video && !field->sequence &&
+           (PySlice_Check(mask) || PyList_Check(mask) || PyTuple_Check(mask) ||
+               PyObject_TypeCheck(mask, &PyRange_Type));
+}
+
+/* ---- datapoints by masks ---- */
+
+/* Read a datapoint. selects NULL: all fields. Nobody else uses the row, also if a
+ * decoder reads from the same reader. videos: of each field a mask of frames, or NULL; NULL
+ * if there are none. */
+static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
+    const bags_select *selects, size_t count, PyObject *const *videos) {
+    AT_END(give_row) Row *row = take_row(source);
+    bags_error err;
+    bags_code code;
+    if (!row)
+        return NULL;
+    WITHOUT_GIL(
+        code = bags_reader_get(source->reader, index, selects, count, &row->row, &err));
+    if (call_failed(source->state, code, &err, source->path))
+        return NULL;
+    PyObject *out = PyDict_New();
+    size_t slots = selects ? count : reader->base.count, at = 0, i = 0;
+    while (out && (at < slots || (videos && i < reader->base.count))) {
+        /* In the order of the fields: frames before what was selected of later ones. */
+        size_t number = at < slots ? selects ? selects[at].field : at : SIZE_MAX;
+        bool frames = videos && i < reader->base.count && i < number;
+        Field *field = &reader->base.fields[frames ? i : number];
+        OWNED PyObject *value = NULL;
+        if (frames && !videos[i++])
+            continue;
+        if (frames)
+            value = read_frames(source, field, i - 1, index, videos[i - 1]);
+        else
+            value = slot_value(source, field, row, at++, field->sequence, index);
+        if (!value || PyDict_SetItem(out, field->name, value))
+            Py_CLEAR(out);
+    }
+    return out;
 }
 
 /* A dict of fields and what to read of them, in the order of the fields; returns the number
- * of selections, or -1. */
-static Py_ssize_t dict_selects(Opened *reader, PyObject *mask, bags_select *selects) {
+ * of selections, or -1. videos: as for read_datapoint; references of the caller. */
+static Py_ssize_t dict_selects(
+    Opened *reader, PyObject *mask, bags_select *selects, PyObject **videos) {
     Py_ssize_t used = 0, found = 0;
     for (size_t i = 0; i < reader->base.count; i++) {
         /* Owned: an index in it may run any code, and change the mask. */
         OWNED PyObject *of =
             Py_XNewRef(PyDict_GetItemWithError(mask, reader->base.fields[i].name));
-        int chosen = of ? mask_select(reader, i, of, &selects[used]) : 0;
+        bool frames = of && is_frames(&reader->base.fields[i], of);
+        int chosen = of && !frames ? mask_select(reader, i, of, &selects[used]) : 0;
+        if (frames)
+            videos[i] = Py_NewRef(of);
         if (chosen < 0 || PyErr_Occurred())
             return -1;
         found += of != NULL;
@@ -210,9 +374,10 @@ static Py_ssize_t list_selects(Opened *reader, PyObject *mask, bags_select *sele
     return used;
 }
 
-static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *selects) {
+static Py_ssize_t mask_selects(
+    Opened *reader, PyObject *mask, bags_select *selects, PyObject **videos) {
     if (PyDict_Check(mask))
-        return dict_selects(reader, mask, selects);
+        return dict_selects(reader, mask, selects, videos);
     if (PyTuple_Check(mask) || PyList_Check(mask))
         return list_selects(reader, mask, selects);
     PyErr_Format(PyExc_TypeError,
@@ -255,9 +420,11 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Opened *reader = (Opened *)self;
     bool masked = PyTuple_Check(key);
     bags_select few[8], *selects = few;
+    PyObject *few_videos[8] = {0}, **videos = few_videos;
     PyObject *which = key, *mask = Py_None, *out = NULL;
     Py_ssize_t count = 0;
     uint64_t index;
+    size_t fields = reader->base.count;
     if (masked &&
         !PyArg_ParseTuple(key, "OO;reader[...] takes an index, or an index and a mask",
             &which, &mask))
@@ -267,24 +434,31 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     OWNED Source *source = source_of(self);
     if (!source)
         return NULL;
-    if (masked && reader->base.count > 8)
-        selects = (bags_select *)PyMem_Calloc(reader->base.count, sizeof *selects);
-    if (!selects)
+    if (masked && fields > 8) {
+        selects = (bags_select *)PyMem_Calloc(fields, sizeof *selects);
+        videos = (PyObject **)PyMem_Calloc(fields, sizeof *videos);
+    }
+    if (!selects || !videos)
         PyErr_NoMemory();
     else if (masked)
-        count = mask_selects(reader, mask, selects);
-    if (selects && count >= 0 && take_index(source, which, &index))
-        out = read_datapoint(
-            reader, source, index, masked ? selects : NULL, (size_t)count);
+        count = mask_selects(reader, mask, selects, videos);
+    if (selects && videos && count >= 0 && take_index(source, which, &index))
+        out = read_datapoint(reader, source, index, masked ? selects : NULL,
+            (size_t)count, masked ? videos : NULL);
+    for (size_t i = 0; masked && videos && i < fields; i++)
+        Py_XDECREF(videos[i]);
     if (selects != few)
         PyMem_Free(selects);
+    if (videos != few_videos)
+        PyMem_Free(videos);
     return out;
 }
 
 static PyObject *reader_item(PyObject *self, Py_ssize_t index) {
     OWNED Source *source = source_of(self);
-    return source ? read_datapoint((Opened *)self, source, (uint64_t)index, NULL, 0)
-                  : NULL;
+    return source
+               ? read_datapoint((Opened *)self, source, (uint64_t)index, NULL, 0, NULL)
+               : NULL;
 }
 
 static PyObject *reader_items(PyObject *self, PyObject *args) {
@@ -305,6 +479,51 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
     return call_failed(source->state, code, &err, source->path)
                ? NULL
                : PyLong_FromUnsignedLongLong(count);
+}
+
+/* array(i, name, items=None) */
+static PyObject *reader_array(PyObject *self, PyObject *args) {
+    OWNED Source *source = source_of(self);
+    Opened *reader = (Opened *)self;
+    PyObject *key, *name, *items = Py_None;
+    uint64_t index;
+    size_t number;
+    bags_error err;
+    bags_code code;
+    bags_value value;
+    if (!source || !PyArg_ParseTuple(args, "OO|O:array", &key, &name, &items) ||
+        !take_index(source, key, &index) || !reader_field(reader, name, &number))
+        return NULL;
+    bags_select select = bags_select_all(number);
+    if (!reader->base.fields[number].sequence) {
+        PyErr_Format(PyExc_TypeError,
+            "%S: field \"%s\": a plain field; array is for the items of a sequence",
+            source->path, reader->base.fields[number].name_utf8);
+        return NULL;
+    }
+    if (items != Py_None && mask_select(reader, number, items, &select) != 1) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_TypeError,
+                "%S: field \"%s\": a range or a slice of items is required, not %R",
+                source->path, reader->base.fields[number].name_utf8, items);
+        return NULL;
+    }
+    AT_END(give_row) Row *row = take_row(source);
+    if (!row)
+        return NULL;
+    WITHOUT_GIL({
+        code = bags_reader_get(source->reader, index, &select, 1, &row->row, &err);
+        if (!code)
+            code = bags_row_array(&row->row, 0, &row->scratch, &value, &err);
+    });
+    if (call_failed(source->state, code, &err, source->path))
+        return NULL;
+    const void *first = bags_row_bytes(&row->row, 0, 0).data;
+    if (value.size == 0 || value.data != first || bags_row_owns(&row->row, first))
+        return new_array(source->state, NULL, &value, false, false);
+    OWNED PyObject *data =
+        new_blob(source->state, (PyObject *)source, value.data, value.size);
+    return array_over(source->state, &value, data);
 }
 
 /* _values(field, start, stop) */
@@ -364,6 +583,12 @@ static PyMethodDef reader_methods[] = {
         "items(i, name)\n--\n\n"
         "Number of items of a sequence in datapoint i, without reading them; 1\n"
         "of a plain field."},
+    {"array", reader_array, METH_VARARGS,
+        "array(i, name, items=None)\n--\n\n"
+        "The items of a sequence in datapoint i, which have one size, as one array\n"
+        "(n, *shape); items: a range or a slice of them. Read-only, and without a copy "
+        "if\n"
+        "the dataset is mapped. Decoders are not used."},
     {"_values", reader_values, METH_VARARGS, NULL},
     {"_field", reader_number_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_gets[] = {

@@ -70,19 +70,29 @@ bool load_numpy(State *state) {
  * reader alive, and makes them aligned. */
 #define SMALL 1024
 
-PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
-    bool borrowed, bool writable) {
-    if (!load_numpy(state))
+PyObject *array_over(State *state, const bags_value *value, PyObject *data) {
+    if (!data || !load_numpy(state))
         return NULL;
-    OWNED PyObject *shape = PyTuple_New((Py_ssize_t)value->dims), *data = NULL;
+    OWNED PyObject *shape = PyTuple_New((Py_ssize_t)value->dims);
     for (size_t i = 0; shape && i < value->dims; i++) {
         PyObject *length = PyLong_FromUnsignedLongLong(value->shape[i]);
         if (!length || PyTuple_SetItem(shape, (Py_ssize_t)i, length) < 0)
             Py_CLEAR(shape);
     }
-    if (!shape)
-        return NULL;
+    return shape ? PyObject_CallFunctionObjArgs(state->ndarray, shape,
+                       state->dtypes[value->dtype],
+                       value->size ? data
+                                   : NULL, /* numpy demands a byte of every buffer */
+                       NULL)
+                 : NULL;
+}
+
+PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
+    bool borrowed, bool writable) {
+    OWNED PyObject *data = NULL;
     bool shared = borrowed && value->size > SMALL;
+    if (!load_numpy(state))
+        return NULL;
     if (shared)
         data = new_blob(state, owner, value->data, value->size);
     else if (writable)
@@ -91,14 +101,9 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     else
         data = PyBytes_FromStringAndSize(
             (const char *)value->data, (Py_ssize_t)value->size);
-    if (!data)
-        return NULL;
-    if (shared)
+    if (data && shared)
         ((Blob *)data)->writable = writable;
-    return PyObject_CallFunctionObjArgs(state->ndarray, shape,
-        state->dtypes[value->dtype],
-        value->size ? data : NULL, /* numpy demands a byte of every buffer */
-        NULL);
+    return array_over(state, value, data);
 }
 
 /* ---- codecs as functions ---- */
@@ -217,8 +222,8 @@ static void field_own(Field *field, const bags_type *type) {
             field->how = hows[i].how;
     if (bags_view_is(type->name, "array"))
         field_array(field, type);
-    if ((bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm")) &&
-        !load_far())
+    field->video = bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm");
+    if (field->video && !load_far())
         PyErr_Clear(); /* an error when a value is used */
     field->is_signed = bags_view_is(type->name, "i64");
     field->big = bags_view_is(bags_type_argument(type, 1), "big");

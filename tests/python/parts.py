@@ -1,0 +1,152 @@
+"""Parts of datapoints: frames of videos, and items of sequences as one array."""
+import gc
+import shutil
+import threading
+
+import numpy as np
+
+import bags
+from run import Skip, raises
+
+SPEC = {'action': 'array(float32,14)[]', 'big': 'int(4,big)[]', 'n': 'i64[]', 'name': 'utf8', 'pose': 'array(float64,2,2)[]',
+        'texts': 'utf8[]', 'video': 'mp4', 'web': 'webm'}
+
+
+def _frames(count, seed):
+    ramp = np.arange(32 * 64, dtype='u4').reshape(32, 64)
+    return np.stack([np.stack([ramp // 9 + seed + 3 * t, ramp // 17 + 2 * t, ramp // 5 - t], -1) % 200
+                     for t in range(count)]).astype('u1')
+
+
+def _point(i):
+    return {'action': np.arange(i * 7 * 14, dtype='f4').reshape(i * 7, 14) + i, 'big': [i * 70000 + k for k in range(i)],
+            'n': list(range(-i, i)), 'name': f'{i}', 'pose': np.full((i, 2, 2), i / 3), 'texts': ['a'] * i,
+            'video': _frames(30 + i, i), 'web': _frames(4, i)}
+
+
+def _write(path, count=4, **options):
+    if not bags.build['mp4']:
+        raise Skip('this build has no videos')
+    make = bags.ShardedDatasetWriter if options else bags.DatasetWriter
+    with make(path, SPEC, **options) as writer:
+        for i in range(count):
+            writer.append(_point(i))
+
+
+def frames_of_a_video_are_those_of_all():
+    _write('x')
+    _write('y', shard_length=3)
+    for path, options in (('x', {}), ('x', {'no_mmap': True}), ('y', {}), ('x', {'verify_checksums': False})):
+        reader = bags.DatasetReader(path, **options)
+        for i in (2, 0, 3):
+            for name in ('video', 'web'):
+                every = reader[i][name]
+                count = len(every)
+                for mask in (range(10, 12), [3, count - 1], (0,), [], range(5, 5), range(0, 99, 7), slice(2, None),
+                             slice(1, 3), [2, 2, 0], np.arange(3).tolist(), range(count, 99), range(3, 1)):
+                    if isinstance(mask, (list, tuple)) and any(k >= count for k in mask):
+                        continue
+                    part = reader[i, {name: mask, 'name': True}]
+                    assert list(part) == (['video', 'name'] if name < 'name' else ['name', name])
+                    rows = mask if isinstance(mask, slice) else [k for k in mask if k < count]
+                    assert part[name].dtype == np.uint8 and part[name].flags.writeable
+                    assert part[name].shape == every[rows].shape == (len(every[rows]), 32, 64, 3)
+                    assert (part[name] == every[rows]).all()
+        assert list(reader[1, {'web': [0], 'action': range(1), 'video': [1], 'texts': True}]) == [
+            'action', 'texts', 'video', 'web']
+        assert reader[1, {'video': True}]['video'].shape == (31, 32, 64, 3)
+        assert list(reader[1, {'video': False, 'name': True}]) == ['name']
+        reader.close()
+        raises(ValueError, reader.__getitem__, (0, {'video': [1]}))
+
+
+def wrong_frames_are_named():
+    _write('x')
+    reader = bags.DatasetReader('x')
+    for mask, error, says in (([31], IndexError, 'x: field "video": datapoint 1: frame 31 out of range (length 31)'),
+                              ([-1], IndexError, 'x: field "video": frame -1 out of range'), ([2**64], IndexError, 'frame 18446744073709551616'),
+                              ([1.5], TypeError, 'x: field "video"'), (range(-1, 2), ValueError, 'x: field "video": range(-1, 2)'),
+                              (slice(5, 1, -1), ValueError, 'negative'), (3, TypeError, 'a range, a slice or a list of frames'),
+                              ('ab', TypeError, 'video')):
+        raises(error, reader.__getitem__, (1, {'video': mask}), says=says)
+    raises(TypeError, reader.__getitem__, (1, {'name': [1]}), says='plain field')
+    raises(TypeError, reader.__getitem__, (1, {'n': [1]}), says='sequence')
+    raises(TypeError, bags.DatasetReader('x', None).__getitem__, (1, {'video': [1]}), says='plain field')
+    raises(TypeError, reader.__getitem__, (slice(0, 2), {'video': [1]}), says='several datapoints')
+    with bags.DatasetWriter('bad', {'video': 'mp4'}, None) as writer:
+        writer.append({'video': b'not a video'})
+        writer.append({'video': b''})
+    reader = bags.DatasetReader('bad')
+    raises(bags.DataError, reader.__getitem__, (0, {'video': [1]}), says='bad: field "video": datapoint 0: ')
+    raises(IndexError, reader.__getitem__, (1, {'video': [0]}), says='(length 0)')
+    assert reader[1, {'video': range(9)}]['video'].shape == (0, 0, 0, 3)
+
+
+def threads_read_frames_of_one_reader():
+    _write('x')
+    reader = bags.DatasetReader('x')
+    every, wrong = [reader[i]['video'] for i in range(4)], []
+
+    def work(seed):
+        for k in range(40):
+            i, t = (seed + k) % 4, (seed * 7 + k * 5) % 30
+            if not (reader[i, {'video': [t]}]['video'][0] == every[i][t]).all():
+                wrong.append((i, t))
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def items_are_one_array():
+    _write('x')
+    for options in ({}, {'no_mmap': True}):
+        reader = bags.DatasetReader('x', **options)
+        for i in range(4):
+            point = _point(i)
+            for name in ('action', 'big', 'n', 'pose'):
+                items = np.asarray(point[name])
+                if not i:  # no items
+                    assert reader.array(i, name).shape[0] == 0
+                    continue
+                every = reader.array(i, name)
+                assert every.shape == items.shape and (every == items).all() and not every.flags.writeable
+                assert every.dtype == {'action': 'f4', 'big': 'u4', 'n': 'i8', 'pose': 'f8'}[name]
+                for part in (range(2, 18), slice(1, None), range(0, 9, 3), range(4, 4), slice(None), range(99, 100)):
+                    rows = part if isinstance(part, slice) else slice(part.start, part.stop, part.step)
+                    array = reader.array(i, name, part)
+                    assert array.shape == items[rows].shape and (array == items[rows]).all()
+            assert reader.array(i, 'action').shape == (7 * i, 14)
+            assert isinstance(reader[i]['action'], list)
+        for arguments, error, says in (((1, 'name'), TypeError, 'plain field'), ((1, 'texts'), TypeError, 'no size in common'),
+                                       ((9, 'n'), IndexError, 'out of range (length 4)'), ((1, 'no'), KeyError, 'no'),
+                                       ((1, 'n', range(-1, 2)), ValueError, 'negative'), ((1, 'n', 3), TypeError, 'range'),
+                                       ((1, 'n', False), TypeError, 'range'), ((1, 'n', [0]), TypeError, 'range')):
+            raises(error, reader.array, *arguments, says=says)
+        reader.close()
+        raises(ValueError, reader.array, 1, 'n')
+
+
+def an_array_of_a_mapped_dataset_is_a_view():
+    _write('x')
+    reader = bags.DatasetReader('x')
+    every, part = reader.array(3, 'action'), reader.array(3, 'action', range(2, 4))
+    assert np.shares_memory(every, part) and not np.shares_memory(every, reader.array(3, 'action', range(0, 9, 4)))
+    reader.close()
+    del reader
+    gc.collect()
+    shutil.rmtree('x')
+    assert (every == _point(3)['action']).all() and (part == every[2:4]).all()
+    _write('x')
+    reader = bags.DatasetReader('x', no_mmap=True)
+    assert not np.shares_memory(reader.array(3, 'action'), reader.array(3, 'action'))
+
+
+def damaged_items_are_an_error():
+    with bags.DatasetWriter('x', {'v': 'array(uint8,2)[]'}, None) as writer:
+        writer.append({'v': [b'ab', b'cde']})
+    reader = bags.DatasetReader('x')
+    raises(bags.DataError, reader.array, 0, 'v', says='x: field "v": datapoint 0: item 1: size mismatch')
+    assert reader.array(0, 'v', range(1)).tolist() == [[97, 98]]
