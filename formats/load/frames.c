@@ -563,6 +563,8 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
         bool again = k > 0 && items[k] == items[k - 1];
         item->item = items[k];
         *place += !c->video && !again;
+        if (c->video)
+            memset(&item->blob, 0, sizeof item->blob);
         if (!again || c->form != LOADER_FORM_STACKED) {
             FORMAT_TRY(c->video
                            ? frames_append_video(w, c, p, f, item, err)
