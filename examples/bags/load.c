@@ -165,11 +165,37 @@ static void link_images(void) {
     loading.images = &images;
 }
 
-static bool is_image(const bags_reader *reader, const char *name) {
+static type_class class_of(const bags_reader *reader, const char *name) {
     size_t count;
     const bags_field *fields = bags_reader_fields(reader, &count);
     size_t i = field_find(fields, count, name, strlen(name));
-    return i < count && type_kind(fields[i].type) == TYPE_IMAGE;
+    return i < count ? type_kind(fields[i].type) : TYPE_OTHER;
+}
+
+/* The frames of videos, if one is loaded: this opens a library. */
+static void link_videos(
+    const bags_reader *reader, const bags_load_field *fields, size_t count) {
+#ifdef BAGS_WITH_MP4
+    static bags_loader_videos videos;
+    for (size_t i = 0; i < count && !loading.videos; i++) {
+        if (class_of(reader, fields[i].name) != TYPE_VIDEO)
+            continue;
+        videos.open = bags_mp4_cache_open;
+        videos.close = bags_mp4_cache_close;
+        videos.get = bags_mp4_cache_get;
+        videos.info = bags_mp4_reader_info;
+        videos.read = bags_mp4_reader_get_into;
+        loading.videos = &videos;
+    }
+#else
+    (void)reader, (void)fields, (void)count;
+#endif
+}
+
+/* An image, or a video whose frames are loaded. */
+static bool is_image(const bags_reader *reader, const char *name) {
+    type_class kind = class_of(reader, name);
+    return kind == TYPE_IMAGE || (kind == TYPE_VIDEO && framing.clock);
 }
 
 /* As training on ImageNet does it: its mean and deviation, channels first. */
@@ -222,8 +248,10 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
             choose_crop(field, size);
     }
     count = used;
-    if (framing.clock)
+    if (framing.clock) {
         loading.frames = frames_apply(path, all, all_count, fields, count);
+        link_videos(reader, fields, count);
+    }
     for (size_t i = 0; i < count; i++)
         refuse_key(fields[i].name);
     if ((size || orient) && !found)

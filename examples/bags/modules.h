@@ -51,6 +51,9 @@ void modules_prepare(void);
 #define bags_jpeg_probe MODULE("jpeg", bags_jpeg_probe)
 #define bags_jpeg_decode MODULE("jpeg", bags_jpeg_decode)
 
+#define bags_mp4_cache_open MODULE("mp4", bags_mp4_cache_open)
+#define bags_mp4_cache_close MODULE("mp4", bags_mp4_cache_close)
+#define bags_mp4_cache_get MODULE("mp4", bags_mp4_cache_get)
 #define bags_mp4_probe MODULE("mp4", bags_mp4_probe)
 #define bags_mp4_reader_open MODULE("mp4", bags_mp4_reader_open)
 #define bags_mp4_reader_close MODULE("mp4", bags_mp4_reader_close)

@@ -265,7 +265,7 @@ static bags_code loader_check_value(const bags_value *value, bags_error *err) {
 FORMAT_COLD static bags_code loader_fail_item(const loader_column *c,
     const bags_load_item *item, bags_code code, bags_error *err) {
     return format_fail_at(item->reader, c->given.name, item->pick.index,
-        c->sequence ? item->item : UINT64_MAX, code, err);
+        c->sequence || c->video ? item->item : UINT64_MAX, code, err);
 }
 
 static bags_code loader_fail_blobs(bags_error *err) {
@@ -349,6 +349,17 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     return BAGS_OK;
 }
 
+/* Append a value that is decoded, or of a blob that crop.c decodes. */
+bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
+    loader_part *p, const bags_load_item *item, const bags_value *value,
+    bags_error *err) {
+    bags_code code = loader_store(w, c, p, item, value, err);
+    if (code)
+        return loader_fail_item(c, item, code, err);
+    p->used.items++;
+    return BAGS_OK;
+}
+
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
     loader_part *p, bags_load_item *item, size_t place, size_t at, bags_error *err) {
     const loader_source *source = &c->sources[item->pick.dataset];
@@ -365,9 +376,5 @@ bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
         return BAGS_OK;
     }
     FORMAT_TRY(loader_decode_item(w, c, item, place, at, &value, err));
-    bags_code code = loader_store(w, c, p, item, &value, err);
-    if (code)
-        return loader_fail_item(c, item, code, err);
-    p->used.items++;
-    return BAGS_OK;
+    return bagi_loader_load_value(w, c, p, item, &value, err);
 }

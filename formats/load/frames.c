@@ -132,6 +132,35 @@ static bags_code frames_open_clock(
     return frames_open_series(w, f, s, err);
 }
 
+/* The video of a column in an episode. NULL with an error. */
+static bags_mp4_reader *frames_video(
+    loader_worker *w, const loader_column *c, const loader_frame *f, bags_error *err) {
+    const bags_loader_videos *videos = w->loader->options.videos;
+    const bags_reader *reader = w->loader->readers[f->dataset];
+    bags_mp4_reader *video = NULL;
+    if (!w->videos)
+        w->videos = videos->open(NULL, err);
+    if (w->videos)
+        video = videos->get(
+            w->videos, reader, f->episode, c->sources[f->dataset].field, 0, err);
+    if (!video && !strstr(err->message, "datapoint "))
+        format_fail_at(reader, c->given.name, f->episode, UINT64_MAX, err->code, err);
+    return video;
+}
+
+/* The number of items of a column in an episode. */
+static bags_code frames_items(loader_worker *w, const loader_column *c,
+    const loader_frame *f, uint64_t *count, bags_error *err) {
+    if (!c->video)
+        return bags_reader_items(w->loader->readers[f->dataset], f->episode,
+            c->sources[f->dataset].field, &w->times, count, err);
+    const bags_mp4_reader *video = frames_video(w, c, f, err);
+    if (!video)
+        return err->code;
+    *count = w->loader->options.videos->info(video)->frames;
+    return BAGS_OK;
+}
+
 /* The times of a column's items, and of its first and last one if it has any. */
 static bags_code frames_open_column(loader_worker *w, const loader_column *c,
     const loader_frame *f, frames_series *s, double ends[2], bags_error *err) {
@@ -139,8 +168,7 @@ static bags_code frames_open_column(loader_worker *w, const loader_column *c,
     s->name = c->given.name;
     s->times = &c->times;
     s->field = source->times;
-    FORMAT_TRY(bags_reader_items(w->loader->readers[f->dataset], f->episode,
-        source->field, &w->times, &s->count, err));
+    FORMAT_TRY(frames_items(w, c, f, &s->count, err));
     FORMAT_TRY(frames_open_series(w, f, s, err));
     if (s->count == 0)
         return BAGS_OK;
@@ -371,6 +399,28 @@ bags_code bagi_frames_find(
 
 /* ---- samples ---- */
 
+FORMAT_COLD static bags_code frames_fail_items(const bags_reader *reader,
+    const char *name, const loader_frame *f, uint64_t has, const char *other,
+    uint64_t needs, bags_error *err) {
+    bags_fail(err, BAGS_ERROR_VALUE,
+        "%" PRIu64 " items, but field \"%.100s\" has %" PRIu64, has, other, needs);
+    return format_fail_at(reader, name, f->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
+}
+
+/* Check that a video has as many frames as the clock has items. Other fields were checked
+ * when the loader was opened. */
+static bags_code frames_check_video(
+    loader_worker *w, const loader_column *c, const loader_frame *f, bags_error *err) {
+    const bags_loader *l = w->loader;
+    uint64_t has = 0;
+    if (!c->video)
+        return BAGS_OK;
+    FORMAT_TRY(frames_items(w, c, f, &has, err));
+    return has == f->count ? BAGS_OK
+                           : frames_fail_items(l->readers[f->dataset], c->given.name, f,
+                                 has, l->frames->given.clock, f->count, err);
+}
+
 /* Choose the items of all windows: w->chosen and w->outside. */
 static bags_code frames_choose(
     loader_worker *w, const loader_frame *f, bags_error *err) {
@@ -387,8 +437,10 @@ static bags_code frames_choose(
         if (c->given.seconds)
             FORMAT_TRY(
                 frames_choose_near(w, c, f, now, w->chosen + at, w->outside + at, err));
-        else
+        else {
+            FORMAT_TRY(frames_check_video(w, c, f, err));
             frames_choose_at(c, f, w->chosen + at, w->outside + at);
+        }
         at += c->items;
     }
     return BAGS_OK;
@@ -403,9 +455,9 @@ static size_t frames_select(
     for (size_t i = 0; i < l->field_count; i++) {
         const loader_column *c = &l->columns[i];
         size_t field = c->sources[dataset].field;
-        if (!c->sequence)
+        if (!c->items)
             out[count++] = bags_select_all(field);
-        for (size_t k = 0; k < c->items; k++)
+        for (size_t k = 0; k < c->items && !c->video; k++)
             if (all || k == 0 || items[k] != items[k - 1])
                 out[count++] = bags_select_slice(field, items[k], items[k] + 1, 1);
         items += c->items;
@@ -460,8 +512,11 @@ static void frames_announce(loader_worker *w, const bags_pick *picks, size_t cou
 void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count) {
     const bags_loader *l = w->loader;
     size_t each = l->frames->items, size;
-    for (size_t i = 0; i < l->field_count; i++)
-        each += !l->columns[i].sequence;
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        each += !c->items;
+        each -= c->video ? c->items : 0;
+    }
     size = each * sizeof(bags_select) + sizeof(uint64_t);
     if (count > SIZE_MAX / 2 / size ||
         bags_buffer_reserve(&w->announced, count * size, NULL) ||
@@ -472,15 +527,48 @@ void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count
             (bags_select *)(void *)w->announced.data, each);
 }
 
-/* Append the window of a column, whose first item is in slot *place of the row. */
+/* Append a frame of a video. */
+static bags_code frames_append_video(loader_worker *w, const loader_column *c,
+    loader_part *p, const loader_frame *f, const bags_load_item *item,
+    bags_error *err) {
+    const bags_loader_videos *videos = w->loader->options.videos;
+    bags_mp4_reader *video = frames_video(w, c, f, err);
+    if (!video)
+        return err->code;
+    const bags_mp4_info *info = videos->info(video);
+    const uint64_t shape[] = {info->height, info->width, 3};
+    uint64_t found = 0;
+    size_t size;
+    bags_code code = BAGS_OK;
+    if (!bags_array_size(BAGS_DTYPE_UINT8, 3, shape, &size))
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    FORMAT_TRY(bags_buffer_reserve(&w->value, size, err));
+    code = videos->read(
+        video, item->item, item->item + 1, 1, w->value.data, size, &found, err);
+    if (!code && found != 1)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT, "the frame is missing");
+    if (code)
+        return format_fail_at(
+            item->reader, c->given.name, f->episode, item->item, code, err);
+    bags_value value = bags_array(BAGS_DTYPE_UINT8, 3, shape, w->value.data);
+    return bagi_loader_load_value(w, c, p, item, &value, err);
+}
+
+/* Append the window of a column. Its items start at slot *place of the row. */
 static bags_code frames_append(loader_worker *w, const loader_column *c, loader_part *p,
-    bags_load_item *item, const uint64_t *items, size_t *place, bags_error *err) {
+    const loader_frame *f, bags_load_item *item, const uint64_t *items, size_t *place,
+    bags_error *err) {
     for (size_t k = 0; k < c->items; k++) {
         bool again = k > 0 && items[k] == items[k - 1];
         item->item = items[k];
-        *place += k > 0 && !again;
+        *place += !c->video && !again;
+        if (c->video)
+            memset(&item->blob, 0, sizeof item->blob);
         if (!again || c->form != LOADER_FORM_STACKED) {
-            FORMAT_TRY(bagi_loader_load_item(w, c, p, item, *place, 0, err));
+            FORMAT_TRY(c->video
+                           ? frames_append_video(w, c, p, f, item, err)
+                           : bagi_loader_load_item(w, c, p, item, *place - 1, 0, err));
             continue;
         }
         FORMAT_TRY(loader_part_reserve(&p->data, p->used.size, c->item_size, err));
@@ -490,7 +578,6 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
         p->used.size += c->item_size;
         p->used.items++;
     }
-    ++*place;
     return BAGS_OK;
 }
 
@@ -520,7 +607,7 @@ bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame 
         item.random = c->salt ? format_key(random, c->salt) : random;
         item.item = 0;
         if (c->items)
-            FORMAT_TRY(frames_append(w, c, &s->parts[i], &item, items, &place, err));
+            FORMAT_TRY(frames_append(w, c, &s->parts[i], f, &item, items, &place, err));
         else
             FORMAT_TRY(
                 bagi_loader_load_item(w, c, &s->parts[i], &item, place++, 0, err));
@@ -611,7 +698,7 @@ static bags_code frames_check_field(
         {!g->seconds != !g->second_count,
             "an empty window: seconds and second_count must be set together"},
         {g->offsets && g->seconds, "offsets and seconds are mutually exclusive"},
-        {(g->offsets || g->seconds) && !c->sequence,
+        {(g->offsets || g->seconds) && !c->sequence && !c->video,
             "offsets and seconds need a sequence"},
         {g->offset_count > FRAMES_MOST || g->second_count > FRAMES_MOST,
             "window too large (at most 2^20 items)"},
@@ -659,6 +746,8 @@ static uint64_t frames_hash_text(uint64_t hash, const char *text) {
 bags_code bagi_frames_plan(bags_loader *l, loader_column *c, bags_error *err) {
     bags_load_field *g = &c->given;
     loader_frames *frames = l->frames;
+    for (size_t d = 0; d < l->count && frames && !g->decode; d++)
+        c->video = c->sources[d].kind == LOADER_BLOB_VIDEO && (d == 0 || c->video);
     FORMAT_TRY(frames_check_field(l, c, err));
     if (!frames)
         return BAGS_OK;
@@ -676,7 +765,7 @@ bags_code bagi_frames_plan(bags_loader *l, loader_column *c, bags_error *err) {
             return BAGS_ERROR_MEMORY;
         frames->timed = true;
     } else
-        c->items = c->sequence;
+        c->items = c->sequence || c->video;
     frames->items += c->items;
     if (!frames->given.same_draw)
         c->salt = frames_hash_text(FORMAT_GOLDEN, g->name) | 1;
@@ -723,11 +812,8 @@ static bags_code frames_check_items(loader_worker *w, const loader_frame *f,
     const bags_reader *reader = w->loader->readers[f->dataset];
     uint64_t has = 0;
     FORMAT_TRY(bags_reader_items(reader, f->episode, field, &w->times, &has, err));
-    if (has == needs)
-        return BAGS_OK;
-    bags_fail(err, BAGS_ERROR_VALUE,
-        "%" PRIu64 " items, but field \"%.100s\" has %" PRIu64, has, other, needs);
-    return format_fail_at(reader, name, f->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
+    return has == needs ? BAGS_OK
+                        : frames_fail_items(reader, name, f, has, other, needs, err);
 }
 
 /* Count the frames of an episode, and check how many items its fields have. */
@@ -748,8 +834,8 @@ static bags_code frames_count(
         const loader_column *c = &l->columns[i];
         const loader_source *source = &c->sources[f->dataset];
         bool by_time = c->given.seconds != NULL;
-        if (!c->items || source->field == clock->field)
-            continue;
+        if (!c->items || c->video || source->field == clock->field)
+            continue; /* videos are checked when they are opened */
         if (!by_time)
             FORMAT_TRY(frames_check_items(
                 w, f, c->given.name, source->field, name, f->count, err));
@@ -860,5 +946,7 @@ bags_code bagi_frames_open(bags_loader *l, bags_error *err) {
     scratch.loader = l;
     bags_code code = frames_count_all(&scratch, err);
     bags_row_free(&scratch.times);
+    if (scratch.videos)
+        l->options.videos->close(scratch.videos);
     return code;
 }

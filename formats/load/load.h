@@ -357,6 +357,22 @@ typedef struct bags_loader_images {
         void *pixels, size_t size, size_t stride, bags_error *err);
 } bags_loader_images;
 
+/* The functions of mp4.c with which the frames of videos become items of frames. A program
+ * that is linked with mp4.c:
+ *
+ *     static const bags_loader_videos videos = {bags_mp4_cache_open, bags_mp4_cache_close,
+ *         bags_mp4_cache_get, bags_mp4_reader_info, bags_mp4_reader_get_into};
+ */
+typedef struct bags_loader_videos {
+    bags_mp4_cache *(*open)(const bags_mp4_cache_options *options, bags_error *err);
+    void (*close)(bags_mp4_cache *cache);
+    bags_mp4_reader *(*get)(bags_mp4_cache *cache, const bags_reader *dataset,
+        uint64_t index, size_t field, uint64_t item, bags_error *err);
+    const bags_mp4_info *(*info)(const bags_mp4_reader *video);
+    bags_code (*read)(bags_mp4_reader *video, uint64_t start, uint64_t stop,
+        uint64_t step, void *data, size_t size, uint64_t *frames, bags_error *err);
+} bags_loader_videos;
+
 typedef enum bags_crop {
     BAGS_CROP_NONE = 0, /* all of it is resized to width x height */
     BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle
@@ -518,6 +534,10 @@ typedef enum bags_pad {
  * after the last one by more than the tolerance. A time inside without an item within
  * the tolerance is BAGS_ERROR_VALUE, and the message names the episode and the time.
  *
+ * With options.videos, a plain field of videos (mp4, webm) counts as a sequence of their
+ * frames. These are decoded without the rest of the video. Their number is checked when a
+ * sample is loaded. Each thread keeps the tables of the videos that it used last.
+ *
  * All images of a field in a sample are cropped, mirrored, warped and jittered alike:
  * one draw. Two fields draw different numbers unless `same_draw` is set.
  * (bags_load_item.random is then the same for all fields.)
@@ -670,7 +690,7 @@ typedef struct bags_loader_options {
      * the windows of all fields fit. Other than 0 needs a field with a window. */
     int64_t window_start;
     /* NULL: all fields of the first dataset, as they are; field_count is then 0. With
-     * frames: the clock, and all fields that are not sequences. */
+     * frames: the clock, and all fields that are not sequences or videos. */
     const bags_load_field *fields;
     size_t field_count;
     /* Load frames in place of datapoints. NULL: none. Not with tokens, window_start, or
@@ -681,6 +701,7 @@ typedef struct bags_loader_options {
      * none. */
     const bags_tokens *tokens;
     const bags_loader_images *images; /* NULL: none */
+    const bags_loader_videos *videos; /* NULL: videos have no frames */
     /* Of batches, such as pinned memory; NULL: like everything else. Both must be
      * thread-safe. */
     const bags_allocator *tensors;
@@ -689,7 +710,7 @@ typedef struct bags_loader_options {
 
 /*
  * Open a loader of datasets. They must stay open until it is closed. Everything that
- * the options point to is copied, except `images`, hooks and `user`.
+ * the options point to is copied, except `images`, `videos`, hooks and `user`.
  *
  * Returns the loader, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options

@@ -60,6 +60,11 @@ bags_code bagi_loader_fail_field(
         c->given.name, what);
 }
 
+bool bagi_loader_is_video(const bags_loader *l, const bags_type *type) {
+    return l->options.videos && !type->sequence &&
+           (bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm"));
+}
+
 /* Find a field in all datasets. */
 static bags_code loader_find_sources(
     bags_loader *l, loader_column *c, bags_error *err) {
@@ -96,6 +101,8 @@ static bags_code loader_find_sources(
         if (l->images.png_probe && l->images.png_decode &&
             bags_view_is(type->name, "png"))
             s->kind = LOADER_BLOB_PNG;
+        if (bagi_loader_is_video(l, type))
+            s->kind = LOADER_BLOB_VIDEO;
     }
     return BAGS_OK;
 }
@@ -339,7 +346,7 @@ static bags_code loader_column_open(
         bagi_loader_make_scale(g->channels, g->mean, g->std, c->scale);
     }
     l->windowed = l->windowed || c->span;
-    l->calls = l->calls || g->decode || g->draw;
+    l->calls = l->calls || c->video || g->decode || g->draw;
     if (c->form == LOADER_FORM_STACKED &&
         !bags_array_size(c->dtype, c->dims, c->shape, &c->item_size))
         return bagi_loader_fail_field(
@@ -367,7 +374,8 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
         memset(&whole, 0, sizeof whole);
         if (!given)
             whole.name = fields[i].name;
-        if (!given && l->frames && bags_reader_type(l->readers[0], i)->sequence &&
+        const bags_type *type = given ? NULL : bags_reader_type(l->readers[0], i);
+        if (type && l->frames && (type->sequence || bagi_loader_is_video(l, type)) &&
             strcmp(whole.name, l->frames->given.clock))
             continue;
         FORMAT_TRY(loader_column_open(l, c, given ? &given[i] : &whole, err));
@@ -647,6 +655,8 @@ static void loader_free_slot(loader_slot *s, size_t columns) {
 }
 
 static void loader_free_worker(loader_worker *w) {
+    if (w->videos)
+        w->loader->options.videos->close(w->videos);
     bags_row_free(&w->row);
     bags_row_free(&w->times);
     bags_buffer_free(&w->value);

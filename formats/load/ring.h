@@ -31,7 +31,8 @@ typedef enum loader_form {
 typedef enum loader_blob_kind {
     LOADER_BLOB_OTHER,
     LOADER_BLOB_JPEG,
-    LOADER_BLOB_PNG
+    LOADER_BLOB_PNG,
+    LOADER_BLOB_VIDEO
 } loader_blob_kind;
 
 /* A field in one dataset. */
@@ -56,6 +57,7 @@ typedef struct loader_column {
     const char *path;       /* of the first dataset */
     loader_source *sources; /* one per dataset */
     bool sequence, image;
+    bool video;  /* with frames: items are the frames of a video */
     bool ragged; /* all items of each datapoint */
     loader_form form;
     bags_dtype dtype;
@@ -141,6 +143,7 @@ typedef struct loader_worker {
     bags_buffer value, inside, pixels, converted, resized, resampling, indices;
     bags_select *selects;
     unsigned char **targets; /* for a window or a piece, in each tensor */
+    bags_mp4_cache *videos;  /* NULL: none was used */
     bags_row times;          /* of frames: a field of times */
     unsigned char *checked;  /* a bit for each field of times of an episode */
     uint64_t *chosen;        /* the items of all windows of a sample, */
@@ -247,6 +250,9 @@ void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error
 bags_code bagi_loader_fail_field(
     const loader_column *c, bags_code code, const char *what, bags_error *err);
 
+/* opening.c: true for a type of videos whose frames can be read. */
+bool bagi_loader_is_video(const bags_loader *l, const bags_type *type);
+
 /* opening.c: the number of datapoints of a dataset, or of what is loaded in their place. */
 uint64_t bagi_loader_units(const bags_loader *l, size_t dataset);
 
@@ -272,6 +278,9 @@ bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame 
 /* convert.c: append an item, the blob `at` in slot `place` of the row, to a tensor. */
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
     loader_part *p, bags_load_item *item, size_t place, size_t at, bags_error *err);
+bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
+    loader_part *p, const bags_load_item *item, const bags_value *value,
+    bags_error *err);
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from);
 
 /* crop.c: make an image of the requested size of the item's blob, or of the value that it
