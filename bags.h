@@ -103,9 +103,9 @@
  *     shard      a directory with some of the datapoints. Worker W of K writes the
  *                shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        the result of reading one datapoint.
- *     partial    A partial datapoint was begun and flushed, but its writer crashed before
- *                its end: some items of its sequences exist. Readers do not show it;
- *                bags_recover and BAGS_EXISTING_RESUME keep it.
+ *     partial    A partial datapoint was begun and flushed, but its writer crashed
+ *                before its end: some items of its sequences exist. Readers do not show
+ *                it; bags_recover and BAGS_EXISTING_RESUME keep it.
  *     journal    NAME.idx of a Bag that is being written, or whose writer crashed: the
  *                list of flushed blobs.
  *
@@ -173,11 +173,12 @@
  *     names in directories make the library
  *       - read outside a file, or open a file outside the dataset's directory;
  *       - wait: a pipe, a device or a directory in place of a file is refused;
- *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200 bytes
- *         per shard, 600 bytes for each Bag that was used, and each NAME.dict that values
- *         needed (equal ones once) with its codec's memory. A datapoint: 16 bytes per
- *         requested item (not mapped: 24, and 200 where a slice skips items), its row of
- *         refs.bag and, without mmap, the requested blobs, each at most once;
+ *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200
+ *         bytes per shard, 600 bytes for each Bag that was used, and each NAME.dict
+ *         that values needed (equal ones once) with its codec's memory. A datapoint: 16
+ *         bytes per requested item (not mapped: 24, and 200 where a slice skips items),
+ *         its row of refs.bag and, without mmap, the requested blobs, each at most
+ *         once;
  *       - work longer than their sizes justify. Opening costs the same for a file of
  *         any size; bags_verify reads every file about twice.
  *     A sparse file counts with its holes. Codecs that you add must bound their own
@@ -192,8 +193,8 @@
  *     BAGS_STATIC          make everything static; implies BAGS_IMPLEMENTATION.
  *     BAGS_API             precedes every public function: __declspec(dllexport).
  *     BAGS_EXPERIMENTAL    part of each experimental declaration, usually empty.
- *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows where
- *                          a program uses one.
+ *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows
+ *                          where a program uses one.
  *     BAGS_DEBUG           check invariants of the library with assert(), for those who
  *                          change it. No input makes an assert fail.
  *     BAGS_NO_WRITER       omit the writers, encoders, bags_recover, bags_finalize and
@@ -416,7 +417,8 @@ typedef enum bags_code {
  * function that succeeds does not touch it. */
 typedef struct bags_error {
     bags_code code;
-    int system;                    /* errno if a system call failed, else 0 */
+    int system;                    /* errno if a system call failed, else 0: for logs;
+                                      the code is enough to decide */
     char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, NUL-terminated: file,
                                       field, index, actual vs. allowed value */
     size_t remedy; /* where in it the words start that say what to do, after
@@ -1333,55 +1335,55 @@ typedef struct bags_writer_options {
  * Unsharded: `path` is created and must not exist. Sharded (any of the four shard
  * numbers is nonzero): path/000000, ... are created when their first datapoint arrives.
  * A shard ends after the datapoint with which its Bags reach shard_size bytes, or its
- * length reaches shard_length. shard_stop = 1 : one shard without limits.
+ * length reaches shard_length. With only shard_stop = 1, there is one shard.
  *
- * RESUME: pass the fields, shard_start and shard_stop that were used before, and
- * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
- * shard is recovered, as by bags_recover, and continued; if there is none, the next
- * number follows its last shard. A partial datapoint is completed and counts as one; it
- * is refused if a plain field of it has no value: run bags_recover with `values` or
+ * RESUME: pass the fields, shard_start and shard_stop of the first run, and continue
+ * after the first bags_writer_resumed inputs of this worker. Its unfinished shard is
+ * recovered, as by bags_recover, and continued; if there is none, the next number
+ * follows its last shard. A partial datapoint is completed and counts as one; it is
+ * refused if a plain field of it has no value: run bags_recover with `values` or
  * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the
  * message then has the smallest shard_stop that fits. A finished unsharded dataset
  * cannot be resumed.
  *
  * APPEND: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, where only APPEND is accepted, after all that exist. An
+ * after bags_finalize (only APPEND is accepted then), after all that exist. An
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
  * With either, new shards have the dictionaries of this worker's last shard, and they
- * have checksums and .idx files if the first finished shard has them: requesting what
- * it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
- * unfinished shard without checksums is refused if they are requested, or others have
- * them.
+ * have checksums and .idx files if the first finished shard has them: requesting one
+ * that it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
+ * An unfinished shard without checksums is refused if they are requested, or others
+ * have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
- *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
- *                       RESUME: it is finished; without APPEND: bags_finalize has
- *                       renumbered its shards
- *   BAGS_ERROR_VALUE    with RESUME or APPEND: it has other fields, or lacks requested
- *                       checksums or .idx files; a shard of another worker has other
- *                       fields; a codec requests another dictionary
- *   BAGS_ERROR_GAP      a shard of this worker was lost: a later one exists
- *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
- *                       one number; a shard cannot be recovered
- *   BAGS_ERROR_LOCKED   RESUME or APPEND, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  APPEND, and this worker's shard is unfinished; RESUME, and
- *                       a partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
- *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
- *                       device names such as "con", no UTF-8, more than 251 bytes
- *   BAGS_ERROR_TYPE     an invalid type string, or an unknown one without any_type (see
- *                       bags_type_check); or arguments that its codec refuses, such as
- *                       int(0) (with the code that the codec returns). Types of
- *                       formats/ are accepted without their codec, for bags_blob
- *   BAGS_ERROR_ARGUMENT an invalid option, such as flush_seconds below 0
- *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
+ *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
+ *                        RESUME: it is finished; without APPEND: bags_finalize
+ *                        renumbered it
+ *   BAGS_ERROR_VALUE     RESUME or APPEND: other fields, or no requested checksums or
+ *                        .idx files; another worker's shard has other fields; a codec
+ *                        requests another dictionary
+ *   BAGS_ERROR_GAP       a shard of this worker was lost: a later one exists
+ *   BAGS_ERROR_CORRUPT   the path has both spec.json and shards, or two shards with one
+ *                        number; a shard cannot be recovered
+ *   BAGS_ERROR_LOCKED    RESUME or APPEND, and another process holds the shard
+ *   BAGS_ERROR_UNFINISHED  APPEND, and this worker's shard is unfinished; RESUME, and a
+ *                        partial datapoint has no value for a plain field
+ *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every system:
+ *                        refs, "", a leading '.', control characters, / \ : * ? " < >
+ *                        |, device names such as "con", no UTF-8, more than 251 bytes
+ *   BAGS_ERROR_TYPE      an invalid type string, or an unknown one without any_type
+ *                        (see bags_type_check). A codec that refuses arguments, such as
+ *                        int(0), returns its own code. Types of formats/ need no codec
+ *                        (bags_blob)
+ *   BAGS_ERROR_ARGUMENT  an invalid option, such as flush_seconds below 0
+ *   BAGS_ERROR_LIMIT     too many fields; a shard number or spec.json is too large
  *   BAGS_ERROR_CHANGED
  *
- * Memory: as for a bag_writer, for each field and refs. Cost: with RESUME and APPEND, a
- * few system calls per shard of this worker, and the journals and refs (with checksums:
- * the blobs) of an unfinished one are read.
+ * Memory: as for a bag_writer, for each field and refs. Cost: RESUME and APPEND make a
+ * few system calls per shard of this worker, and read the journals and refs (with
+ * checksums: the blobs) of an unfinished one.
  */
 BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *fields,
     size_t count, const bags_writer_options *options, bags_error *err);
@@ -1394,40 +1396,40 @@ typedef struct bags_entry {
 } bags_entry;
 
 /*
- * Append a datapoint: one entry for every field, in any order (fastest: the order
- * of bags_writer_open). All of it is written, or nothing.
+ * Append a datapoint: one entry for every field, in any order (fastest: the order of
+ * bags_writer_open). All of it is written, or nothing.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value; a
- *                        bags_blob that needs another dictionary than the field has; a
- *                        shard of another worker has other fields (compared before a
+ *                        bags_blob that needs another dictionary than the field has;
+ *                        another worker's shard has other fields (compared before a
  *                        shard is finished)
  *   BAGS_ERROR_RANGE     a bags_stored of no blob of this shard: see bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child, after fork()
  *   BAGS_ERROR_CHANGED   another process replaced or removed files of the shard
- *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
- *                        the path became an unsharded dataset, or bags_finalize
- *                        renumbers the shards
+ *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; the
+ *                        path became an unsharded dataset; bags_finalize renumbers the
+ *                        shards
  *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
  *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
- *   what the codecs return
+ *   the codes of the codecs
  *
- * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer: the next one may be appended. Any other failure does: every
- * later call returns it. Whatever `err` was, close returns the first failure, after it
- * has finished what was appended: a loop may check once. A program that deals with a
- * refusal itself calls bags_writer_clear. Codecs and hooks must return: no exception or
- * longjmp may leave them.
+ * A refused datapoint (its fields, a value, or a call out of order) does not stop the
+ * writer: the next one may be appended. Any other failure does: every later call
+ * returns it. Whatever `err` was, close finishes the appended data and returns the
+ * first failure: a loop may check once. A program that deals with a refusal itself
+ * calls bags_writer_clear. Codecs and hooks must return: no exception or longjmp may
+ * leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
- * shard is started or finished; then it may also allocate. Before the first blob of a
- * shard that needs a dictionary is written, the dictionary is written and synced. A
- * codec that makes one (zstd: see formats/codecs.h) holds the first blobs of its field
- * in the buffer until it has enough of them. A flush, a full buffer and the end of the
- * shard make the dictionary of what is held, in that call.
+ * shard is started or finished; then it may also allocate. A dictionary is written and
+ * synced before the first blob that needs it. A codec that makes one (zstd: see
+ * formats/codecs.h) holds the first blobs of its field in the buffer until it has
+ * enough. A flush, a full buffer and the end of the shard make it of the held blobs in
+ * that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1441,13 +1443,13 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * A sequence without a push is empty. end appends the datapoint, cancel drops it, also
- * what was flushed of it. After a failed call the others fail too, and end drops the
- * datapoint and returns the failure; but if something of it was flushed, it stops the
- * writer instead, and bags_recover keeps that. Flush a long recording now and then:
- * what it has then survives a crash, see bags_writer_flush. Errors and cost as for
- * bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also for
- * set of a sequence or push to a plain field.
+ * A sequence without a push is empty. end appends the datapoint; cancel drops it and
+ * its flushed items. After a failed call the others fail too, and end drops the
+ * datapoint and returns the failure. But if a part of it was flushed, end stops the
+ * writer instead, and bags_recover keeps that part. Flush a long recording now and
+ * then: the flushed items survive a crash, see bags_writer_flush. Errors and cost as
+ * for bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also
+ * for set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(
@@ -1463,18 +1465,18 @@ BAGS_API void bags_writer_cancel(bags_writer *writer);
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. So do the values of a datapoint that was begun: bags_recover keeps them. The
- * dictionaries of fields whose blobs are held are made of these values, and used for
+ * process. So do the values of a datapoint that was begun: bags_recover keeps them.
+ * Fields whose blobs are held make their dictionaries of these values, and use them for
  * the rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
- * BAGS_ERROR_STATE, BAGS_ERROR_CHANGED, or an earlier failure. Cost: a write
- * per file, and two stats; within a datapoint 12 bytes and 16 per field more, until its
- * shard is finished, and a sync if it is cancelled. */
+ * BAGS_ERROR_STATE, BAGS_ERROR_CHANGED, or an earlier failure. Cost: a write per file,
+ * and two stats; within a datapoint 12 bytes and 16 per field more, until its shard is
+ * finished, and a sync if it is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until everything that was flushed of the unfinished shard is on
- * stable storage, to survive a power failure. (With no_sync, earlier shards may
- * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
- * five syncs and two per field; with checksums six and three. */
+/* Flush, and wait until the flushed data of the unfinished shard is on stable storage,
+ * to survive a power failure. (With no_sync, earlier shards may not.) Errors as for
+ * bags_writer_flush. A failed sync ends the writer. Cost: about five syncs and two per
+ * field; with checksums six and three. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /*
@@ -1515,16 +1517,16 @@ BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
- * Finish the shard, and free the writer, also on failure. On success the dataset
- * is complete and, unless no_sync, on stable storage. If the writer was stopped (see
- * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
- * the shard stays unfinished: resume or recover it. Exception: it was complete, and
- * only waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first
- * of these failures or, if there is none, the first refusal since the writer was opened
- * or bags_writer_clear was called: then the dataset is complete without what was
- * refused, such as a datapoint whose bags_writer_push failed, ended or not. Cost: the
- * tables are copied from the journals; unless no_sync, one sync for each file that
- * stays, and about three more.
+ * Finish the shard, and free the writer, also on failure. On success the dataset is
+ * complete and, unless no_sync, on stable storage. The shard stays unfinished if the
+ * writer was stopped (see bags_writer_append), if a datapoint was begun and not ended,
+ * or if finishing fails: resume or recover it. Exception: it is complete if only
+ * waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first of
+ * these failures or, if there is none, the first refusal since the writer was opened or
+ * bags_writer_clear was called: then the dataset is complete without the refused data,
+ * such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are
+ * copied from the journals; unless no_sync, one sync for each file that stays, and
+ * about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1575,29 +1577,29 @@ typedef struct bags_recover_report {
 } bags_recover_report;
 
 /*
- * Finish what crashed writers left: a dataset, or all its unfinished shards. (Of a
+ * Finish the data of crashed writers: a dataset, or all its unfinished shards. (For a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
- * In an unfinished shard, the datapoints up to the first incomplete one in any file are
- * kept; the rest is truncated, and the shard is finished. A partial datapoint after
- * them is kept with what its last flush confirmed, and ended. If a plain field of it
+ * An unfinished shard keeps the datapoints up to the first incomplete one in any file;
+ * the rest is truncated, and the shard is finished. A partial datapoint after them is
+ * kept with the items that its last flush confirmed, and ended. If a plain field of it
  * has no value, the shard is left unchanged until `values` has one or drop_partial is
  * set. If a shard has no datapoint, the files that a writer creates are removed, and
- * its directory if nothing else is in it. Finished shards, shards locked by a running
- * writer, directories without a writer's record (spec.json.partial), and shards whose
- * damage a crash cannot explain are left unchanged. It may be interrupted and repeated.
- * After a failed sync, check the disk and restart the machine first: until then the
- * system may return bytes that the disk lost.
+ * its directory if nothing else is in it. Unchanged are finished shards, shards locked
+ * by a running writer, directories without a writer's record (spec.json.partial), and
+ * shards whose damage a crash cannot explain. It may be interrupted and repeated. After
+ * a failed sync, check the disk and restart the machine first: until then the system
+ * may return bytes that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
- *   BAGS_ERROR_MISSING   no such path, or not a dataset
- *   BAGS_ERROR_LOCKED    a running writer holds a shard
- *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
- *                        and shards
+ *   BAGS_ERROR_MISSING     no such path, or not a dataset
+ *   BAGS_ERROR_LOCKED      a running writer holds a shard
+ *   BAGS_ERROR_CORRUPT     a shard cannot be recovered; the path has both spec.json and
+ *                          shards
  *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD     an entry of `values` is not one value of a plain field
- *   BAGS_ERROR_ARGUMENT  a file
- *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; what the codecs return for `values`
+ *   BAGS_ERROR_FIELD       an entry of `values` is not one value of a plain field
+ *   BAGS_ERROR_ARGUMENT    a file
+ *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; the codes of the codecs for `values`
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
  * refs (with checksums: blobs) of unfinished ones are read.
  */
@@ -14308,7 +14310,7 @@ BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
                            : bagi_sync_dir(env, dir->path, err);
 }
 
-/* Write the checksums of all Bags of a directory, which stays locked meanwhile. Remove
+/* Write the checksums of all Bags of a locked directory. Remove
  * incomplete ones. */
 BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_checksumming *work, const bagi_dir *dir, bags_error *err) {
