@@ -9933,8 +9933,7 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     if (!single)
         return err->code;
     return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: is an unsharded dataset already; only sharded ones can be appended to, or "
-        "resumed with options of shards",
+        "%s: not sharded: cannot append, and cannot resume with shard options",
         writer->shown);
 }
 
@@ -11292,10 +11291,9 @@ BAGI_COLD static bags_code bagi_writer_take(
         (left == BAGI_LEFT_DATAPOINTS ||
             (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
-            "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
-            "interrupted; run bags_recover, then append the rest of that input, "
-            "after the datapoints that are stored (bags_reader_length); if append "
-            "did not start this shard, set BAGS_EXISTING_RESUME to continue it instead",
+            "%s: unfinished (datapoints: %" PRIu64 "), its input was interrupted; run "
+            "bags_recover, then append the rest of the input, after the stored "
+            "datapoints (bags_reader_length)",
             dir->shown, found->length);
     if (left == BAGI_LEFT_CLAIMED || left == BAGI_LEFT_STARTED) {
         bags_code code = bagi_writer_discard(writer, &other, failure);

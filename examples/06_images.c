@@ -14,7 +14,7 @@
 enum { PHOTO_MAX = 1 << 24, SMALL_MAX = 1 << 20 };
 static unsigned char photo[PHOTO_MAX], small[SMALL_MAX];
 
-/* Append a photograph, and what a decoder makes of it at an eighth. */
+/* Append a photograph, and a small copy decoded at an eighth of its size. */
 static bags_code add_photo(bags_writer *writer, const char *path, bags_error *err) {
     bags_jpeg_options eighth = {0};
     bags_image size;

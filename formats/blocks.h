@@ -44,7 +44,7 @@ static inline void format_blocks_free(format_block *blocks) {
     }
 }
 
-/* A rule that options break, and what is wrong with them then. */
+/* A rule that options may break, and the message. */
 typedef struct format_rule {
     bool broken;
     const char *what;

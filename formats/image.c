@@ -30,7 +30,7 @@ typedef struct image_promise {
 } image_promise;
 
 /* Its header: bits, height and width in 2 bytes each, number of components; then 3
- * bytes of each, first its identifier. Returns what is wrong, or NULL. */
+ * bytes of each, first its identifier. Returns the reason if invalid, or NULL. */
 static const char *image_check_frame(
     image_promise *p, unsigned marker, bags_view header) {
     const unsigned char *from = header.data;

@@ -300,7 +300,7 @@ static void mp4_file_close(mp4_file *file) {
     avio_context_free(&file->io);
 }
 
-/* Packets as they are stored: parsers would print, and guess what is missing. */
+/* Packets as stored: parsers would print, and guess missing data. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
     bool matroska = blob.size >= 4 && bags_load_bytes(blob.data, 4, true) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
@@ -1253,7 +1253,8 @@ static bags_code mp4_write_header(mp4_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Pass a frame to the encoder, or NULL at the end, and write what it returns. */
+/* Pass a frame to the encoder, or NULL at the end, and write the packets that it
+ * returns. */
 static bags_code mp4_compress(
     mp4_writer *writer, const AVFrame *frame, bags_error *err) {
     AVCodecContext *codec = writer->codec;

@@ -76,8 +76,8 @@ static inline bags_view mp4_find(bags_view in, const char *path) {
  * is honest.
  */
 
-/* Boxes with a count: its offset from the name, and the least bytes of what is
- * counted: table entries, or samples (1) stored elsewhere. */
+/* Boxes with a count: its offset from the name, and the minimum size of a counted
+ * thing: table entries, or samples (1) stored elsewhere. */
 static const struct {
     char name[5];
     unsigned char at, least;

@@ -491,7 +491,7 @@ static bags_code zstd_make(void *state, bool *made, bags_error *err) {
     return code;
 }
 
-/* Keep what is about to be compressed, to make a dictionary of it. */
+/* Keep a value that is about to be compressed, to train a dictionary. */
 static bags_code zstd_sample(zstd_state *s, bags_view plain, bags_error *err) {
     zstd_samples *samples = &s->samples;
     samples->full = samples->count == ZSTD_SAMPLES_MOST ||
@@ -514,7 +514,7 @@ static bags_code zstd_sample(zstd_state *s, bags_view plain, bags_error *err) {
 
 /* ---- encode ---- */
 
-/* Make a frame of what is inside. */
+/* Compress a blob of the inner type into a frame. */
 static bags_code zstd_frame(const zstd_state *s, const zstd_context *context,
     bags_view plain, bags_buffer *scratch, bags_view *blob, bags_error *err) {
     bags_code code = bags_buffer_reserve(scratch, ZSTD_compressBound(plain.size), err);

@@ -227,7 +227,7 @@ static void show_progress(uint64_t bytes) {
     interrupt_check();
 }
 
-/* A name as part of a URL: whatever is special there is escaped. */
+/* A name as part of a URL: special characters are escaped. */
 static const char *url_of(const char *name) {
     static text made;
     made.size = 0;
@@ -356,7 +356,7 @@ static const char *size_category(uint64_t length) {
     return "n>1T";
 }
 
-/* The dtype of one element, or of what has none. */
+/* The dtype of one element, or a word for types without elements. */
 static const char *feature_dtype(const described *d) {
     static const char *const dtypes[] = {[TYPE_OTHER] = "binary",
         [TYPE_NUMBER] = "int64",

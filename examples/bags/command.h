@@ -431,7 +431,7 @@ void manual_help(text *out, const command *const *commands);
 
 /* ---- completion.c ---- */
 
-/* The scripts for shells, and what they call to complete the last of the words. */
+/* The scripts for shells, and the function that they call to complete the last word. */
 void completion_bash(text *out, const command *const *commands);
 void completion_zsh(text *out, const command *const *commands);
 void completion_words(
@@ -475,7 +475,7 @@ typedef struct type_info {
 
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
-/* The class of a type's values; of what is compressed, of those inside. */
+/* The class of a type's values; for a compressed type, of the inner type. */
 type_class type_kind(const char *type);
 /* utf8[] of zstd(utf8)[]; NULL of other types. Free it. */
 char *type_inside(const char *type);
@@ -534,7 +534,7 @@ void formats_print(void);
 
 /* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
-/* Of a msgpack_object. False if it is not valid. */
+/* Print a msgpack_object. False if it is not valid. */
 bool msgpack_to_json(const void *object, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
@@ -631,7 +631,7 @@ const bags_field *source_fields(size_t *count);
 bool source_is_sequence(size_t field);
 /* Read a datapoint; NULL, 0: all fields. */
 void source_get(uint64_t index, const bags_select *selects, size_t count);
-/* Start to read datapoints of a dataset that is far away. */
+/* Start to read datapoints of a remote dataset. */
 void source_prefetch(const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
 /* The number of items of a sequence; forgets what source_get read. */
@@ -662,7 +662,7 @@ bool text_missing(text *out, const bags_shard *shards, size_t count);
 
 /* ---- compact.c: derived datasets, and blobs that no datapoint refers to ---- */
 
-/* The options --compact and --whole of what passes a dataset on. */
+/* The options --compact and --whole of commands that pass a dataset on. */
 extern bool write_compact, write_whole;
 #define WHOLE_OPTIONS                                                                  \
     {"compact", OPTION_FLAG, &write_compact, NULL,                                     \
@@ -678,7 +678,7 @@ bags_code dataset_derive(char *title, const char *from, const char *to,
     bags_derive_options *how, bags_derive_report *report);
 /* True if all shards have checksums. */
 bool dataset_has_checksums(const bags_reader *reader);
-/* Write what the datapoints of a dataset refer to, to a new local directory. */
+/* Write the referenced blobs of a dataset to a new local directory. */
 void dataset_compact(
     const char *from, const char *to, bool no_sync, bags_derive_report *report);
 
@@ -757,7 +757,7 @@ void sink_flush(void);
 int sink_patience(void);
 /* Number of datapoints appended. */
 uint64_t sink_length(void);
-/* Finish, and print what was written. */
+/* Finish, and print a summary. */
 void sink_finish(void);
 /* Close it without a message. */
 bags_code sink_close(void);
@@ -843,7 +843,7 @@ typedef struct range_word {
 
 /* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be missing. */
 range_word indices_parse(const char *word);
-/* Of what is not a list: start <= i < stop; empty if there is no such index. */
+/* For words that are not lists: start <= i < stop; empty if there is no such index. */
 void indices_range(
     const range_word *items, uint64_t length, uint64_t *start, uint64_t *stop);
 /* The number of all; and each. An index that is not below `length` is an error, whose

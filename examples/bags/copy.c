@@ -143,7 +143,7 @@ static void check_not_begun(const char *directory) {
     free(path);
 }
 
-/* Of two datasets in one directory, readers would see one, or a mixture. */
+/* If one directory contained two datasets, readers would see one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
     static bags_shard *found; /* still reachable after a failure */
     size_t found_count;
@@ -167,7 +167,7 @@ static void check_destination(const bags_shard *shards, size_t shards_count) {
     free(found);
 }
 
-/* ---- what is copied where ---- */
+/* ---- sources and destinations ---- */
 
 static void plan_dataset(void) {
     bags_reader_options options = {0};
@@ -291,7 +291,7 @@ static const char *make_record(void) {
     return temp_format("%.*s %016jx\n", (int)strcspn(id, " \n"), id, (uintmax_t)hash);
 }
 
-/* Find out what is left of this version, and remove what is not, before its record is
+/* Find the existing files of this version, and remove all others, before the record is
  * written. After a power failure, no record is of other files. */
 static void start_record(void) {
     char *record = string_format("%s", make_record());
@@ -331,9 +331,9 @@ static void advance(void *user, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Request the bytes that follow `from`, or `*requested`, of a file that is far away: the
- * more, the fewer files are copied at once. Those that have not started count, so that
- * all together do not request more. Returns how many to read at once. */
+/* Request the bytes that follow `from`, or `*requested`, of a remote file: the more,
+ * the fewer files are copied at once. Those that have not started count, so that all
+ * together do not request more. Returns how many to read at once. */
 static size_t request_ahead(
     const entry *one, void *file, uint64_t from, uint64_t *requested) {
     pthread_mutex_lock(&mutex);
@@ -385,7 +385,7 @@ static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
     return code;
 }
 
-/* Compare what is finished with the source: by the ETag of a server or the version that
+/* Compare finished files with the source: by the ETag of a server or the version that
  * was copied, if that is enough, otherwise byte by byte. */
 static bags_code compare_file(const entry *one, bool *same, bags_error *err) {
     void *from = NULL, *to = NULL;
@@ -432,8 +432,8 @@ static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error 
     return BAGS_OK;
 }
 
-/* Write to NAME.copy, to the end of what is there, until the bytes are on stable storage.
- * The caller closes both files. */
+/* Append to NAME.copy until the bytes are on stable storage. The caller closes both
+ * files. */
 static bags_code write_partial(
     const entry *one, const char *partial, void **from, void **to, bags_error *err) {
     uint64_t start = 0;
@@ -589,7 +589,7 @@ static void check_source(void) {
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
 }
 
-/* Copy what is referred to. It is written anew, so that there is nothing to continue. */
+/* Copy the referenced blobs to a new dataset. It cannot be continued. */
 static int copy_compact(bags_path_kind kind) {
     bags_derive_report made;
     if (kind != BAGS_PATH_DIRECTORY)

@@ -18,7 +18,7 @@ typedef struct hashed {
     uint64_t blob;
 } hashed;
 
-static hashed (*table)[WAYS]; /* in each set, what was used last comes first */
+static hashed (*table)[WAYS]; /* in each set, the most recently used comes first */
 static uint64_t key[2];
 
 static uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }

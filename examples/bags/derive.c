@@ -259,7 +259,7 @@ static bags_derive_report derive(
     return made;
 }
 
-/* Print what was made, once all of it has its name. */
+/* Print the result, once everything has its final name. */
 static void print_made(const char *to, const bags_derive_report *made) {
     if (!made->shards)
         print("%s: no shard is left for this worker\n", to);
@@ -277,7 +277,8 @@ static void print_made(const char *to, const bags_derive_report *made) {
 /* OUT also contains the blobs that were not selected. */
 static void print_shared(const char *to, uint64_t linked) {
     if (linked)
-        print("%s: shares the files of %s; --copy leaves out what was not selected\n",
+        print("%s: shares the files of %s; --copy omits the blobs that were not "
+              "selected\n",
             to, from);
 }
 

@@ -1,12 +1,12 @@
 /*
  * --resume and --append: what exists of the dataset already.
  *
- * --resume: the input starts with the datapoints that exist already. Of these the
- * first, the last and a hundred in between are encoded again and compared, so
- * that another input is refused instead of losing its first datapoints.
- * --append: every datapoint of the input is new. It works after finalize too, when
- * the numbers of the shards no longer tell which worker wrote them.
- * Both follow what is finished: its checksums and .idx files, or their absence.
+ * --resume: the input starts with the existing datapoints. The first, the last and a
+ * hundred in between are encoded again and compared, so that another input is refused
+ * instead of losing its first datapoints. --append: every datapoint of the input is
+ * new. It works after finalize too, when the numbers of the shards no longer tell which
+ * worker wrote them. Both follow the finished shards: checksums and .idx files, or
+ * their absence.
  */
 #include "sink.h"
 

@@ -228,7 +228,7 @@ static void put_line(uint64_t index) {
 
 /* ---- the directory ---- */
 
-/* Keep what can be resumed. Otherwise remove what was created, and nothing else. */
+/* Keep an export that can be resumed. Otherwise remove only the created files. */
 static void keep_or_remove(void) {
     if (manifest_file)
         bags_io_local()->close(NULL, manifest_file);

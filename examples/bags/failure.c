@@ -62,7 +62,7 @@ static const struct remedy {
     {"shard_start", "--shard-start"},
 };
 
-/* Once: what is added to it is of the command. */
+/* Translate only once: text that is appended later is already the command's. */
 static void failure_translate(void) {
     snprintf(failure.message, sizeof failure.message, "%s",
         message_of_command(failure.message, failure.remedy));

@@ -51,7 +51,7 @@ int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *siz
     return error;
 }
 
-/* It grows with what is read: the size that the system states may be 0, as in /proc. */
+/* It grows while reading: the size that the system reports may be 0, as in /proc. */
 bags_view file_read(const char *path, bags_buffer *buffer) {
     const bags_io *io = bags_io_local();
     uint64_t expected = 0;

@@ -96,8 +96,8 @@ static bool is_negative(const range_word *some) {
     return some->start < 0 || some->stop < 0;
 }
 
-/* Convert the items of selection i to what the reader needs. Negative numbers
- * depend on the length of the sequence. */
+/* Convert the items of selection i for the reader. Negative numbers depend on the
+ * length of the sequence. */
 static void resolve(uint64_t index, size_t i) {
     const range_word *items = &selections[i].items;
     uint64_t length = 0, start, stop;
@@ -124,7 +124,7 @@ static void check_items(uint64_t index) {
             fail_items(index, i, source_count(index, selections[i].field));
 }
 
-/* ---- what is written ---- */
+/* ---- output ---- */
 
 static char **names; /* of files, for each field */
 static text line;

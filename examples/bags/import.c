@@ -764,7 +764,7 @@ static void put_all(void) {
     }
 }
 
-/* Where it failed, and what is kept. */
+/* Append the place of the failure, and the kept data. */
 static void explain_failure(void) {
     progress_end();
     if (in_plan)

@@ -53,7 +53,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
             die();
         if (!code)
             found[(*count)++] = i;
-        /* Some servers answer 403 for what is missing. */
+        /* Some servers answer 403 for a missing file. */
         else if (code == BAGS_ERROR_CORRUPT ||
                  (code == BAGS_ERROR_IO &&
                      !(how.env.io->read_many && failure.system == EACCES)))
@@ -218,7 +218,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
             is_number ? (int)strlen(key) : (int)from.size, key);
 }
 
-/* Positions are those in the order of the keys; the index has the number of each. */
+/* Positions count in the order of the keys; the index has the number of each. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints) {
     static bags_buffer scratch, positions;
     static bags_row row;

@@ -1,5 +1,5 @@
 /*
- * bags info: what a Bag or a dataset contains, as text or as JSON.
+ * bags info: print the content of a Bag or a dataset, as text or as JSON.
  */
 #include "command.h"
 

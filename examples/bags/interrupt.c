@@ -1,8 +1,9 @@
 /*
- * Ctrl-C and SIGTERM. They end the program at once, with a message that states what is
- * kept and the command that continues: what the commands write is valid whenever they
- * are killed. A command that keeps more, or removes files, if it ends in order defers
- * the first signal to its next interrupt_check; the second one still ends it at once.
+ * Ctrl-C and SIGTERM. They end the program at once, with a message that states the kept
+ * data and the command that continues: the files of all commands are valid whenever
+ * they are killed. A command that keeps more, or removes files, if it ends in order
+ * defers the first signal to its next interrupt_check; the second one still ends it at
+ * once.
  *
  * At the end the signal is raised again, so that a shell or another parent process
  * notices how the program ended; shells report 130 and 143.

@@ -345,7 +345,7 @@ static void state_prepare(void) {
     state_write(false);
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 /* The pieces of a packed row. */
 static void put_row(text *line, const bags_batch *loaded, size_t i) {

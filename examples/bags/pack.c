@@ -182,7 +182,7 @@ void lines_explain(void) {
         failure.code = BAGS_ERROR_ARGUMENT;
 }
 
-/* Where it failed, and what is kept. */
+/* Append the place of the failure, and the kept data. */
 static void explain_failure(void) {
     lines_explain();
     sink_failed();

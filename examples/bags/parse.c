@@ -219,7 +219,7 @@ static const char *put_integer(text *out, bags_dtype dtype, const bags_value *nu
     return NULL;
 }
 
-/* Append an element; returns NULL, or what is wrong with it. */
+/* Append an element. Returns NULL, or the reason if it is invalid. */
 static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     size_t size = bags_dtype_size(dtype);
     double value = 0;

@@ -28,7 +28,8 @@ static const char *short_reason(const bags_recovered *shard) {
     return reason + size + strspn(reason + size, ":/ ");
 }
 
-/* One line: what is done with the shard, what is kept and truncated, and why. */
+/* Print one line: the action on the shard, the kept and truncated data, and the
+ * reason. */
 static void show(void *user, const bags_recovered *shard) {
     (void)user;
     const char *later = given.dry_run ? "to be " : "";

@@ -272,8 +272,8 @@ uint64_t sink_length(void) {
 
 /* ---- the end ---- */
 
-/* Append to the message that what was flushed is kept. The failure may have come
- * before anything was. */
+/* Append to the message that flushed data is kept. The failure may have come before
+ * anything was. */
 static void explain_flushed(bool is_bag) {
     failure_suffix("; %s: the data that was flushed, if any, is kept, %s", to.path,
         next_step(is_bag));

@@ -21,10 +21,10 @@ typedef struct writing_choices {
 extern writing_choices writing;
 extern uint64_t writing_offered; /* datapoints of the input, of all workers */
 
-/* ---- sink.c: what is written ---- */
+/* ---- sink.c: the output ---- */
 
 typedef struct sink_field {
-    /* Of the input; with --for, the type that is stored may be another. */
+    /* The type of the input. With --for, the stored type may differ. */
     const char *type;
     char *inside; /* of zstd(TYPE): TYPE, whose blobs are compared; otherwise NULL */
     bool sequence;

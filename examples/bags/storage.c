@@ -296,7 +296,7 @@ static opened *archives;
 static size_t archives_count;
 
 /* True if this part of a path names an archive. Compressed ones are archives too,
- * so that the error states what is wrong. */
+ * so that the error states the reason. */
 static bool has_archive_name(const char *path) {
     static const char *const endings[] = {
         ".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"};

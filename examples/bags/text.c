@@ -1,6 +1,6 @@
 /*
- * Text that grows, and what is written into it: JSON strings, specs, base64; numbers
- * in text; words that are misspelt; and what keeps text of others from controlling a
+ * Growing text, with functions that append JSON strings, specs, base64; numbers in
+ * text; words that are misspelt; and what keeps text of others from controlling a
  * terminal.
  */
 #include "command.h"

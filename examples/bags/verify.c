@@ -58,7 +58,7 @@ typedef struct job {
     bool started;
 } job;
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 static void json_fault(text *line, const bags_fault *fault) {
     text_puts(line, "{");

@@ -109,7 +109,7 @@ static int open_file(int parent, const char *word, struct stat *info) {
     return opened;
 }
 
-/* Open what a path below /TOKEN/ means; -1. */
+/* Open the file for a path below /TOKEN/; -1 on failure. */
 static int open_path(const char *path, struct stat *info) {
     size_t size = strlen(name);
     if (file) {

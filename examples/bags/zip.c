@@ -10,7 +10,7 @@
 
 static bags_zip_options given;
 static const char *dataset, *partial;
-static char *compacted; /* a directory with what is zipped; NULL: the dataset itself */
+static char *compacted; /* a directory to zip instead; NULL: the dataset itself */
 
 static const option options[] = {
     WHOLE_OPTIONS,
@@ -26,7 +26,7 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
 
 static void remove_compacted(void) { directory_remove(compacted); }
 
-/* Write what is referred to, to a directory next to the zip file. */
+/* Write the referenced blobs to a directory next to the zip file. */
 static const char *make_compacted(const char *to) {
     char *made = string_format("%s.compact", to);
     if (path_exists(made))

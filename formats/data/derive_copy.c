@@ -247,7 +247,7 @@ static bags_code copy_unstage(copier *c, const char *to, bags_error *err) {
     return bagi_derived_sync_dir(d, d->path, err);
 }
 
-/* Plan what is read of each source. */
+/* Plan the reads of each source. */
 static bags_code copy_plan(
     copier *c, const bags_writer_options *copy, bags_error *err) {
     derive *d = c->d;

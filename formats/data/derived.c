@@ -220,7 +220,7 @@ void bagi_derived_close(derive *d) {
     format_state_close(d);
 }
 
-/* ---- what is made ---- */
+/* ---- output ---- */
 
 bags_code bagi_derived_sync_dir(const derive *d, const char *path, bags_error *err) {
     int error = d->options->no_sync ? 0 : d->io->sync_dir(d->io->user, path);

@@ -86,7 +86,7 @@ bags_code bagi_derived_path(derive *d, size_t source, size_t shard, const char *
 
 void bagi_derived_close(derive *d);
 
-/* ---- what is made ---- */
+/* ---- output ---- */
 
 /* Make the parents of `to`. d->path is then the last one. */
 bags_code bagi_derived_parents(derive *d, bags_error *err);

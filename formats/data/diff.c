@@ -358,7 +358,7 @@ static bags_code diff_read_sums(diff *d, diff_side *s, size_t k, diff_part *part
     return bags_reader_check_shard(s->reader, s->shard, d->err);
 }
 
-/* Read what is compared of a common field, once per shard. */
+/* Read a common field for comparison, once per shard. */
 static bags_code diff_part_ready(diff *d, diff_side *s, size_t k) {
     diff_part *part = diff_part_of(d, s, k);
     if (!part->has_dictionary)
@@ -398,7 +398,7 @@ static bool diff_same_bytes(const diff *d, size_t k) {
     return same;
 }
 
-/* Read what is compared of a datapoint. */
+/* Read a datapoint for comparison. */
 static bags_code diff_read(diff *d, diff_side *s, uint64_t i) {
     diff_find_shard(s, i);
     if (d->exact)

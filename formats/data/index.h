@@ -182,7 +182,7 @@ static inline const bags_io *index_io(const bags_env *env) {
     return env->io ? env->io : bags_io_local();
 }
 
-/* Files that are far away have no links, and the times of their copies. */
+/* Remote files have no links, and the times of their copies. */
 static inline bool index_is_far(const bags_io *io) { return io->read_many != NULL; }
 
 /* Refuse a link: it points outside the dataset. */
@@ -213,7 +213,7 @@ bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     const char *path, const char *field, char directory[FORMAT_PATH],
     char bag[FORMAT_PATH], bags_error *err);
 
-/* Find what a dataset is recognized by. In index_find.c. */
+/* Compute the identity of a dataset. In index_find.c. */
 bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     const char *path, const char *field, index_stamp *out, bags_error *err);
 

@@ -166,7 +166,7 @@ static bags_code index_read_keys(index_builder *b, bags_row *row, bags_error *er
  * ordered by their next entries. */
 typedef struct index_run {
     bags_view entry;     /* without data: the run is over */
-    uint64_t next, stop; /* in runs.bag: what was not read yet */
+    uint64_t next, stop; /* unread entries in runs.bag */
     bag_blobs range;
     size_t at; /* in the range */
     bags_buffer scratch;
@@ -243,7 +243,7 @@ static bags_code index_close_runs(index_builder *b, bags_error *err) {
     return code ? code : closed;
 }
 
-/* Merge what is in runs.bag. */
+/* Merge the runs in runs.bag. */
 static bags_code index_write_merged(
     index_builder *b, bag_writer *out, bags_error *err) {
     const bags_allocator *allocator = b->options->env.allocator;

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
-#define INDEX_PROBES 31  /* keys that a step of a search reads if they are far away */
+#define INDEX_PROBES 31  /* keys that a step of a search reads in remote files */
 #define INDEX_MANY 256   /* entries that are read at once */
 
 struct bags_index {

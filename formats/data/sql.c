@@ -329,7 +329,7 @@ static void sql_json_base64(sqlite3_str *out, bags_view blob) {
     sqlite3_str_appendall(out, "\"}");
 }
 
-/* NULL, or what is wrong. */
+/* Returns NULL, or the reason. */
 static const char *sql_json_number(
     sqlite3_str *out, const sql_column *column, bags_view blob) {
     char shown[40];
@@ -897,7 +897,7 @@ static bool sql_image_size(bags_view file, uint64_t size[2]) {
     return true;
 }
 
-/* width(image), height(image): NULL for what is neither. */
+/* width(image), height(image): NULL if a value is not a JPEG or PNG. */
 static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
     uint64_t size[2];
     bags_view file;

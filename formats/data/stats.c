@@ -627,8 +627,8 @@ static bags_code field_merge(stats_field *to, stats_field *from,
     return BAGS_OK;
 }
 
-/* Add what was counted to the elements; and gray images to each channel, if there are
- * others. Only they remain if there are none. */
+/* Add the counts to the elements; and gray images to each channel, if there are others.
+ * Only they remain if there are none. */
 static bags_code field_finish(stats_field *f, bags_error *err) {
     stats_layout *l = &f->layout;
     for (size_t i = 0; f->counts && i < 256 * (l->elements + 1); i++) {

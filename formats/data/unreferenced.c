@@ -191,7 +191,7 @@ static bags_code unref_count_all(unref *u) {
     return BAGS_OK;
 }
 
-/* Subtract what is referred to from all blobs and bytes. */
+/* Subtract the referenced blobs and bytes from the totals. */
 static bags_code unref_run(unref *u, bool sizes, bags_field_info *fields) {
     bags_info info;
     FORMAT_TRY(bags_reader_info(u->reader, &info, fields, u->err));

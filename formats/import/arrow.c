@@ -179,7 +179,7 @@ static bags_code ar_refuse(bags_source *s, const ar_node *node) {
         s, BAGS_ERROR_TYPE, "column %.200s: its type is not supported", node->name);
 }
 
-/* Set what a type is. False if it is not supported. */
+/* Set the kind of a type. False if it is not supported. */
 static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
     static const bags_dtype floats[] = {
         BAGS_DTYPE_FLOAT16, BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
@@ -979,7 +979,7 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
 
 /* ---- the source ---- */
 
-/* The first pass: which columns have NULLs, and what the others contain. */
+/* The first pass: find the columns with NULLs, and the content of the others. */
 static bags_code ar_learn(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     for (uint64_t row = 0; row < a->root.length; row++)

@@ -17,8 +17,8 @@
  *
  * A line that begins with # and is not a comment has the names. Otherwise the first line has
  * them if none of its values is a number or Boolean, and is data if all of them are, over
- * columns of the same. Any other first line is an error, unless the caller states what it is
- * (bags_source_options.header). All values of a column determine its type:
+ * columns of the same. Any other first line is an error, unless the caller states its
+ * meaning (bags_source_options.header). All values of a column determine its type:
  *
  *     true, false, in any case      array(bool)
  *     integers within 64 bits       i64
@@ -376,7 +376,7 @@ static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out
     return cv_number(text, size, out);
 }
 
-/* Learn what a column is from a value of the current line. */
+/* Update the kind of a column by a value of the current line. */
 static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
     const cv_state *c = (const cv_state *)s->state;
     const cv_value *value = &c->values[i];
@@ -533,7 +533,7 @@ static bags_code cv_ambiguous(bags_source *s, const char **firsts) {
         c->first_line, line);
 }
 
-/* Make the first line data: the columns are also what it is, `of_first`. */
+/* Make the first line data: its values (`of_first`) also determine the columns. */
 static void cv_add_first(bags_source *s, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
     s->length++;
@@ -699,7 +699,7 @@ static bags_code cv_open_columns(
     return BAGS_OK;
 }
 
-/* Read all lines: what the columns are. */
+/* Read all lines to find the kinds of the columns. */
 static bags_code cv_learn_all(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     const char **firsts = NULL;

@@ -213,7 +213,7 @@ static void dk_stop(dk_state *d) {
     d->running = false;
 }
 
-/* Complete the query with what it reads, and start it: its result is then read in
+/* Complete the query with its source, and start it: its result is then read in
  * chunks. */
 static bags_code dk_run(bags_source *s, const char *from) {
     dk_state *d = (dk_state *)s->state;

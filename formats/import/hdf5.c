@@ -126,7 +126,7 @@ static bags_code h5_fail(bags_source *s, const char *where) {
     return code;
 }
 
-/* Close what is open. */
+/* Close all open objects. */
 static void h5_done(hid_t id) {
     if (id > 0)
         H5Idec_ref(id);
@@ -616,7 +616,7 @@ static bags_code h5_read_rows(
         c->rank > 0 ? H5Screate_simple(c->rank, part, NULL) : H5Screate(H5S_SCALAR);
     if (c->rank > 0)
         H5Sselect_hyperslab(from, H5S_SELECT_SET, first, NULL, part, NULL);
-    /* After a failure, what it holds is unknown. */
+    /* After a failure, its content is unknown. */
     c->loaded = H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
     if (!c->loaded)
         code = h5_fail(s, c->path);
@@ -849,7 +849,7 @@ static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     return BAGS_OK;
 }
 
-/* Decide what the source is, and open its columns. */
+/* Decide the layout of the source, and open its columns. */
 static bags_code h5_open_layout(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     h5_readings found;

@@ -307,6 +307,6 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     return BAGS_OK;
 }
 
-/* Not detected: only by listing all of it would be known what a tree contains. */
+/* Not detected: this would require listing the entire tree. */
 const bags_importer bags_import_images = {
     "images", NULL, sizeof(ig_state), ig_open, ig_read, NULL};

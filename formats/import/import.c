@@ -1,5 +1,5 @@
 /*
- * import.c - what the importers share: sources, memory, files, fields. No library.
+ * import.c - functions for importers: sources, memory, files, fields. No library.
  */
 #include "import.h"
 #include "try.h"
@@ -167,7 +167,7 @@ bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size)
                            : bags_source_no_memory(s);
 }
 
-/* ---- what is left out ---- */
+/* ---- content that is left out ---- */
 
 /* While datapoints are read nothing is reported: it was said once, by open. */
 void bags_source_leave_out(
@@ -425,7 +425,7 @@ int bags_import_compare(const void *left, const void *right) {
     return strcmp(whole_a, whole_b);
 }
 
-/* True if a name is what a pattern means, in which * is any bytes. */
+/* True if a name matches a pattern. * matches any bytes. */
 static bool im_matches(const char *pattern, const char *name) {
     const char *star = NULL, *tried = NULL;
     while (*name) {

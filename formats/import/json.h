@@ -150,7 +150,7 @@ static inline bool bags_import_json_fits(const bags_import_scan *s) {
 
 /* Parse text of less than 2 GiB that a zero byte follows. *out is owned
  * (json_object_put), and NULL for null. Returns BAGS_OK, BAGS_ERROR_MEMORY, or
- * BAGS_ERROR_VALUE with what is wrong, and where. */
+ * BAGS_ERROR_VALUE with the reason and the position. */
 static inline bags_code bags_import_json(
     bags_view bytes, json_object **out, const char **what, size_t *at) {
     bags_import_scan s = {(const char *)bytes.data, bytes.size, 0, 0, 0};

@@ -288,8 +288,8 @@ static void mc_rewind(mc_state *m) {
 
 /* ---- the source ---- */
 
-/* Read the topics, the length and what is left out from the summary; `known` is set if it
- * has all of them. */
+/* Read the topics, the length and the ignored records from the summary; `known` is set
+ * if it has all of them. */
 static bags_code mc_summary(bags_source *s) {
     mc_state *m = (mc_state *)s->state;
     const uint64_t tail = 9 + 20 + 8; /* footer, magic */

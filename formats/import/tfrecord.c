@@ -246,7 +246,7 @@ static bags_code tf_fail_feature(
         size ? (const char *)feature->name.data : "", what);
 }
 
-/* The first pass: learn what a feature is. */
+/* The first pass: find the type of each feature. */
 static bags_code tf_learn(bags_source *s, const tf_feature *feature) {
     uint64_t index = ((tf_state *)s->state)->next;
     bags_view list = feature->list;

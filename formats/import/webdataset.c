@@ -27,7 +27,7 @@
 #define WD_FIELDS 4096     /* the most fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
 #define WD_MAGIC 16        /* bytes that show what a file is */
-/* A larger member may not be so many times larger than what it was made of. */
+/* The maximum compression ratio of a larger member. */
 #define WD_LARGE ((size_t)256 << 20)
 #define WD_RATIO 100
 
@@ -256,8 +256,8 @@ static bags_code wd_column(bags_source *s, bool add, bags_import_column **column
     return BAGS_OK;
 }
 
-/* The first pass: learn what a field is. Of files that are not text, the first
- * bytes are enough. */
+/* The first pass: find the type of each field. The first bytes of files that are not
+ * text are enough. */
 static bags_code wd_learn(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bags_import_column *column;

@@ -23,7 +23,7 @@ typedef struct loader_image {
     bags_load_draw draw;
 } loader_image;
 
-/* ---- what is drawn ---- */
+/* ---- random draws ---- */
 
 /* True with this probability. 0 draws no number. */
 static bool loader_chance(uint64_t *random, double probability) {
@@ -224,7 +224,7 @@ static bags_code loader_image_of(
     return BAGS_OK;
 }
 
-/* The pixels of an image, and the plan of what becomes of it. */
+/* The pixels of an image, and the plan for it. */
 static bags_code loader_decode_image(loader_worker *w, const loader_column *c,
     const bags_load_item *item, const bags_value *value, uint64_t *random,
     loader_image *p, bags_error *err) {

@@ -1,8 +1,8 @@
 /*
  * loader.c - batches of tensors from datasets, shuffled, by several threads.
  *
- * It needs no library but the threads of POSIX or Windows, and libm. order.c states which
- * datapoints are in a batch, tokens.c what a window or a packed row is; warp.c transforms
+ * It needs no library but the threads of POSIX or Windows, and libm. order.c selects
+ * the datapoints of a batch, tokens.c makes windows and packed rows, warp.c transforms
  * images. ring.h names the other parts of the loader.
  *
  * A thread makes entire batches. They are in a ring of slots. Batch number t, counted
@@ -60,7 +60,7 @@ static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
 }
 
 /* All fields of a datapoint are read by one call, and their items appended to the
- * tensors. If one fails, loader_load_batch restores what was used before. */
+ * tensors. If one fails, loader_load_batch restores the previous sizes. */
 static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     const bags_pick *pick, uint64_t random, bags_error *err) {
     const bags_loader *l = w->loader;

@@ -120,7 +120,7 @@ static void loader_find_raw(const bags_loader *l, loader_column *c) {
     }
 }
 
-/* Check what is drawn for an image, and set the defaults. */
+/* Check the random ranges of an image, and set the defaults. */
 static bags_code loader_check_draws(
     loader_column *c, bags_load_field *g, bags_error *err) {
     const bags_interval area = {0.08, 1}, aspect = {3.0 / 4, 4.0 / 3};

@@ -276,8 +276,8 @@ typedef struct order_selection {
     size_t count;
 } order_selection;
 
-/* The hash of what is selected, made of its longest runs of neighbours, so that it is
- * the same for a range and for a list of its indices. */
+/* The hash of a selection, made of its longest runs of neighbours, so that it is the
+ * same for a range and for a list of its indices. */
 typedef struct order_runs {
     uint64_t hash, start, stop, count;
 } order_runs;
@@ -389,7 +389,7 @@ static bags_code order_select_all(bags_order *order, const bags_order_options *g
     return code;
 }
 
-/* The index of what is selected as number `number` of its dataset. */
+/* The index of element `number` of a dataset's selection. */
 static void order_apply_selection(const bags_order *order, bags_pick *pick) {
     const order_selection *s =
         (const order_selection *)(const void *)order->selections.data + pick->dataset;

@@ -1,7 +1,7 @@
 /*
- * ring.h - what the parts of the loader share: its columns, the slots of its ring and its
- * threads, and the functions by which one part calls another.
- * Programs do not include it.
+ * ring.h - declarations shared by the parts of the loader: its columns, the slots of
+ * its ring and its threads, and the functions by which one part calls another. Programs
+ * do not include it.
  *
  *     loader.c    the ring, its threads, and the batches
  *     opening.c   options and fields: checked, planned, their memory
@@ -240,7 +240,7 @@ static inline bool loader_is_damage(bags_code code) {
 
 /* ---- what one part calls of another ---- */
 
-/* opening.c: check what was passed and plan everything, without reading; and free it. */
+/* opening.c: check the arguments and plan everything, without reading; and free it. */
 bags_code bagi_loader_prepare(
     bags_loader *l, const bags_reader *const *readers, bags_error *err);
 void bagi_loader_free(bags_loader *l);
@@ -253,7 +253,8 @@ bags_code bagi_loader_fail_field(
 /* opening.c: true for a type of videos whose frames can be read. */
 bool bagi_loader_is_video(const bags_loader *l, const bags_type *type);
 
-/* opening.c: the number of datapoints of a dataset, or of what is loaded in their place. */
+/* opening.c: the number of datapoints of a dataset, or of windows or frames loaded in
+ * their place. */
 uint64_t bagi_loader_units(const bags_loader *l, size_t dataset);
 
 /* frames.c, in this order: find the clock; check and copy the window of each field; add the

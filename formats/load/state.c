@@ -71,11 +71,12 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
     return digest;
 }
 
-/* ---- what a state is of ---- */
+/* ---- the identity of a state ---- */
 
 #define LOADER_SAMPLE 4096 /* bytes of a blob that identify it */
 
-/* Hash what a dataset is: its fields, its length, and three of its datapoints. */
+/* Hash the identity of a dataset: its fields, its length, and three of its
+ * datapoints. */
 static bags_code loader_hash_dataset(
     const bags_reader *reader, bags_row *row, uint64_t *hash, bags_error *err) {
     uint64_t length = bags_reader_length(reader);
@@ -106,7 +107,7 @@ static bags_code loader_hash_dataset(
     return BAGS_OK;
 }
 
-/* Hash what is drawn for the images of a field. */
+/* Hash the random ranges for the images of a field. */
 static uint64_t loader_hash_draws(uint64_t hash, const loader_column *c) {
     const bags_load_field *g = &c->given;
     const bags_warp_options *o = &c->warp;

@@ -390,7 +390,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
     p->valid = false;
     p->row_count = 0;
     FORMAT_TRY(tokens_measure(t, p, row, order, epoch, block, &b, err));
-    /* Pieces that fill a row, and what is left of each document. */
+    /* Pieces that fill a row, and the rest of each document. */
     uint32_t full = 0, rows = 0, rest = 0;
     size_t leaves = 1;
     for (size_t i = 0; i < b.count; i++) {
@@ -619,7 +619,8 @@ static bags_code tokens_open_dataset(
     return BAGS_OK;
 }
 
-/* Open the datasets, and count what the order is of: windows or, packed, documents. */
+/* Open the datasets, and count the units of the order: windows or, packed,
+ * documents. */
 static bags_code tokens_open_datasets(
     bags_tokens *t, const bags_reader *const *readers, bags_row *row, bags_error *err) {
     for (size_t i = 0; i < t->dataset_count; i++) {

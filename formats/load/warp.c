@@ -40,8 +40,8 @@ typedef struct warp_quad {
     __m128d low, high;
 } warp_quad;
 
-/* Of three channels the byte before is loaded, too, unless it is the first pixel: three
- * loads cost more than all that follows. */
+/* With three channels the byte before is loaded, too, unless it is the first pixel:
+ * three loads cost more than all that follows. */
 WARP_INLINE warp_quad warp_load(
     const unsigned char *first, size_t at, size_t channels) {
     const unsigned char *from = first + at;

@@ -11,7 +11,7 @@
  *                            HASH-answer     what a server answered to a lookup
  *
  *     segment:  0     8  "BAGSCACH"
- *               8     8  size of what follows up to the path
+ *               8     8  size of the fields up to the path
  *               16   32  identity: device, inode, time, size
  *               48    8  number of the segment
  *               56    8  S

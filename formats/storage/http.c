@@ -366,7 +366,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
     want->start = object->ahead > stop ? object->ahead : stop;
     want->stop =
         object->size - want->start > window ? want->start + window : object->size;
-    /* Not until half of what was read ahead has been used. */
+    /* Not before half of the read-ahead has been used. */
     if (want->start >= want->stop || want->start - stop > window / 2)
         return false;
     object->window = window;

@@ -35,7 +35,7 @@ bool bagi_http_is_extra(const char *path) {
            strcmp(strrchr(path, '/'), "/finalized") == 0;
 }
 
-/* True if 403 is this server's answer to what is missing. */
+/* True if this server answers 403 for a missing name. */
 static bool http_is_missing(bags_http *http, const char *path) {
     http_object *control = bagi_http_control(http, path);
     return bagi_http_wait(http, control) == EACCES;

@@ -65,7 +65,7 @@ typedef struct http_object {
     size_t checks;             /* requests that look at them again */
     /* Of reads in order: */
     uint64_t last;   /* the end of the last one */
-    uint64_t ahead;  /* the end of what is read ahead */
+    uint64_t ahead;  /* the end of the read-ahead */
     uint64_t window; /* how much is read ahead; 0: they are not in order */
 } http_object;
 

@@ -156,8 +156,8 @@ static inline double http_now(void) {
  * stopped then, too. */
 bool bagi_http_start(http_engine *engine, const bags_http_options *options);
 
-/* Stop all transfers, and free what the engine has. In the child of a fork, only memory is
- * freed. */
+/* Stop all transfers, and free the engine's memory. In the child of a fork, only memory
+ * is freed. */
 void bagi_http_stop(http_engine *engine);
 
 /* In the child of a fork the threads are missing, and the mutex may be locked: false. */

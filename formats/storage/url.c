@@ -75,7 +75,7 @@ char *bagi_http_url(const http_settings *settings, const char *path, bool bucket
     return out;
 }
 
-/* ---- what a path leaves open ----
+/* ---- query and user of a path ----
  * The object that a path names also depends on the query and the user, or the endpoint of
  * S3: these belong to its identity. A signature does not: it differs each time. */
 

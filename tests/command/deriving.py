@@ -55,7 +55,7 @@ def what_was_not_selected_is_not_passed_on_unasked():
           '--shard-length', 6, spec={'id': 'utf8', 'text': 'utf8', 'n': 'int(4)[]'})
     done = run('derive', 'src', 'out', '--where', "text NOT LIKE '%SECRET%'")
     assert done.out.decode().splitlines()[1:] == [
-        'out: shares the files of src; --copy leaves out what was not selected']
+        'out: shares the files of src; --copy omits the blobs that were not selected']
     rows = _values('out')
     assert len(rows) == 19
     assert run('info', 'out', '--json').json['unreferenced'] == {'blobs': 3, 'bytes': 2 + 6 + 4}

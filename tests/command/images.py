@@ -254,7 +254,7 @@ def images_are_resumed_and_appended():
     assert len(_images()) == 13 and _images()[-1][1] == 'x/1.jpg'
     run('images', 'd', 'plain')
     assert b'already complete' in run('images', 'd', 'plain', '--resume').out
-    refuse('images', 'e', 'plain', '--append', says='is an unsharded dataset already')
+    refuse('images', 'e', 'plain', '--append', says='not sharded: cannot append')
 
 
 def images_are_sharded_and_shared_by_workers():

@@ -356,7 +356,7 @@ def append_adds_every_line_to_a_sharded_dataset():
     before = files('out')
     _pack(LINES[7:8], 'out', '--append', *shards, call=refuse,
           says=('out/000004: unfinished (datapoints: 2)', 'bags recover',
-                'bags info', 'append the rest', '--resume'))
+                'bags info', 'append the rest'))
     assert files('out') == before
     assert b'out/000004: finished, 2 datapoints kept' in run(
         'recover', 'out').out
@@ -366,7 +366,7 @@ def append_adds_every_line_to_a_sharded_dataset():
     before = files('plain')
     for options in [], shards:
         _pack(LINES, 'plain', '--append', *options, call=refuse,
-              says=('plain', 'is an unsharded dataset already'))
+              says=('plain', 'not sharded: cannot append'))
     assert files('plain') == before
     _pack(LINES[:2], 'new', '--append', call=refuse, says='new: does not exist; omit --append')
     assert not os.path.exists('new')
@@ -663,7 +663,7 @@ def resuming_needs_the_shard_options_of_before():
            says=('out: ', 'shard options'))
     run('pack', '-', 'plain', '--spec', SPEC, stdin=LINES[0])
     refuse('pack', '-', 'plain', '--spec', SPEC, '--resume', '--shard-length',
-           '10', stdin=LINES[0], says=('plain: ', 'is an unsharded dataset already'))
+           '10', stdin=LINES[0], says=('plain: ', 'not sharded: cannot append'))
 
 
 def a_lost_spec_is_said_to_be_lost():

@@ -214,7 +214,7 @@ static void other_items_are_refused(void **state) {
     assert_says("x: field \"v\": datapoint 0: item 2: size mismatch (3*expected 2)");
     assert_fails(BAGS_ERROR_RANGE, bags_row_array(&row, 1, NULL, &array, &said));
     assert_says("slot index 1*length 1");
-    assert_int_equal(array.kind, BAGS_KIND_INT); /* a failure leaves it alone */
+    assert_int_equal(array.kind, BAGS_KIND_INT); /* unchanged by a failure */
     assert_int_equal(bags_row_array(NULL, 0, NULL, &array, &said), BAGS_ERROR_ARGUMENT);
     assert_int_equal(bags_row_array(&row, 0, NULL, NULL, &said), BAGS_ERROR_ARGUMENT);
     bags_row_free(&row);

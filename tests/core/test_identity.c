@@ -383,7 +383,7 @@ static void a_sharded_and_an_unsharded_dataset_do_not_share_a_path(void **state)
         if (closed)
             assert_ok(bags_writer_close(one, &said));
         assert_fails(BAGS_ERROR_EXISTS, append(many, 1));
-        assert_says("x: is an unsharded dataset already");
+        assert_says("x: not sharded: cannot append");
         assert_fails(BAGS_ERROR_EXISTS, bags_writer_close(many, &said));
         if (!closed)
             assert_ok(bags_writer_close(one, &said));

@@ -8,7 +8,7 @@
 
 #include "blocks.h"
 
-/* ---- what the values of a field are ---- */
+/* ---- the values of a field ---- */
 
 typedef struct Element {
     const char *name; /* which the reader keeps */

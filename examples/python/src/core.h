@@ -57,7 +57,7 @@ bool load_numpy(State *state);
 bool without_mask(PyObject *array);
 /* Local files, with private maps: see map_private. */
 const bags_io *map_io(void);
-/* Local files without maps, for what takes long: handlers of signals run between reads. */
+/* Local files without maps, for long operations: signal handlers run between reads. */
 const bags_io *tool_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
@@ -113,7 +113,7 @@ bool watch_forks(void);
 unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
-/* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
+/* Raise the error of a call of C. Returns NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
 /* The message begins with a path of this size. It is not translated. */
 PyObject *raise_error_at(
@@ -139,7 +139,7 @@ PyObject *option_structs(void);
 /* The bytes of a struct, as bags/options.py packs them; false with an exception. */
 bool take_struct(void *to, size_t size, PyObject *bytes);
 
-/* ---- what is open ---- */
+/* ---- open objects ---- */
 
 /* A row and a scratch for one call; see take_row. */
 typedef struct Row {

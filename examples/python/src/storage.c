@@ -54,8 +54,8 @@ typedef struct PythonFile {
     char path[];
 } PythonFile;
 
-/* Call a bags.storage.FileSystem with a method and its arguments: (0, what it returned),
- * or (errno, what it raised). NULL, and *error, in the second case. With the GIL. */
+/* Call a method of a bags.storage.FileSystem. It returns (0, result) or (errno,
+ * exception). NULL and *error in the second case. With the GIL. */
 static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) {
     va_list list;
     *error = EINTR;

@@ -278,7 +278,7 @@ void field_clear(Field *field) {
 
 /* ---- objects to values ---- */
 
-/* Of a format in the syntax of struct. */
+/* The dtype for a format in the syntax of struct. */
 bags_dtype buffer_dtype(const Py_buffer *buffer) {
     static const bags_dtype sizes[3][9] = {
         {0, BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, 0, BAGS_DTYPE_INT32, 0, 0, 0,
@@ -318,7 +318,7 @@ bool without_mask(PyObject *array) {
     return false;
 }
 
-/* An array: what has a buffer, or __array__ as tensors and images have. */
+/* Convert an array: an object with a buffer or, like tensors and images, __array__. */
 static int array_value(State *state, bags_value *value, Held *held, PyObject *object) {
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
         !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||

@@ -88,7 +88,7 @@ static int add_field(
     return PyErr_Occurred() ? -1 : code;
 }
 
-/* Append what is in the arena: counts[i] values of field i. */
+/* Append the values in the arena: counts[i] values of field i. */
 typedef struct Append {
     bags_entry *entries;
     uint64_t index;
