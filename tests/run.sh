@@ -54,6 +54,7 @@ check | packages/rust  |                           | tests/packages/rust.sh
 check | packages/go    |                           | tests/packages/go.sh
 check | packages/npm   | release:all               | tests/packages/npm.sh build/release/bags
 check | packages/debian |                          | tests/packages/debian.sh
+check | packages/python | release:python          | tests/packages/python.sh
 check | packages/build | release:all               | tests/packages/build.sh
 check | http           | release:all release:bench_http | tests/formats/storage/http.sh build/release
 check | lint           |                           | tests/lint.sh quick

@@ -3,7 +3,8 @@
 #
 #     bags-VERSION.tar.gz     the tracked files; the same bytes for the same commit
 #     bags.h                  the header
-#     *.whl, *.tar.gz         the Python package: a wheel for this computer, and an sdist
+#     bags_h-*.whl, bags-h-VERSION.tar.gz
+#                             the Python package: a wheel for this computer, and an sdist
 #     bags-reader-VERSION.tgz the npm package
 #     bags-packages-VERSION.tar.gz
 #                             meson/, vcpkg/ and debian/ with the version and the

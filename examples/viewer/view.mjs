@@ -636,7 +636,7 @@ async function histogram() {
     const shown = (await Promise.all(indices.map(async index => {
       try {
         if (chosen[0] === 's') return {number: field.sequence ? await of.items(index, field.number) : await of.size(index, field.number)};
-        return show(field, await of.get(index, field.number), false);
+        return show(field, await of.blob(index, field.number), false);
       } catch { faults++; }
     }))).filter(one => typeof one?.number === 'bigint' || Number.isFinite(one?.number));
     const numbers = shown.map(({number}) => number);

@@ -23,7 +23,7 @@ async function main() {
     for (const field of dataset.fields) {
       const count = await dataset.items(i, field.number), items = [];
       for (let item = 0; item < count; item++)
-        items.push(Buffer.from(await dataset.get(i, field.number, item)).toString('base64'));
+        items.push(Buffer.from(await dataset.blob(i, field.number, item)).toString('base64'));
       row[field.name] = field.sequence ? items : items[0];
     }
     lines.push(`${JSON.stringify(row)}\n`);

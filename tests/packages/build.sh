@@ -55,7 +55,7 @@ with_directory() { project directory 2 && ln -s "$dir/bags-$version" "$dir/direc
 format_is_required() {
     ! cmake -S "$packages/cmake" -B "$dir/required" -DBAGS_FORMATS='png;gif' >"$dir/said" 2>&1 &&
         grep 'no format "gif"' "$dir/said"
-    ! PKG_CONFIG_LIBDIR=/none PKG_CONFIG_PATH= cmake -S "$packages/cmake" -B "$dir/required 2" -DBAGS_FORMATS=png >"$dir/said" 2>&1 &&
+    ! PKG_CONFIG_LIBDIR=/none PKG_CONFIG_PATH="" cmake -S "$packages/cmake" -B "$dir/required 2" -DBAGS_FORMATS=png >"$dir/said" 2>&1 &&
         grep 'format png: pkg-config does not find libpng' "$dir/said"
 }
 
@@ -85,7 +85,7 @@ with_wrap() {
     project wrap 1 '' meson meson.build && cd "$dir/wrap" && mkdir -p subprojects/packagecache &&
         cp -r "$dir/bags-packages-$version/meson/." subprojects && cp "$dir/dist/bags-$version.tar.gz" subprojects/packagecache &&
         sed -i "s/executable.*/executable('program', 'main.c', dependencies: [bags, dependency('bags-png')])/" meson.build &&
-        PKG_CONFIG_PATH= meson setup build && meson compile -C build && greets build/program && [ -d "subprojects/bags-$version" ]
+        PKG_CONFIG_PATH="" meson setup build && meson compile -C build && greets build/program && [ -d "subprojects/bags-$version" ]
 }
 
 # The port, by functions of the same names, in CMake itself: without vcpkg.
@@ -126,13 +126,15 @@ END_CMAKE
         [ -f "$dir/port prefix/share/bags/LICENSE" ]
 }
 
-# Each format that needs a library is a feature, and nothing else is.
+# A feature is a format that needs a library. All but importers and exporters are features.
 port_features() {
-    diff <(/usr/bin/python3 -c 'import json, sys
+    /usr/bin/python3 -c 'import json, re, sys
 port = json.load(open(sys.argv[1]))
-assert port["version"] == sys.argv[2]
-print("\n".join(sorted(port["features"])))' "$dir/bags-packages-$version/vcpkg/bags/vcpkg.json" "$version") \
-        <(sed -n 's/^PKG_\([a-z0-9_/]*\) := .*/\1/p' formats/packages.mk | tr / - | LC_ALL=C sort)
+assert port["version"] == sys.argv[2], port["version"]
+formats = re.findall(r"^PKG_([a-z0-9_/]+) := ", open("formats/packages.mk").read(), re.M)
+unknown = set(port["features"]) - {name.replace("/", "-") for name in formats}
+missing = {name for name in formats if "/" not in name} - set(port["features"])
+assert not unknown and not missing, (unknown, missing)' "$dir/bags-packages-$version/vcpkg/bags/vcpkg.json" "$version"
 }
 
 conan_parses() {
@@ -168,7 +170,7 @@ need cmake 'CMake: install by CMake' installed_by_cmake
 need cmake 'CMake: find_package after it' found cmake_found cmake
 need 'meson ninja' 'Meson: a wrap with its patch directory' with_wrap
 need cmake 'vcpkg: the port, by functions of the same names' port_runs
-check 'vcpkg: a feature for each format' port_features
+check 'vcpkg: the features are formats' port_features
 check 'Conan: the recipe is valid Python' conan_parses
 check 'Zig: the marks of build.zig match' zig_parses
 echo 'not run: vcpkg, Conan and Zig'

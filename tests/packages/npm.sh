@@ -61,6 +61,7 @@ check 'npm: a dataset' data
 node tests/packages/npm.mjs "$package" "$dir" $(command -v chromium >/dev/null && echo page) | tee "$dir/npm.log"
 read -r good _ bad _ < <(tail -n 1 "$dir/npm.log")
 passed=$((passed + ${good:-0})) failed=$((failed + ${bad:-1}))
+check 'npm: the conformance set' tests/conformance/run.py node tests/packages/reader.mjs "$package"
 check 'npm: the program of its page' program
 need tsc 'npm: TypeScript accepts an example with the types' types
 finish

@@ -112,18 +112,21 @@ void glue_row_free(glue_row *scratch) {
     free(scratch);
 }
 
-bool glue_reader_get(const bags_reader *reader, uint64_t index, glue_row *scratch,
-    glue_error *error) {
+bool glue_reader_get(
+    const bags_reader *reader, uint64_t index, glue_row *scratch, glue_error *error) {
     bags_error err;
-    return done(bags_reader_get(reader, index, NULL, 0, &scratch->row, &err), &err, error);
+    return done(
+        bags_reader_get(reader, index, NULL, 0, &scratch->row, &err), &err, error);
 }
 
 bool glue_reader_view(const bags_reader *reader, uint64_t index, size_t field,
-    uint64_t item, glue_row *scratch, const void **data, size_t *size, glue_error *error) {
+    uint64_t item, glue_row *scratch, const void **data, size_t *size,
+    glue_error *error) {
     bags_error err;
     bags_view view;
-    if (!done(bags_reader_get_blob(reader, index, field, item, &scratch->row, &view, &err), &err,
-            error))
+    if (!done(bags_reader_get_blob(
+                  reader, index, field, item, &scratch->row, &view, &err),
+            &err, error))
         return false;
     *data = view.data;
     *size = view.size;
@@ -133,16 +136,16 @@ bool glue_reader_view(const bags_reader *reader, uint64_t index, size_t field,
 bool glue_reader_items(const bags_reader *reader, uint64_t index, size_t field,
     glue_row *scratch, uint64_t *count, glue_error *error) {
     bags_error err;
-    return done(
-        bags_reader_items(reader, index, field, &scratch->row, count, &err), &err, error);
+    return done(bags_reader_items(reader, index, field, &scratch->row, count, &err),
+        &err, error);
 }
 
 size_t glue_row_length(const glue_row *scratch, size_t slot) {
     return bags_row_length(&scratch->row, slot);
 }
 
-void glue_row_bytes(const glue_row *scratch, size_t slot, size_t item, const void **data,
-    size_t *size) {
+void glue_row_bytes(const glue_row *scratch, size_t slot, size_t item,
+    const void **data, size_t *size) {
     bags_view view = bags_row_bytes(&scratch->row, slot, item);
     *data = view.data;
     *size = view.size;
@@ -152,7 +155,8 @@ bool glue_row_value(
     glue_row *scratch, size_t slot, size_t item, glue_value *out, glue_error *error) {
     bags_error err;
     bags_value value;
-    if (!done(bags_row_value(&scratch->row, slot, item, NULL, &value, &err), &err, error))
+    if (!done(
+            bags_row_value(&scratch->row, slot, item, NULL, &value, &err), &err, error))
         return false;
     glue_value found = {0};
     found.kind = value.kind == BAGS_KIND_BYTES   ? 1
@@ -222,20 +226,27 @@ bags_writer *glue_writer_open(const char *path, const bags_field *fields, size_t
 
 static bags_value value_of(const glue_value *from) {
     switch (from->kind) {
-    case 1: return bags_bytes(from->data, from->size);
-    case 2: return bags_utf8_sized((const char *)from->data, from->size);
-    case 3: return bags_uint(from->uint);
-    case 4: return bags_int(from->sint);
-    case 5: return bags_real(from->real);
-    case 6: return bags_bool(from->uint != 0);
+    case 1:
+        return bags_bytes(from->data, from->size);
+    case 2:
+        return bags_utf8_sized((const char *)from->data, from->size);
+    case 3:
+        return bags_uint(from->uint);
+    case 4:
+        return bags_int(from->sint);
+    case 5:
+        return bags_real(from->real);
+    case 6:
+        return bags_bool(from->uint != 0);
     case 7:
         return bags_array((bags_dtype)from->dtype, from->dims, from->shape, from->data);
-    default: return bags_blob(from->data, from->size);
+    default:
+        return bags_blob(from->data, from->size);
     }
 }
 
-bool glue_writer_append(bags_writer *writer, const glue_entry *entries, size_t count,
-    glue_error *error) {
+bool glue_writer_append(
+    bags_writer *writer, const glue_entry *entries, size_t count, glue_error *error) {
     bags_error err;
     size_t values = 0, next = 0;
     for (size_t i = 0; i < count; i++)

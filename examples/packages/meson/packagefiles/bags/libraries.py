@@ -1,7 +1,7 @@
-"""Print the version of bags.h, or its libraries, a line each: NAME;PACKAGE...;FILE...
+"""Print the version of bags.h, its directories of headers, or its libraries, a line each:
+NAME;PACKAGE...;FILE...
 
-    libraries.py version
-    libraries.py libraries
+    libraries.py version | folders | libraries
 
 A package is what pkg-config calls it; of A|B one is enough. The first line is libbags,
 which needs no package. formats/packages.mk states the others.
@@ -39,6 +39,8 @@ def libraries():
 
 if sys.argv[1] == 'version':
     print(re.search(r'define BAGS_VERSION "(.*)"', (ROOT / 'bags.h').read_text())[1])
+elif sys.argv[1] == 'folders':
+    print('.', *sorted({path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob('formats/**/*.h')}))
 else:
     for line in libraries():
         print(';'.join(line))
