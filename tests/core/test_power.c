@@ -376,7 +376,7 @@ static void recorder_free(recorder *r) {
     free(r);
 }
 
-/* ---- traces, which tests/model/replay.py compares with the model ---- */
+/* ---- traces: tests/model/check.py compares them with the model ---- */
 
 /* Add what is no call of a hook: a call of the library that returned, or a crash. */
 static void mark(recorder *r, const char *name) {
