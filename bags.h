@@ -9576,7 +9576,10 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  * resuming, recovering and removing it. bags_writer_*, and bags_recover in the next
  * section, call it. Invariants at every moment, also after a kill:
  *
- *   - A shard is finished if it has spec.json; nothing here changes it then.
+ *   - A shard is finished if it has spec.json; nothing here changes it then, but removes
+ *     its journals. Until its directory is synced, a power failure may undo the rename: it
+ *     is then unfinished again, with all of its data on stable storage, unless no_sync is
+ *     set.
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
  *     passed to the system before. A partial datapoint exists once its draft does.
  *   - Files are changed only while the record is held: locked, and found at its

@@ -40,6 +40,7 @@ check | asan/command/2 | asan:all                  | tests/command/command.sh bu
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
 check | conformance    | release:all release:python | tests/conformance/all.sh build/release/bags
 check | asan/conformance | asan:all                | tests/conformance/run.py build/asan/bags get {} : --base64
+check | model          | release:test_power        | tests/model/check.py build/release/tests/core/test_power
 check | oss-fuzz       |                           | tests/fuzz/oss-fuzz/test.sh
 check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py

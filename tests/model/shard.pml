@@ -58,7 +58,9 @@
 #define SYNCED 71
 #define CLOSED 72
 #define RECOVERED 73
-#define END 74
+#define OPEN 74
+#define OPENLAZY 75
+#define END 76
 
 #define NONE 0
 #define PARTIAL 1
@@ -87,12 +89,29 @@ bool power;           /* it failed: nothing is certain until a recovery ends */
 byte commits;         /* renames of this generation's REC */
 
 #ifdef REPLAY
-#include "trace.h"
+c_decl {
+    \#include <stdio.h>
+    \#include <stdlib.h>
+    static unsigned char trace[10000];
+    static size_t trace_size;
+
+    /* Event number i of the file that TRACE names, a byte each. */
+    static int event(int i) {
+        if (!trace_size) {
+            FILE *file = fopen(getenv("TRACE"), "rb");
+            trace_size = file ? fread(trace, 1, sizeof trace, file) : 0;
+            if (!trace_size || trace_size == sizeof trace)
+                abort();
+            fclose(file);
+        }
+        return i < (int)trace_size ? trace[i] : 0;
+    }
+}
 short at;
-bool lazy; /* no_sync */
-#define IS(e) (trace[at] == (e))
+bool lazy, no_sync; /* until a sync; as the writer was opened */
+#define IS(e) (c_expr { !(event(now.at) - (e)) })
 #define NEXT at++
-#define MAY_FAIL (trace[at] == CRASHED)
+#define MAY_FAIL IS(CRASHED)
 #define CONTENT(effect) skip
 #else
 #define IS(e) true
@@ -335,6 +354,7 @@ inline new_record() {
 #define CREATE(file)                                                                   \
     CALL(LINK(file), if :: mine == generation && now_link[file] -> goto ended :: mine == generation && !now_link[file] -> now_link[file] = true :: else -> skip fi)
 
+#define HAS_FILES (now_link[XB] || now_link[XI] || now_link[RB] || now_link[RI])
 #define PENDING (wrote_xb != wrote_xi)
 
 inline sync_all() {
@@ -356,31 +376,54 @@ inline sync_all() {
 }
 
 inline finish() {
+#ifdef REPLAY
+    /* The .idx are synced if they are kept; a longer file is truncated; a table larger than
+     * the buffer takes several calls. */
+    do
+    :: IS(SYNC(XI)) || IS(TRUNCATE(XI)) -> NEXT
+    :: !IS(SYNC(XI)) && !IS(TRUNCATE(XI)) -> break
+    od;
+#endif
     CALL(WRITE(XB), CONTENT(ON_MINE(now_table[XB] = true)));
 #ifdef REPLAY
-    do /* a longer file is truncated; a table larger than the buffer takes several calls */
-    :: IS(WRITE(XB)) -> NEXT
-    :: IS(TRUNCATE(XB)) -> NEXT
-    :: !IS(WRITE(XB)) && !IS(TRUNCATE(XB)) -> break
+    do
+    :: IS(WRITE(XB)) || IS(TRUNCATE(XB)) || IS(SYNC(XI)) || IS(TRUNCATE(XI)) -> NEXT
+    :: IS(SYNC(RI)) || IS(TRUNCATE(RI)) -> NEXT
+    :: IS(WRITE(RB)) -> break
     od;
 #endif
     CALL(WRITE(RB), CONTENT(ON_MINE(now_table[RB] = true)));
 #ifdef REPLAY
     do
-    :: IS(WRITE(RB)) -> NEXT
-    :: IS(TRUNCATE(RB)) -> NEXT
+    :: IS(WRITE(RB)) || IS(TRUNCATE(RB)) -> NEXT
     :: !IS(WRITE(RB)) && !IS(TRUNCATE(RB)) -> break
     od;
+    if /* the trailers of checksums */
+    :: IS(WRITE(XB)) -> NEXT
+    :: !IS(WRITE(XB)) -> skip
+    fi;
 #endif
     if
     :: !lazy ->
         CALL(SYNC(XB), CONTENT(ON_MINE(store(XB))));
+#ifdef REPLAY
+        if
+        :: IS(WRITE(RB)) -> NEXT
+        :: !IS(WRITE(RB)) -> skip
+        fi;
+#endif
 #if MUTANT != 2
         CALL(SYNC(RB), CONTENT(ON_MINE(store(RB))));
 #endif
         CALL(SYNCDIR, CONTENT(ON_MINE(store_directory())))
     :: lazy -> skip
     fi;
+#ifdef REPLAY
+    do /* without syncs a trailer may still be in front of the commit */
+    :: lazy && (IS(WRITE(RB)) || IS(WRITE(XB))) -> NEXT
+    :: !lazy || !(IS(WRITE(RB)) || IS(WRITE(XB))) -> break
+    od;
+#endif
     CALL(RENAME, CONTENT(check_commit()); now_record = SPEC);
     if
     :: !lazy ->
@@ -402,8 +445,10 @@ inline finish() {
     :: CALL(UNLINK(DRAFTS), skip)
     :: !IS(UNLINK(DRAFTS)) -> skip
     fi;
-    now_link[XB] = false;
-    now_link[RB] = false;
+    for (f : 0 .. FILES - 1) {
+        now_link[f] = false
+    }
+    f = 0;
     now_record = NONE;
     now_dir = false; /* the next shard */
 #endif
@@ -463,6 +508,15 @@ proctype Worker(byte self; byte my_job; byte mode) {
     byte mine = 0, appended = 0, complete = 0, tries = 0;
     byte wrote_xb = 0, wrote_xi = 0, wrote_rb = 0, wrote_ri = 0;
     bool foreign = false;
+#ifdef REPLAY
+    no_sync = false;
+    if
+    :: IS(OPEN) && mode != RECOVER -> NEXT
+    :: IS(OPENLAZY) && mode != RECOVER -> NEXT; no_sync = true
+    :: !IS(OPEN) && !IS(OPENLAZY) && mode == RECOVER -> skip
+    fi;
+    lazy = no_sync;
+#endif
     if
     :: mode == CLAIM -> goto claim
     :: else -> skip
@@ -480,11 +534,10 @@ proctype Worker(byte self; byte my_job; byte mode) {
     atomic {
         if
         :: now_record == PARTIAL && generation == mine -> foreign = false
-        :: now_record == NONE && generation == mine &&
-            (now_link[XB] || now_link[XI] || now_link[RB] || now_link[RI]) ->
+        :: now_record == NONE && generation == mine && HAS_FILES ->
             assert(synced == 0);
             goto ended /* files that no writer left */
-        :: now_record == NONE && generation == mine -> foreign = true
+        :: now_record == NONE && generation == mine && !HAS_FILES -> foreign = true
         :: else -> goto ended
         fi
     }
@@ -552,6 +605,13 @@ claim:
     :: tries == 2 -> goto ended
     :: else -> tries++
     fi;
+#ifdef REPLAY
+    lazy = no_sync;
+    if
+    :: IS(SYNCPARENT) -> NEXT
+    :: !IS(SYNCPARENT) -> skip
+    fi;
+#endif
     CALL(MKDIR, if :: now_dir -> goto ended :: else -> now_dir = true fi);
     CALL(LINK(REC), if :: now_record != NONE || !now_dir -> goto claim :: else -> new_record() fi);
     atomic {
@@ -567,7 +627,7 @@ claim:
     fi;
 #ifdef REPLAY
     if
-    :: IS(LINK(RB)) -> NEXT; now_link[RB] = true /* refs.crc: with checksums */
+    :: IS(LINK(RB)) -> NEXT /* refs.crc: with checksums */
     :: !IS(LINK(RB)) -> skip
     fi;
     if
@@ -607,7 +667,8 @@ writing:
     :: IS(SYNC(XB)) && !PENDING && wrote_rb == wrote_ri -> sync_all(); lazy = false
     :: IS(SYNCED) && !PENDING && wrote_rb == wrote_ri -> NEXT
     :: IS(CRASHED) -> NEXT; fail(); goto ended
-    :: IS(WRITE(XB)) && !PENDING && wrote_rb == wrote_ri -> goto complete_it
+    :: (IS(WRITE(XB)) || IS(SYNC(XI)) || IS(TRUNCATE(XI))) && !PENDING &&
+        wrote_rb == wrote_ri -> goto complete_it
     od;
 #else
     do
@@ -660,14 +721,11 @@ ended:
         fi
     }
 #ifdef REPLAY
-    self = 0;
     do
-    :: IS(CLOSED) || IS(RECOVERED) -> NEXT
-    :: IS(SYNCPARENT) -> NEXT
-    :: IS(MKDIR) -> self = 1; tries = 0; goto claim
-    :: IS(UNLINK(RI)) || IS(TRUNCATE(XB)) || IS(UNLINK(REC)) || IS(LINK(REC)) || IS(WRITE(DRAFTS)) || IS(UNLINK(DRAFTS)) -> break
-    :: IS(CRASHED) -> NEXT
+    :: IS(CLOSED) || IS(RECOVERED) || IS(SYNCPARENT) || IS(SYNCED) || IS(CRASHED) -> NEXT
+    :: IS(MKDIR) && mode != RECOVER -> tries = 0; goto claim
     :: IS(END) -> assert(false) /* the model allows the whole trace */
+    :: true -> break
     od
 #endif
 }
@@ -930,7 +988,6 @@ init {
 
 #ifdef REPLAY
 init {
-    lazy = LAZY;
     run Worker(1, 1, CLAIM);
     (_nr_pr == 1);
     do
