@@ -12,6 +12,7 @@
  *     select.c      --rows, --where (formats/data/sql.c runs its SQL), --exclude,
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
+ *     live.c        a dataset that is being written, for `bags view --live`
  *     compact.c     copies of datasets without unreferenced blobs
  *     sink.c        writes a Bag or a dataset
  *     existing.c    --resume and --append: what exists of the dataset
@@ -703,6 +704,22 @@ char **index_files(const char *path, size_t *count);
 void key_find(const char *word, uint64_t *start, uint64_t *stop);
 /* The datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
+
+/* ---- live.c: the datapoints of a dataset that is being written, by numbers that stay.
+ * One thread at a time. If a function returns false, `failure` has the reason; views are
+ * valid until the next call. ---- */
+
+/* Open it; the path must stay valid. Ends the program if it is no dataset. */
+void live_open(const char *path);
+/* Look for more datapoints, and write the state as JSON. */
+void live_state(text *out, const char *name);
+/* The number of items, of a plain field 1. */
+bool live_items(uint64_t datapoint, size_t field, uint64_t *count);
+/* A blob; of a compressed field, the blob of the type inside. */
+bool live_blob(uint64_t datapoint, size_t field, uint64_t item, bags_view *blob);
+/* Items of a sequence of numbers or vectors: see curve_read. */
+bool live_curve(uint64_t datapoint, size_t field, uint64_t start, uint64_t stop,
+    uint64_t step, bags_view *numbers);
 
 /* ---- pack.c: lines as datapoints ---- */
 

@@ -29,7 +29,7 @@ static bool json;
 static option_number jobs_given = {0, 1, 0, false};
 
 static bags_verify_options given;
-static bool skip_unfinished;
+static bool skip_unfinished, live;
 
 static const option options[] = {
     {"quick", OPTION_FLAG, &given.quick, NULL,
@@ -45,6 +45,9 @@ static const option options[] = {
         "missing shards are not a fault"},
     {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
         "unfinished shards are not a fault"},
+    {"live", OPTION_FLAG, &live, NULL,
+        "of unfinished shards, check the datapoints that were flushed; missing shards "
+        "are not a fault"},
     OPTIONS_END,
 };
 
@@ -191,8 +194,8 @@ static void text_summary(text *line, const bags_verify_report *sum) {
     if (sum->shards > 1)
         text_format(line, " in %ju shards", (uintmax_t)sum->shards);
     if (sum->unfinished)
-        text_format(
-            line, ", %s left out", counted(sum->unfinished, "unfinished shard"));
+        text_format(line, live ? ", with the flushed data of %s" : ", %s left out",
+            counted(sum->unfinished, "unfinished shard"));
     if (sum->undecoded)
         text_format(
             line, ", %s without a codec not decoded", counted(sum->undecoded, "blob"));
@@ -258,6 +261,108 @@ static const bags_error *find_failure(const job *jobs, size_t count) {
     return NULL;
 }
 
+/* ---- what running or crashed writers have flushed ---- */
+
+/* Read, and with --decode decode, a datapoint. False: `failure` has the fault. */
+static bool live_read(const bags_reader *reader, uint64_t index, bags_row *row) {
+    size_t count;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    if (bags_reader_get(reader, index, NULL, 0, row, &failure))
+        return false;
+    for (size_t k = 0; given.decode && k < count; k++)
+        for (size_t i = 0; i < bags_row_length(row, k); i++) {
+            bags_value value;
+            if (!codec_exists(fields[k].type))
+                add_skipped(NULL, &fields[k], 1);
+            else if (bags_row_value(row, k, i, NULL, &value, &failure))
+                return false;
+        }
+    return true;
+}
+
+/* Print `failure`. Its message names the datapoint, if there is one. */
+static void live_fault(const bags_shard *shard) {
+    bags_fault fault = {shard ? shard_path(path, shard) : path, NULL, BAGS_FAULT_FILE,
+        0, 0, failure.code, failure.message, failure.remedy};
+    show_fault(NULL, &fault);
+    failure.code = BAGS_OK;
+}
+
+/* Check the first datapoints of a shard. Returns the number of those with faults. */
+static uint64_t live_check_shard(
+    const bags_reader *reader, const bags_shard *shard, uint64_t length) {
+    bags_row row = {0};
+    uint64_t faults = 0;
+    for (uint64_t i = 0; i < length; i++)
+        if (!live_read(reader, shard->start + i, &row)) {
+            live_fault(shard);
+            faults++;
+        }
+    bags_row_free(&row);
+    return faults;
+}
+
+static bags_reader *live_open_reader(bool checksums) {
+    bags_reader_options reading = {0};
+    reading.unfinished = BAGS_UNFINISHED_READ;
+    reading.allow_gaps = true;
+    reading.verify_checksums = checksums;
+    reading.registry = given.registry;
+    reading.env = given.env;
+    return bags_reader_open(path, &reading, &failure);
+}
+
+/* The shard with the number of another one; NULL: there is none. */
+static const bags_shard *live_find(const bags_reader *reader, const bags_shard *like) {
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].number == like->number)
+            return &shards[i];
+    return NULL;
+}
+
+/* Check the flushed data of all shards that are unfinished now; bags_verify then checks
+ * the finished ones. A shard that becomes finished in between is checked twice and
+ * counted once. A reader that compares checksums ends a shard where one differs. */
+static bags_shard *live_check(size_t *count, uint64_t *faults) {
+    bags_shard *checked = NULL;
+    size_t all = 0;
+    *count = 0;
+    *faults = 0;
+    if (path_kind(path) != BAGS_PATH_DIRECTORY)
+        return NULL;
+    bags_reader *reader = live_open_reader(false);
+    bags_reader *compared = reader ? live_open_reader(true) : NULL;
+    if (!compared && failure.code != BAGS_ERROR_MISSING) {
+        live_fault(NULL);
+        ++*faults;
+    }
+    const bags_shard *shards = bags_reader_shards(reader, &all);
+    for (size_t i = 0; reader && i < all; i++) {
+        const bags_shard *same = live_find(compared, &shards[i]);
+        uint64_t length = shards[i].length;
+        if (!shards[i].unfinished)
+            continue;
+        if (same && same->length < length) {
+            length = same->length;
+            bags_fail(&failure, BAGS_ERROR_CORRUPT,
+                "%s: datapoint %ju: checksum mismatch; `bags recover` drops it and the "
+                "datapoints after it",
+                shard_path(path, &shards[i]), (uintmax_t)length);
+            live_fault(&shards[i]);
+            ++*faults;
+        }
+        *faults += same ? live_check_shard(compared, same, length)
+                        : live_check_shard(reader, &shards[i], length);
+        checked = (bags_shard *)grow(checked, *count, sizeof *checked);
+        checked[(*count)++] = shards[i];
+    }
+    bags_reader_close(compared);
+    bags_reader_close(reader);
+    return checked;
+}
+
 /* Estimate the bytes to read, for a terminal: with checksums everything once, with
  * --decode the blobs once more. 0: unknown; reading only tables and refs takes little
  * time. */
@@ -308,11 +413,19 @@ static bool check(const char *operand, job *jobs, size_t count) {
         jobs[i].options.part = i;
     }
     note_empty_file();
+    size_t live_count = 0;
+    uint64_t live_faults = 0;
+    bags_shard *checked = live ? live_check(&live_count, &live_faults) : NULL;
     total = estimate_total();
     run_jobs(jobs, count);
     progress_end();
     for (size_t i = 0; i < count; i++)
         add(&sum, &jobs[i].report);
+    sum.faults += live_faults;
+    for (size_t i = 0; i < live_count; i++)
+        if (!path_has(shard_path(path, &checked[i]), "spec.json"))
+            sum.datapoints += checked[i].length;
+    free(checked);
     const bags_error *error = find_failure(jobs, count);
     if (error) {
         failure = *error;
@@ -336,8 +449,10 @@ static int run(char **operands) {
     given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
     options_exclude("quick|decode", NULL);
     interrupt_leaves("not everything was checked", "start again with", NULL);
-    if (skip_unfinished)
+    options_exclude("live|skip-unfinished|quick", NULL);
+    if (skip_unfinished || live)
         given.unfinished = BAGS_UNFINISHED_SKIP;
+    given.allow_gaps = given.allow_gaps || live;
     given.registry = registry_get();
     given.allow_empty_file = true;
     given.each = show_fault;

@@ -8,6 +8,15 @@
  *     /TOKEN/NAME/...    the dataset's files, or
  *     /TOKEN/NAME        the archive or Bag
  *
+ * With --live it serves the datapoints of a dataset that is being written in place of its
+ * files. FIELD is the number of a field:
+ *
+ *     /TOKEN/live                        the state: see live_state
+ *     /TOKEN/live/I/FIELD                the number of items
+ *     /TOKEN/live/I/FIELD/ITEM           a blob
+ *     /TOKEN/live/I/FIELD/START:STOP:STEP
+ *                                        float64: elements of an item, then all of them
+ *
  * Other users of this computer and other pages in the browser do not know the token.
  * The Host header is compared, so that another name of this address (DNS rebinding) is
  * refused. Only names of a dataset's files are served, also in shards and directories
@@ -20,11 +29,14 @@
 #include "text.h"
 
 static option_number port = {0, 1, 65535, false};
-static bool no_browser;
+static bool no_browser, live;
 
 static const option options[] = {
     {"port", OPTION_NUMBER, &port, "P", "listen on this port (default: any free one)"},
     {"no-browser", OPTION_FLAG, &no_browser, NULL, "only print the address"},
+    {"live", OPTION_FLAG, &live, NULL,
+        "follow a running writer: show the datapoints that were flushed, and whether a "
+        "writer holds the lock"},
     OPTIONS_END,
 };
 
@@ -264,6 +276,65 @@ static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
         "application/octet-stream");
 }
 
+/* The numbers at the start of a path, each after a slash, the last up to three with colons
+ * between them; returns how many. The rest of the path is at *rest. */
+static size_t parse_numbers(const char *at, uint64_t numbers[5], const char **rest) {
+    size_t count = 0;
+    char before = '/';
+    while (count < 5 && *at == before) {
+        at++;
+        if (!format_decimal(&at, NULL, &numbers[count]))
+            break;
+        before = ++count < 3 ? '/' : ':';
+    }
+    *rest = at;
+    return count;
+}
+
+static enum MHD_Result send_view(struct MHD_Connection *to, bags_view view) {
+    return answer(to, MHD_HTTP_OK,
+        MHD(MHD_create_response_from_buffer)(
+            view.size, (void *)(uintptr_t)view.data, MHD_RESPMEM_MUST_COPY),
+        "application/octet-stream");
+}
+
+/* Answer a request for datapoints: `path` follows "live". The server has one thread. */
+static enum MHD_Result send_live(struct MHD_Connection *to, const char *path) {
+    static text out;
+    uint64_t numbers[5], items = 0;
+    bags_view view = {NULL, 0};
+    const char *rest;
+    size_t count = parse_numbers(path, numbers, &rest);
+    bool good = false;
+    out.size = 0;
+    bags_fail(&failure, BAGS_ERROR_ARGUMENT, "not an address of `bags view --live`");
+    if (!*path) {
+        live_state(&out, name);
+        good = true;
+    } else if (!*rest && count == 2) {
+        good = live_items(numbers[0], (size_t)numbers[1], &items);
+        text_format(&out, "%ju", (uintmax_t)items);
+    } else if (!*rest && count == 3) {
+        good = live_blob(numbers[0], (size_t)numbers[1], numbers[2], &view);
+    } else if (!*rest && count == 5) {
+        good = live_curve(
+            numbers[0], (size_t)numbers[1], numbers[2], numbers[3], numbers[4], &view);
+    }
+    if (!good) { /* refuse() keeps no copy */
+        bags_view why = {
+            (const unsigned char *)failure.message, strlen(failure.message)};
+        return answer(to, MHD_HTTP_NOT_FOUND,
+            MHD(MHD_create_response_from_buffer)(
+                why.size, (void *)(uintptr_t)why.data, MHD_RESPMEM_MUST_COPY),
+            "text/plain; charset=utf-8");
+    }
+    if (out.size) {
+        view.data = out.buffer.data;
+        view.size = out.size;
+    }
+    return send_view(to, view);
+}
+
 /* Decode a part of an address in place. %00 stays as it is: it would end the name. */
 static size_t unescape(void *user, struct MHD_Connection *from, char *words) {
     char *to = words;
@@ -304,6 +375,10 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
             MHD(MHD_create_response_from_buffer)(
                 page.size, (void *)(uintptr_t)page.data, MHD_RESPMEM_PERSISTENT),
             "text/html; charset=utf-8");
+    if (live)
+        return strncmp(path, "live", 4)
+                   ? refuse(to, MHD_HTTP_NOT_FOUND, "no such file\n")
+                   : send_live(to, path + 4);
     size_t size = name ? strlen(name) : 0;
     if (name && !file && !strncmp(path, name, size) && !strcmp(path + size, "/"))
         return answer(to, MHD_HTTP_OK, index_page(), "text/html; charset=utf-8");
@@ -358,7 +433,7 @@ static void open_dataset(const char *path) {
                 "%s: neither a dataset nor a file that ends in .zip, .tar or .bag",
                 path);
         file = last;
-    } else {
+    } else if (!live) {
         bags_reader *reader = bags_reader_open(path, NULL, &failure);
         if (!reader && failure.code == BAGS_ERROR_MISSING)
             die();
@@ -401,8 +476,14 @@ static int run(char **operands) {
         usage("%s: a browser needs an http:// or https:// address; for S3, use the "
               "address of the bucket",
             path_without_secrets(operands[0]));
+    if (live && (remote || path_kind(path) != BAGS_PATH_DIRECTORY))
+        usage(
+            "--live: %s is not a local directory; its writer must run on this computer",
+            path_without_secrets(operands[0]));
     if (!remote)
         open_dataset(path);
+    if (live)
+        live_open(path);
     token = make_token();
     int opened = listen_locally();
     for (size_t i = 0; i < 2; i++)
@@ -420,7 +501,9 @@ static int run(char **operands) {
     if (!shown)
         bags_fail(&failure, BAGS_ERROR_MEMORY, "out of memory");
     must_open(shown);
-    const char *address = string_format("http://%s/%s/#ds=%s", hosts[0], token, shown);
+    const char *address =
+        live ? string_format("http://%s/%s/#live", hosts[0], token)
+             : string_format("http://%s/%s/#ds=%s", hosts[0], token, shown);
     interrupt_leaves("", NULL, NULL);
     print("%s\n", address);
     if (fflush(stdout))

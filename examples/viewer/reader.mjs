@@ -5,6 +5,7 @@
 //     Http      a source on web servers: ranges, sizes
 //     Local     a source of File objects: nothing is uploaded
 //     Dataset   shards, datapoints, items
+//     Live      a Dataset that `bags view --live` follows while it is written
 
 const PAGE = 4096; // bytes that are cached together
 const CACHE = 64 << 20; // bytes of the cache
@@ -24,6 +25,7 @@ const TOGETHER = 256; // datapoints of a column that are requested together
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
 const REQUESTS_MOST = 64; // at a time; browsers fail of thousands
+const LIVE_MS = 200; // between two looks at a dataset that is being written
 // errno of wasi-libc
 const EAGAIN = 6, EIO = 29, ENOENT = 44, ESTALE = 72;
 const NONE = 0, FILE = 1, DIRECTORY = 2; // bags_path_kind
@@ -781,13 +783,8 @@ export class Dataset {
     }
     for (const shard of this.shards) if (shard.error) this.fault(shard.error.message);
     const count = library.view_fields(first.view);
-    for (let i = 0; i < count; i++) {
-      const type = c_string(library.view_type(first.view, i));
-      // Of zstd(array,float32,8), what is compressed.
-      const inside = type.replace(/^zstd\(([^,)]+),?(.*)\)/, (_, name, words) => words ? `${name}(${words})` : name);
-      this.fields.push({number: i, name: c_string(library.view_name(first.view, i)), type, inside,
-        base: inside.replace(/[([].*/, ''), sequence: type.endsWith('[]')});
-    }
+    for (let i = 0; i < count; i++)
+      this.fields.push(field_of(i, c_string(library.view_name(first.view, i)), c_string(library.view_type(first.view, i))));
     this.add_up();
     if (this.shards.length === 1 && this.single !== false) this.complete = true;
   }
@@ -968,6 +965,17 @@ export class Dataset {
     });
   }
 
+  // Items start, start + step, ... of a sequence of numbers or vectors, as float64.
+  curve(index, field, start, stop, step) {
+    const [shard, at] = this.locate(index);
+    return this.attempt(() => {
+      const view = this.view(shard);
+      this.call(() => library.view_curve(view, at, field, start, stop, step), code => code !== 0);
+      const data = library.view_data();
+      return curve_of(bytes().slice(data, data + library.view_data_size()));
+    });
+  }
+
   // The fields that have an index, next to the first shard.
   async indexed() {
     const shard = this.shards.find(of => of.length !== undefined && !of.error), path = this.source.path;
@@ -1013,6 +1021,95 @@ export class Dataset {
     });
     return [some.length, sizes.map(size => size * scale)];
   }
+}
+
+const curve_of = data => {
+  const all = new Float64Array(data.buffer, data.byteOffset, data.length / 8);
+  return {elements: all[0], numbers: all.subarray(1)};
+};
+
+// A field, from its type.
+export function field_of(number, name, type) {
+  // Of zstd(array,float32,8), what is compressed.
+  const inside = type.replace(/^zstd\(([^,)]+),?(.*)\)/, (_, outer, words) => words ? `${outer}(${words})` : outer);
+  return {number, name, type, inside, base: inside.replace(/[([].*/, ''), sequence: type.endsWith('[]')};
+}
+
+// ---- a dataset that is being written ----
+
+// Its server reads it, and numbers its datapoints: a number stays what it is. What was shown
+// is not taken back, whatever happens to the writer or the server.
+export class Live extends Dataset {
+  constructor(url) {
+    super({path: url, host: new URL(url).host});
+    this.url = url;
+    this.state = null; // see live_state in examples/bags/live.c
+    this.silent = ''; // why the server does not answer
+  }
+
+  async request(path, method = 'GET') {
+    const answer = await fetch(this.url + path, {method, cache: 'no-store', credentials: 'same-origin'});
+    if (!answer.ok) throw Error((await answer.text()).trim() || `${this.name}: the server answers ${answer.status}`);
+    return answer;
+  }
+
+  async look() {
+    const before = JSON.stringify([this.state, this.silent]);
+    try {
+      this.state = await (await this.request('')).json();
+      this.silent = '';
+    } catch (error) {
+      if (!this.state) throw error;
+      this.silent = error.message;
+    }
+    if (JSON.stringify([this.state, this.silent]) === before) return;
+    this.length = Math.max(this.length, this.state.length);
+    this.shards = Array.from({length: this.state.shards}, () => ({}));
+    this.known = this.shards.length;
+    this.faults = this.state.gone ? [`${this.state.gone} datapoints are gone: their shard was removed or replaced`] : [];
+    this.changed();
+  }
+
+  async open() {
+    await ready;
+    await this.look();
+    this.name = this.state.name;
+    this.fields = this.state.fields.map(({name, type}, i) => field_of(i, name, type));
+    this.complete = true;
+    this.changed();
+  }
+
+  // Follow the writer, until the dataset is closed.
+  async count() {
+    (async () => {
+      while (!this.closed) {
+        await new Promise(done => setTimeout(done, LIVE_MS));
+        if (!this.closed) await this.look();
+      }
+    })();
+  }
+
+  // Whether there is a writer, in words.
+  words() {
+    const {writers, unfinished, trouble} = this.state;
+    const of = this.silent ? 'it is not known whether a writer is running: `bags view` does not answer'
+      : writers ? writers === 1 ? 'a writer is running and holds the lock' : `${writers} writers are running and hold their locks`
+        : unfinished ? 'no writer is running: it crashed; the data that it flushed is shown, and `bags recover` finishes it'
+          : 'no writer is running: the dataset is finished';
+    return trouble ? `${of}; nothing new is shown: ${trouble}` : of;
+  }
+
+  async items(index, field) { return Number(await (await this.request(`/${index}/${field}`)).text()); }
+
+  async size(index, field, item = 0) { return Number((await this.request(`/${index}/${field}/${item}`, 'HEAD')).headers.get('content-length')); }
+
+  async get(index, field, item = 0) { return new Uint8Array(await (await this.request(`/${index}/${field}/${item}`)).arrayBuffer()); }
+
+  async curve(index, field, start, stop, step) {
+    return curve_of(new Uint8Array(await (await this.request(`/${index}/${field}/${start}:${stop}:${step}`)).arrayBuffer()));
+  }
+
+  async indexed() { return []; }
 }
 
 // ---- opening ----

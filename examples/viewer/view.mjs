@@ -1,6 +1,7 @@
 // view.mjs - the page: the address, the grid, one datapoint, the filter, the histogram.
-import {start, dataset_of} from './reader.mjs';
+import {start, dataset_of, Live} from './reader.mjs';
 import {element, grouped, bytes_text, kind_of, show, plot, typed, SEARCH_MOST} from './values.mjs';
+import {episode} from './episode.mjs';
 
 const CARD_BYTES = 4 << 20; // a larger blob is not loaded for the grid
 const DETAIL_BYTES = 64 << 20; // nor for one datapoint, unless a click asks for it
@@ -13,30 +14,30 @@ const SAMPLE_RUNS = 32, SAMPLE_RUN = 16; // datapoints of a histogram
 
 const at = id => document.getElementById(id);
 let dataset = null, selected = null, generation = 0;
-let opened = ''; // the address of the dataset, as it is in the fragment
+let opened = ''; // the part of the fragment that names the dataset: ds=URL, or live
 const loaded = new Map(); // by index: {number of a field: text, or null if it cannot be searched}
 const searches = new Map(); // by number of a field: how many of these were loaded, cut, and are null
 
 // ---- the address ----
 
-// #ds=URL&i=N&at=N; the URL may contain "&", encoded or not.
+// #ds=URL&i=N&at=N, or #live&i=N&at=N; the URL may contain "&", encoded or not.
 function parse_fragment() {
   let rest = location.hash.replace(/^#/, '');
   const out = {};
-  if (!rest.startsWith('ds=')) return out;
-  rest = rest.slice(3);
+  if (!/^(ds=|live(&|$))/.test(rest)) return out;
   for (let match; (match = rest.match(/^(.*)&(i|at)=([^&]*)$/));) {
     out[match[2]] ??= match[3];
     rest = match[1];
   }
-  out.ds = /^https?%3A/i.test(rest) ? decodeURIComponent(rest) : rest;
+  out.live = rest === 'live';
+  if (rest.startsWith('ds=')) out.ds = /^ds=https?%3A/i.test(rest) ? decodeURIComponent(rest.slice(3)) : rest.slice(3);
   return out;
 }
 
 function link() {
   if (!opened) return;
   const top = selected === null && !grid.order ? grid.first() : 0;
-  const hash = `#ds=${opened}${selected === null ? '' : `&i=${selected}`}${top ? `&at=${top}` : ''}`;
+  const hash = `#${opened}${selected === null ? '' : `&i=${selected}`}${top ? `&at=${top}` : ''}`;
   if (location.hash !== hash) history.replaceState(null, '', hash);
 }
 
@@ -73,7 +74,7 @@ async function open_source(from, address) {
   at('name').textContent = 'opening ...';
   alerts();
   try {
-    dataset = dataset_of(from);
+    dataset = address === 'live' ? new Live(from.href) : dataset_of(from);
     at('name').textContent = dataset.name;
     document.title = `${dataset.name}: opening`;
     dataset.changed = () => { if (mine === generation) describe(); };
@@ -84,17 +85,19 @@ async function open_source(from, address) {
     grid.reset();
     describe();
     const wanted = parse_fragment();
+    if (dataset.state && wanted.i === undefined && wanted.at === undefined) grid.move(Infinity);
     // What is visible comes first, unless it is in a shard that is not known yet.
     const far = Number(wanted.i ?? wanted.at) >= dataset.length;
     if (!far) {
       await go(wanted, null, mine).catch(fail);
-      await grid.filled();
+      if (!dataset.state) await grid.filled();
     }
     const counted = dataset.count().catch(error => { if (mine === generation) fail(error); });
     if (far) await go(wanted, counted, mine).catch(fail);
     await counted;
     if (mine !== generation) return;
     describe();
+    if (dataset.state) return;
     await measure_fields();
     await list_indexes();
   } catch (error) {
@@ -117,7 +120,7 @@ function close_dataset() {
   at('filter').value = at('jump').value = at('key').value = '';
   at('keys').hidden = true;
   at('fields').replaceChildren();
-  at('facts').textContent = '';
+  at('facts').textContent = at('live').textContent = '';
   at('note').hidden = at('tools').hidden = document.querySelector('main').hidden = true;
   grid.order = null;
   grid.clear();
@@ -145,17 +148,17 @@ async function go({i, at: top}, counted, mine) {
 
 let current = Promise.resolve();
 function follow() {
-  const {ds, ...rest} = parse_fragment();
-  if (!ds) {
+  const {ds, live, ...rest} = parse_fragment(), address = live ? 'live' : `ds=${ds}`;
+  if (!ds && !live) {
     if (opened) return;
     at('start').hidden = false;
     return;
   }
-  if (dataset && dataset.fields.length && ds === opened) {
+  if (dataset && dataset.fields.length && address === opened) {
     go(rest, current, generation).catch(error => { select(null, false); fail(error); });
     return;
   }
-  current = open_source(new URL(ds, location.href), ds);
+  current = open_source(new URL(live ? 'live' : ds, location.href), address);
 }
 
 // ---- the header ----
@@ -164,14 +167,18 @@ function describe() {
   const {name, length, shards, known, complete, verified} = dataset;
   if (!dataset.fields.length) return alerts();
   const count = shards.length === 1 ? '' : complete ? `, ${grouped(shards.length)} shards` : '';
+  const at_end = dataset.state && selected === null && grid.is_at_end();
   at('name').textContent = name;
+  at('live').textContent = dataset.state ? dataset.words() : '';
+  at('live').classList.toggle('running', dataset.state?.writers > 0 && !dataset.silent);
   at('facts').textContent = complete
-    ? `${grouped(length)} datapoint${length === 1 ? '' : 's'}${count}, ${verified ? 'checksums compared' : 'no checksums'}`
+    ? `${grouped(length)} datapoint${length === 1 ? '' : 's'}${count}${dataset.state ? '' : verified ? ', checksums compared' : ', no checksums'}`
     : `${grouped(length)} datapoints so far, ${grouped(known)} of ${shards.length > 1 ? grouped(shards.length) : '...'} shards`;
   document.title = complete ? `${name}: ${length} datapoints` : `${name}: opening, ${known} shards`;
   alerts();
   show_total();
   grid.resize();
+  if (at_end) grid.move(Infinity); // new datapoints come into view
 }
 
 function list_fields() {
@@ -360,12 +367,16 @@ const grid = {
     const moved = columns !== this.columns || row !== this.row || width !== this.width;
     Object.assign(this, {columns, row, width});
     at('spacer').style.height = `${this.spacer()}px`;
+    this.laid = this.count();
     if (moved) {
       this.clear();
       this.move(Math.floor(top / columns) * row);
     }
     this.draw();
   },
+
+  // True if the last datapoint of those that were laid out is in view.
+  is_at_end() { return this.position + this.view() >= Math.ceil((this.laid ?? 0) / this.columns) * this.row - this.row / 2; },
 
   // Move to a position; the scroll bar follows.
   move(position) {
@@ -502,6 +513,9 @@ function show_detail(index) {
   show_total();
   detail.dataset.index = index;
   detail.scrollTop = 0;
+  const all = element('div', 'episode');
+  detail.append(all);
+  episode(dataset, index, all, stale).catch(error => { if (!stale()) all.replaceChildren(told(error)); });
   const add = from => {
     const fields = grid.ordered.slice(from, from + FIELDS_MOST);
     for (const field of fields) {

@@ -15,6 +15,8 @@
 #include "formats/data/datasets.h"
 #include "formats/storage/storage.h"
 
+#include "curve.h"
+
 #include <errno.h>
 #include <math.h>
 
@@ -380,6 +382,21 @@ EXPORT int view_get(
     else
         code = get_blob(opened, (uint64_t)index, field, (uint64_t)item);
     limit = MOST;
+    return (int)code;
+}
+
+/* Read numbers of a sequence, as curve_read: view_data and view_data_size. */
+EXPORT int view_curve(
+    view *opened, double index, size_t field, double start, double stop, double step) {
+    static bags_buffer numbers;
+    size_t size = 0;
+    if (opened->bag)
+        return (int)bags_fail(&failure, BAGS_ERROR_TYPE, "a Bag has no sequences");
+    numbers.resize = scratch.resize = bags_buffer_of(&memory).resize;
+    bags_code code = curve_read(opened->reader, (uint64_t)index, field, (uint64_t)start,
+        (uint64_t)stop, (uint64_t)step, &opened->row, &scratch, &numbers, &size, &failure);
+    blob.data = numbers.data;
+    blob.size = size * sizeof(double);
     return (int)code;
 }
 

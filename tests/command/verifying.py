@@ -3,9 +3,10 @@ import contextlib
 import os
 import pathlib
 import struct
+import subprocess
 
 import harness
-from harness import each, pack, refuse, run
+from harness import each, has_sql, pack, refuse, run
 from server import Server
 
 ONLY = 'only tables and references compared'
@@ -175,3 +176,51 @@ def what_is_no_regular_file_is_named_and_not_waited_for():
     assert len(lines) == 2, lines
     assert lines[0].startswith('out/000000/n.bag: cannot open: not a regular')
     assert lines[1].startswith('out/000001/refs.bag: cannot ')
+
+
+def flushed_data_is_verified():
+    """--live: finished shards, and the datapoints that a running or crashed writer has flushed."""
+    for options in [], ['--no-checksum']:
+        out = f'live{len(options)}'
+        job = subprocess.Popen([harness.PROGRAM, 'pack', '-', out, '--spec', SPEC, '--shard-length', '2', *options], stdin=subprocess.PIPE)
+        job.stdin.write(b''.join(b'{"n": %d, "words": ["a", "b"]}\n' % n for n in range(5)))
+        job.stdin.flush()
+        refs = pathlib.Path(out, '000002/refs.idx')
+        harness.wait_for(lambda: refs.exists() and refs.stat().st_size == 8, job)
+        refuse('verify', out, says='its writer is running')
+        for words in [], ['--decode']:
+            said = run('verify', out, '--live', *words).out.decode()
+            assert said.startswith(f'{out}: good: 5 datapoints in 2 shards, with the flushed data of 1 unfinished shard, '), said
+        job.kill()
+        job.communicate()
+        found = run('verify', out, '--live', '--json').lines[-1]
+        assert (found['datapoints'], found['faults'], found['unfinished']) == (5, 0, 1)
+        # A blob that is no UTF-8, or a checksum that differs.
+        _patch(f'{out}/000002/words.bag', 0, b'\xff')
+        said = run('verify', out, '--live', '--decode', code=1).out.decode()
+        assert f'{out}: field "words": datapoint 4: item 0: invalid UTF-8' in said, said
+        if options:
+            run('verify', out, '--live')
+        else:
+            assert 'does not match its checksum' in run('verify', out, '--live', code=1).out.decode()
+        refuse('verify', out, '--live', '--skip-unfinished', says='mutually exclusive', code=2)
+        _patch(f'{out}/000001/n.bag', 8, struct.pack('<Q', 77))
+        assert ': 1 fault' not in run('verify', out, '--live', '--decode', code=1).out.decode()
+
+
+def commands_read_what_was_flushed_alike():
+    job = subprocess.Popen([harness.PROGRAM, 'pack', '-', 'x', '--spec', SPEC], stdin=subprocess.PIPE)
+    job.stdin.write(b'{"n": 3, "words": []}\n{"n": 4, "words": ["a"]}\n')
+    job.stdin.flush()
+    harness.wait_for(lambda: os.path.exists('x/refs.idx') and os.path.getsize('x/refs.idx') == 16, job)
+    commands = [(['info', 'x', '--json'], b'"length": 2'), (['get', 'x', ':'], b'"n": 4'), (['verify', 'x'], b'2 datapoints'),
+                (['load', 'x', '--in-order', '--indices'], b'[0, 1]'), (['stats', 'x', 'n'], b'"mean": [3.5]')]
+    if has_sql():
+        commands.append((['sql', 'x', 'SELECT sum(n) FROM data'], b'7'))
+    for running in True, False:
+        for words, part in commands:
+            refuse(*words, says='unfinished')
+            assert part in run(*words, '--live').out, words
+        if running:
+            job.kill()
+            job.communicate()

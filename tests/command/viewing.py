@@ -1,11 +1,14 @@
 """`bags view`: the page and the dataset for one browser, and nothing for anybody else."""
 import contextlib
+import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -33,7 +36,7 @@ class _View:
         self.job = subprocess.Popen([harness.PROGRAM, 'view', '--no-browser', *map(str, words)], stdout=subprocess.PIPE,
                                     stderr=subprocess.PIPE, env={**os.environ, 'BAGS_VIEWER': 'page.html'})
         self.address = self.job.stdout.readline().decode().strip()
-        found = re.fullmatch(r'http://127\.0\.0\.1:(\d+)/([0-9a-f]{20,})/#ds=(.*)', self.address)
+        found = re.fullmatch(r'http://127\.0\.0\.1:(\d+)/([0-9a-f]{20,})/#(?:ds=)?(.*)', self.address)
         assert found, (self.address, self.job.stderr.read())
         self.port, self.token, self.name = int(found[1]), found[2], found[3]
 
@@ -258,3 +261,79 @@ def view_faults():
     with _View('gap') as view:
         assert view.file('/000002/spec.json')[0] == 200
 
+
+def view_live():
+    """A running writer, its crash, its recovery; datapoints keep their numbers."""
+    if not _built():
+        return
+    job = subprocess.Popen([harness.PROGRAM, 'pack', '-', 'robot', '--spec', 'n=int(4),x=float32(2)[]', '--shard-length', '2'],
+                           stdin=subprocess.PIPE)
+    write = lambda rows: (job.stdin.write(b''.join(b'{"n": %d, "x": [[%d, 0.5], [7, 8], [9, 1]]}\n' % (n, n) for n in rows)), job.stdin.flush())
+    write(range(3))
+    harness.wait_for(lambda: pathlib.Path('robot/000001/refs.idx').exists() and os.path.getsize('robot/000001/refs.idx') == 8, job)
+    with _View('robot', '--live') as view:
+        assert view.name == 'live' and view.get(f'/{view.token}/')[2] == PAGE.encode()
+        state = lambda: json.loads(view.get(f'/{view.token}/live')[2])
+        found = state()
+        assert found == {'name': 'robot', 'length': 3, 'shards': 2, 'unfinished': 1, 'writers': 1, 'gone': 0, 'trouble': None,
+                         'fields': [{'name': 'n', 'type': 'int(4)'}, {'name': 'x', 'type': 'array(float32,2)[]'}]}
+        part = lambda rest: view.get(f'/{view.token}/live/{rest}')
+        assert part('2/1')[2] == b'3' and part('2/0')[2] == b'1'
+        assert part('2/0/0')[2] == struct.pack('<I', 2) and part('1/1/2')[2] == struct.pack('<ff', 9, 1)
+        assert view.get(f'/{view.token}/live/1/1/2', 'HEAD')[1].count('content-length: 8') == 1
+        assert struct.unpack('<5d', part('2/1/0:3:2')[2]) == (2, 2, .5, 9, 1)
+        assert struct.unpack('<3d', part('0/1/1:2:1')[2]) == (2, 7, 8)
+        for rest in ('3/0', '3/0/0', '0/2', '0/2/0', '0/1/3', '0/0/1', '0', '0/', '0/0/0/0', '0/1/0:1', '0/1/0:1:2:3', '0/0/0:1:1', '0/1/2:1:1', 'x',
+                     '../spec.json', '/0/0', '-1/0', '99999999999999999999999/0', '0/0/0?x/'):
+            status, _, body = part(rest)
+            assert status == 404 or rest == '0/0/0?x/', (rest, status, body)
+        assert view.file('/spec.json')[0] == 404 and view.get(f'/{view.token}/robot/000000/spec.json')[0] == 404
+        assert view.get(f'/{"0" * len(view.token)}/live')[0] == 404
+        assert view.get(f'/{view.token}/live', host='evil.example')[0] == 403
+        write(range(3, 4))
+        harness.wait_for(lambda: state()['length'] == 4, job)
+        job.kill()
+        job.wait()
+        job.stdin.close()
+        harness.wait_for(lambda: state()['writers'] == 0)
+        found = state()
+        assert (found['length'], found['gone'], found['trouble']) == (4, 0, None)
+        run('recover', 'robot')
+        pack([{'n': 4, 'x': []}], 'n=int(4),x=float32(2)[]', 'robot', '--append')
+        found = state()
+        assert (found['length'], found['unfinished'], found['writers'], found['gone']) == (5, 0, 0, 0)
+        assert [part(f'{i}/0/0')[2] for i in range(5)] == [struct.pack('<I', i) for i in range(5)]
+        assert part('4/1')[2] == b'0' and struct.unpack('<d', part('4/1/0:9:1')[2]) == (0,)
+        shutil.rmtree('robot/000001')
+        found = state()
+        assert found['length'] == 5 and found['gone'] == 2, found
+        assert b'gone' in part('2/0/0')[2] and part('1/0/0')[0] == 200
+        shutil.rmtree('robot')
+        found = state()
+        assert found['length'] == 5 and 'No such file' in found['trouble'], found
+    refuse('view', 'robot.zip', '--live', says='local directory', code=2, env={**os.environ, 'BAGS_VIEWER': 'page.html'})
+
+
+def view_live_numbers():
+    """Shards of random workers: what was seen once keeps its number."""
+    if not _built():
+        return
+    rng = random.Random(1)
+    expected, shards = [], [0, 0, 0]
+    os.mkdir('many')
+
+    def add(worker, rows):
+        """A shard of a worker: between those of the others, whatever was shown of them."""
+        pack([{'n': n} for n in rows], 'n=int(4)', 'part')
+        os.rename('part', f'many/{worker + 3 * shards[worker]:06}')
+        shards[worker] += 1
+        expected.extend(rows)
+    for worker in range(3):
+        add(worker, [worker])
+    with _View('many', '--live') as view:
+        for step in range(20):
+            add(rng.randrange(3), [100 * step + 10 + i for i in range(rng.randrange(1, 4))])
+            found = json.loads(view.get(f'/{view.token}/live')[2])
+            assert found['length'] == len(expected), (found, len(expected))
+        values = [struct.unpack('<I', view.get(f'/{view.token}/live/{i}/0/0')[2])[0] for i in range(len(expected))]
+        assert values == expected

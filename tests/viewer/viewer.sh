@@ -24,6 +24,7 @@ part node tests/viewer/golden.mjs build/viewer.wasm
 part node tests/viewer/corpus.mjs build/viewer.wasm
 part node tests/viewer/values.mjs build/viewer.wasm
 if command -v chromium >/dev/null; then
+    mkdir "$dir/live" && part node tests/viewer/live.mjs build/viewer.html "$dir/live" "$1"
     if /usr/bin/python3 tests/viewer/data.py "$1" "$dir"; then
         part node tests/viewer/page.mjs build/viewer.html "$dir" "$1"
     else
