@@ -675,8 +675,8 @@ typedef struct stats_job {
     gate monitor;
     /* Under the lock: */
     uint64_t next, done;
-    uint64_t
-        failed; /* the first datapoint of the chunk that failed; UINT64_MAX: none */
+    uint64_t reported; /* of `done`, to the progress callback */
+    uint64_t failed;   /* the first datapoint of a failed chunk; UINT64_MAX: none */
     bags_error error;
 } stats_job;
 
@@ -721,6 +721,25 @@ static bags_code stats_add_rows(
     return BAGS_OK;
 }
 
+/* Report the datapoints that were added since the last report, on the main thread. */
+static void stats_report(stats_job *job) {
+    gate_lock(&job->monitor);
+    uint64_t done = job->done;
+    gate_unlock(&job->monitor);
+    if (!job->options.progress || done == job->reported)
+        return;
+    job->reported = done;
+    if (job->options.progress(job->options.user, done, job->length))
+        return;
+    gate_lock(&job->monitor);
+    if (job->failed > 0) {
+        job->failed = 0;
+        (void)bags_fail(&job->error, BAGS_ERROR_IO, "%s: interrupted",
+            bags_path_tail(bags_reader_path(job->reader)));
+    }
+    gate_unlock(&job->monitor);
+}
+
 /* Claim datapoints and add them until none is left, or one fails. Of several threads that
  * fail, the first datapoint counts: those before it were all claimed. */
 static void stats_work(stats_worker *w, bool main_thread, bool once) {
@@ -739,17 +758,10 @@ static void stats_work(stats_worker *w, bool main_thread, bool once) {
             job->failed = start;
             job->error = err;
         }
-        uint64_t done = job->done;
-        if (main_thread && job->options.progress) {
-            gate_unlock(&job->monitor);
-            bool proceed = job->options.progress(job->options.user, done, job->length);
-            gate_lock(&job->monitor);
-            if (!proceed && job->failed > 0) {
-                job->failed = 0;
-                (void)bags_fail(&job->error, BAGS_ERROR_IO, "%s: interrupted",
-                    bags_path_tail(bags_reader_path(job->reader)));
-            }
-        }
+        gate_unlock(&job->monitor);
+        if (main_thread)
+            stats_report(job);
+        gate_lock(&job->monitor);
         if (once)
             break;
     }
@@ -795,6 +807,7 @@ static bags_code stats_run(stats_job *job, bags_error *err) {
     stats_work(first, true, false);
     for (size_t i = 1; i <= job->started; i++)
         gate_thread_join(job->workers[i].id);
+    stats_report(job); /* other threads may have ended last */
     if (job->failed != UINT64_MAX) {
         if (err)
             *err = job->error;

@@ -1601,8 +1601,7 @@ static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
         copy_tree(at("crashed"), at("x"));
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_writer_open(at("x"), fields, 2, &append, &said));
-        assert_says(
-            "x/000001: unfinished (datapoints: 1)*recover*BAGS_EXISTING_RESUME");
+        assert_says("x/000001: unfinished (datapoints: 1)*bags_recover*append");
         assert_same_tree(at("crashed"), at("x"));
         /* Either way the input is continued, and then another one appended. */
         if (recover) {

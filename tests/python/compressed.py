@@ -126,7 +126,7 @@ def columns_and_batches_have_the_values():
     for k, row in enumerate(rows[:16]):
         assert batch['t'][k] == row['t'].encode() and batch['b'][k] == row['b']
         assert bags.decoders['msgpack'](batch['m'][k]) == row['m']
-    raises(TypeError, next, bags.Loader('d', fields={'a': {'decode': bytes}}), says='inside of zstd')
+    raises(TypeError, next, bags.Loader('d', fields={'a': {'decode': bytes}}), says='the blob inside zstd')
     raises(TypeError, reader.column, 'x', says='type zstd(npy)')
     raises(TypeError, reader.__arrow_c_stream__, says='field "x"')
     for name, expected in (('m', bags.encoders['msgpack']), ('t', str), ('s', list), ('b', bytes)):
