@@ -97,8 +97,8 @@ static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"BAGS_CROP_RANDOM", "'random'"}, {"BAGS_FILTER_NEAREST", "filter 'nearest'"},
     {"dims, at most 6, shape", "shape, of at most 6 numbers,"},
     {"dims and width", "shape and width"},
-    {"which is the value with the option `blobs` of bags_zstd_options",
-        "which is its value only of utf8, bytes, msgpack and tree"}};
+    {"set the option `blobs` of bags_zstd_options",
+        "only utf8, bytes, msgpack and tree have one"}};
 
 void message_of_python(
     const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]) {
