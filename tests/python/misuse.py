@@ -319,7 +319,7 @@ def messages_name_what_python_has():
             (ValueError, field('j', width=3, height=3, resize=5), 'resize needs crop \'center\''),
             (ValueError, field('j', width=3, height=3, area=(.1, .2)), 'need crop \'random\''),
             (ValueError, lambda: loader(shuffle=False)().load_state_dict(state), 'weights, shuffle=False, drop_last'),
-            (TypeError, lambda: next(field('z', decode=len)()), 'its value is the blob only for utf8, bytes, msgpack and tree'),
+            (TypeError, lambda: next(field('z', decode=len)()), 'needs the blob inside zstd: only utf8, bytes, msgpack and tree have one'),
             (TypeError, lambda: next(field('in_order', decode=lambda blob: np.ones(2, '>f4'))()), 'elements ">f" is not supported'),
             (FileNotFoundError, lambda: bags.DatasetReader('x in_order').index('in_order'),
              "bags.build_index('x in_order', 'in_order') builds one: 'x in_order'"),

@@ -98,7 +98,7 @@ static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"dims, at most 6, shape", "shape, of at most 6 numbers,"},
     {"dims and width", "shape and width"},
     {"set the option `blobs` of bags_zstd_options",
-        "its value is the blob only for utf8, bytes, msgpack and tree"}};
+        "only utf8, bytes, msgpack and tree have one"}};
 
 void message_of_python(
     const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]) {
