@@ -585,7 +585,7 @@ const half = bits => {
     : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 };
 
-// The elements as numbers; of complex numbers two each. NULL: of another dtype.
+// The elements as numbers, two for each complex number; null for another dtype.
 export function numbers({dtype, data}) {
   const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
     int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array,
@@ -1126,8 +1126,8 @@ export function dataset_of(from) {
   return new Dataset(new Local(tops.find(name => /\.bag$/.test(name)) ?? tops[0], files));
 }
 
-// Open a dataset, and learn the lengths of all its shards. What is missing or damaged is an
-// error.
+// Open a dataset, and learn the lengths of all its shards. Missing and damaged shards are
+// errors.
 export async function open(from) {
   const dataset = dataset_of(from);
   try {

@@ -44,7 +44,7 @@ await test('the golden data in node', async () => {
   assert(all.length > 90, `${all.length} of them`);
 });
 
-// What the package returns for the dataset of npm.sh: 600 datapoints in shards.
+// Compare the values of the dataset that npm.sh makes: 600 datapoints in shards.
 async function check(pets) {
   equal(pets.length, 600);
   equal(pets.fields.map(({name, type, sequence}) => [name, type, sequence]), [['big', 'u64', false], ['label', 'int(4)', false],

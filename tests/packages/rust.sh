@@ -10,7 +10,7 @@ tests() { # tests NAME: of a build, below $dir/NAME
     (cd "$crate" && cargo test --locked --examples --tests && cargo build --locked --examples)
 }
 
-# The C code is compiled with the sanitizers, without that for NULL + 0, which is no fault.
+# The C code is compiled with the sanitizers. NULL + 0 is no fault.
 sanitized() {
     local flags='-fsanitize=address,undefined -fno-sanitize=pointer-overflow -fno-sanitize-recover=all'
     export CC=clang CFLAGS="$flags -g -O1 -DBAGS_DEBUG" RUSTFLAGS='-C linker=clang -C link-arg=-fsanitize=address,undefined'

@@ -87,7 +87,7 @@ type Array struct {
 	Data  []byte
 }
 
-// Blob is an encoded value, which a writer stores as it is.
+// Blob is an encoded value. A writer stores it as it is.
 type Blob []byte
 
 // Sequence has the items of a field whose type ends with [].
@@ -144,7 +144,7 @@ func (of *rows) close() {
 
 // ---- reading ----
 
-// ReaderOptions are those of bags_reader_options in bags.h.
+// ReaderOptions has the options of bags_reader_options in bags.h.
 type ReaderOptions struct {
 	ShardStart, ShardStop uint64
 	AllowGaps             bool
@@ -431,7 +431,7 @@ func (bag *Bag) View(index uint64, use func(blob []byte) error) error {
 
 // ---- writing ----
 
-// WriterOptions are those of bags_writer_options in bags.h.
+// WriterOptions has the options of bags_writer_options in bags.h.
 type WriterOptions struct {
 	ShardSize, ShardLength uint64 // bytes, or datapoints, per shard; 0: no limit
 	ShardStart, ShardStop  uint64 // the number of this worker, and of all workers
@@ -566,8 +566,7 @@ func (of *memory) value(field string, from any) (out C.bags_value, err error) {
 	return out, nil
 }
 
-// Append appends a datapoint, which has a value for every field. All of it is written, or
-// nothing.
+// Append appends a datapoint with a value for every field. All of it is written, or nothing.
 func (writer *Writer) Append(datapoint Datapoint) error {
 	var used memory
 	defer used.free()

@@ -148,7 +148,7 @@ pub fn version() -> &'static str {
 
 // ---- errors ----
 
-/// What a caller can do about an error. The names are those of `bags_code` in bags.h.
+/// The kind of an error, as `bags_code` in bags.h: it tells a caller how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -298,7 +298,7 @@ pub struct Field {
     pub kind: String,
 }
 
-/// What a reader does with an unfinished shard.
+/// How a reader treats an unfinished shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished { Refuse, Skip, Read }
 
@@ -312,7 +312,7 @@ pub struct ReaderOptions {
     pub verify_checksums: bool,
     /// Read with explicit offsets: a file that is truncated is then an error, not SIGBUS.
     pub no_mmap: bool,
-    /// Of a Bag: 0 bytes are an empty one, as granular 0.20 and 0.21 write it.
+    /// Accept a Bag of 0 bytes as an empty one, as granular 0.20 and 0.21 write it.
     pub allow_empty_file: bool,
 }
 

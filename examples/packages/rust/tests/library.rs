@@ -1,4 +1,4 @@
-//! What is written is read; errors; threads; a writer that is dropped.
+//! Reading after writing; errors; threads; a writer that is dropped.
 use bags::*;
 use std::path::PathBuf;
 
