@@ -161,6 +161,45 @@ def cameras_are_cropped_alike_if_asked():
         assert len(np.unique(batch['a'][:, 0], axis=0)) > 20
 
 
+def items_of_a_video_are_its_frames():
+    if not bags.build['mp4']:
+        raise Skip('no mp4')
+
+    def video(count, step):
+        return np.stack([np.full((32, 48, 3), step * i + 20, 'u1') for i in range(count)])
+    lengths = [12, 20, 5]
+    with bags.DatasetWriter('x', {'s': 'int(2)[]', 'time': 'array(float64)[]', 'v': 'mp4(10,h264)',
+                                  'w': 'mp4(5,h264)', 'w_time': 'array(float64)[]'}) as writer:
+        for n in lengths:
+            writer.append({'s': range(n), 'time': [np.array(i / 10) for i in range(n)],
+                           'v': video(n, 10), 'w': video(n // 2, 20),
+                           'w_time': [np.array(i / 5) for i in range(n // 2)]})
+    size = {'width': 24, 'height': 16}
+    for threads in 1, 3:
+        loader = bags.Loader('x', 5, frames='s', seed=threads, threads=threads, fields={
+            's': {'times': 'time'}, 'v': {'offsets': (-1, 0), **size},
+            'w': {'seconds': (-0.2, 0), 'times': 'w_time', **size}})
+        found = []
+        for batch in loader:
+            for k, (e, t) in enumerate(batch['indices'].tolist()):
+                times = [i / 5 for i in range(lengths[e] // 2)]
+                near = [min(range(len(times)), key=lambda i: abs(times[i] - t / 10 - s)) for s in (-0.2, 0)]
+                wanted = [max(t - 1, 0) * 10 + 20, t * 10 + 20] + [20 * i + 20 for i in near]
+                means = [image.mean() for image in (*batch['v'][k], *batch['w'][k])]
+                assert np.allclose(means, wanted, atol=4), (e, t, means, wanted)
+                assert batch['v_pad'][k].tolist() == [t == 0, False]
+                assert batch['w_pad'][k].tolist() == [t < 2, t / 10 > times[-1]]
+                found.append((e, t))
+        assert sorted(found) == [(e, t) for e, n in enumerate(lengths) for t in range(n)]
+    # Without a window the frame; without a list of fields no video is decoded.
+    batch = next(bags.Loader('x', 4, frames='s', fields=['v']))
+    for image, (_, t) in zip(batch['v'], batch['indices'], strict=True):
+        assert image.shape == (32, 48, 3) and abs(image.mean() - t * 10 - 20) < 4
+    assert sorted(next(bags.Loader('x', 4, frames='s'))) == ['indices', 's']
+    raises(ValueError, lambda: list(bags.Loader('x', 4, frames='s', fields={'w': {'offsets': [0]}})),
+           says=' items, but field "s" has ')
+
+
 def wrong_use_names_the_field_and_the_option():
     _write('x')
 

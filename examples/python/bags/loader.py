@@ -206,7 +206,8 @@ def _frames(clock, fields, where, spec, **options):
     if not isinstance(clock, str):
         raise TypeError(f'{where}frames: {clock!r} is not the name of a field')
     if fields is None:
-        fields = {name: None for name in spec if name == clock or not spec[name].endswith('[]')}
+        fields = {name: None for name in spec
+                  if name == clock or not spec[name].endswith('[]') and not _is_video(spec[name])}
     own, times, rated = fields.get(clock), None, {}
     if isinstance(own, Mapping) and ('times' in own or 'rate' in own):
         own = dict(own)
@@ -217,7 +218,12 @@ def _frames(clock, fields, where, spec, **options):
             rated['rate'] = own.pop('rate')
         fields = {**fields, clock: own}
     packed, place = pack('frames', options, where), f'{where}field "{clock}": '
-    return (clock, times, pack('frames', _rated(rated, place), place, packed)), fields
+    videos = any(_is_video(spec[name]) for name in fields)
+    return (clock, times, pack('frames', _rated(rated, place), place, packed), videos), fields
+
+
+def _is_video(kind):
+    return kind.partition('(')[0] in ('mp4', 'webm')
 
 
 def _refuse_indices(names, where):
@@ -305,7 +311,8 @@ class Loader(Closable, _core.Loader):
     a window, with a mask NAME_pad, which is True where the first or last item is repeated
     because there is no other; pad='drop' leaves such frames out. `indices` are (N, 2),
     [episode, frame], or (N, 3) with the dataset in front. Images of a field are cropped
-    alike in a sample; same_draw: those of all fields. Options of a sequence:
+    alike in a sample; same_draw: those of all fields. The items of a video are its frames.
+    Options of a sequence or video:
 
         offsets           a window: the items at these distances, a list or a range
         seconds           a window: the items nearest to the frame's time plus these

@@ -36,6 +36,7 @@ struct Loader {
     PyObject *sampler; /* a function, or None */
     PyObject *text;    /* bytes, per field: not 0: a str, not bytes */
     bags_tokens *tokens;
+    bags_loader_videos videos;
     Callback *callbacks;
     unsigned process;
     PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
@@ -289,15 +290,31 @@ static bool set_rows(bags_selection *to, PyObject *rows) {
     return true;
 }
 
-/* of: (clock, field of its times or None, options). */
-static bool set_frames(bags_frames_options *to, PyObject *of) {
+/* of: (clock, field of its times or None, options, is a field a video). */
+static bool set_frames(bags_frames_options *to, PyObject *of, bool *videos) {
     const char *clock, *times;
     PyObject *packed;
-    if (!PyArg_Parse(of, "(szO)", &clock, &times, &packed) ||
+    int has_videos;
+    if (!PyArg_Parse(of, "(szOp)", &clock, &times, &packed, &has_videos) ||
         !take_struct(to, sizeof *to, packed))
         return false;
     to->clock = clock;
     to->times = times;
+    *videos = has_videos;
+    return true;
+}
+
+/* The functions for frames of videos. Loading them takes long. */
+static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
+    const Far *far = load_far();
+    if (!far || !far->mp4)
+        return far != NULL;
+    to->open = far->video_cache;
+    to->close = far->video_cache_close;
+    to->get = far->video;
+    to->info = far->video_info;
+    to->read = far->video_frames;
+    options->videos = to;
     return true;
 }
 
@@ -315,7 +332,9 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
         options->tokens = loader->tokens;
     }
     if (good && frames != Py_None) {
-        good = set_frames(&around, frames);
+        bool videos = false;
+        good = set_frames(&around, frames, &videos) &&
+               (!videos || set_videos(&loader->videos, options));
         options->frames = &around;
     }
     if (good && rows != Py_None) {
