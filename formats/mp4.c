@@ -873,30 +873,23 @@ static bags_code mp4_take(
     return mp4_convert(reader, out, err);
 }
 
-/* True if a frame in the decoder is needed, and no packet from here on: the next GOP is
- * not read for it. */
-static bool mp4_may_drain(const bags_mp4_reader *reader) {
-    return reader->source.reader && mp4_threads(&reader->options) == 1 &&
-           reader->next > reader->last &&
-           mp4_starts_gop(reader->packets, (uint32_t)reader->length, reader->next);
-}
-
-/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. */
+/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. If only
+ * frames that the decoder has are needed, the next GOP of a source is not read for them. */
 static int mp4_feed(bags_mp4_reader *reader, bags_code *code, bags_error *err) {
-    if (reader->next >= (uint32_t)reader->length) {
+    uint32_t next = reader->next, length = (uint32_t)reader->length;
+    reader->drained = next < length && reader->source.reader && next > reader->last &&
+                      mp4_threads(&reader->options) == 1 &&
+                      mp4_starts_gop(reader->packets, length, next);
+    if (next >= length)
         reader->next = UINT32_MAX;
+    if (next >= length || reader->drained)
         return avcodec_send_packet(reader->codec, NULL);
-    }
-    if (mp4_may_drain(reader)) {
-        reader->drained = true;
-        return avcodec_send_packet(reader->codec, NULL);
-    }
-    AVPacket *packet = reader->packets[reader->next].packet;
+    AVPacket *packet = reader->packets[next].packet;
     if (!packet) {
-        *code = mp4_read_packets(&reader->source, reader->packets,
-            (uint32_t)reader->length, reader->next, reader->last, err);
+        *code = mp4_read_packets(
+            &reader->source, reader->packets, length, next, reader->last, err);
         if (!*code)
-            *code = mp4_load_packet(reader, &reader->packets[reader->next], err);
+            *code = mp4_load_packet(reader, &reader->packets[next], err);
         packet = reader->loaded;
     }
     if (*code)
@@ -1069,6 +1062,14 @@ static bags_code mp4_read_frame(
     }
     reader->positioned = !code;
     return code;
+}
+
+bags_extent bags_mp4_reader_part(const bags_mp4_reader *reader, uint64_t frame) {
+    bags_extent none = {0, 0};
+    if (!reader->source.reader || frame >= reader->info.frames)
+        return none;
+    uint32_t at = reader->order[frame].packet, length = (uint32_t)reader->length;
+    return mp4_part_from(reader->packets, length, reader->packets[at].key, at);
 }
 
 /* Clamp a range. *count receives its frames, *size their bytes. */
