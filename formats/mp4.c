@@ -302,6 +302,7 @@ static void mp4_file_close(mp4_file *file) {
 
 /* Packets as stored: parsers would print, and guess missing data. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
+    memset(file, 0, sizeof *file);
     bool matroska = blob.size >= 4 && bags_load_bytes(blob.data, 4, true) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
@@ -576,7 +577,6 @@ static bags_code mp4_index_file(
     bags_mp4_reader *reader, bags_view blob, bags_error *err) {
     mp4_file file;
     size_t kind;
-    memset(&file, 0, sizeof file);
     reader->blob = blob;
     bags_code code = mp4_file_open(&file, blob, err);
     if (!code)
@@ -645,7 +645,6 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
     bags_view content = {moov.data + skip, moov.size - skip};
     if (!mp4_track_open(&track, content))
         return BAGS_OK;
-    memset(&file, 0, sizeof file);
     bags_error why;
     bags_code code = mp4_file_open(&file, moov, &why);
     if (!code)
@@ -655,14 +654,14 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
         return mp4_fail_memory(err);
     if (code || !mp4_codecs[kind].by_tables) /* reading all of it shows what is wrong */
         return BAGS_OK;
-    reader->packets =
-        (mp4_packet *)av_calloc(track.places.sizes.count, sizeof(mp4_packet));
+    size_t count = (size_t)track.places.sizes.count;
+    reader->packets = (mp4_packet *)av_calloc(count, sizeof(mp4_packet));
     if (!reader->packets)
         return mp4_fail_memory(err);
     *known = mp4_track_packets(&track, reader->packets, &reader->first);
     if (!*known)
         return BAGS_OK;
-    reader->length = (int)track.places.sizes.count;
+    reader->length = (int)count;
     const mp4_packet *key = &reader->packets[reader->first];
     if (mp4_is_near(&reader->source, key->offset, key->size))
         code = mp4_load_packet(reader, key, err);
