@@ -675,7 +675,7 @@ static bags_code mp4_index_source(bags_mp4_reader *reader, bags_error *err) {
     mp4_source *source = &reader->source;
     bags_buffer copy = {NULL, 0, NULL, NULL};
     bags_view moov = {NULL, 0}, blob;
-    size_t before, header;
+    size_t before = 0, header = 0;
     bool known = false;
     bags_code code = mp4_read_part(source, 0, MP4_HEAD, err);
     if (!code && source->window.size == 0)

@@ -539,8 +539,10 @@ typedef struct mp4_source {
 /* Read at least this part of the blob to the window. */
 static inline bags_code mp4_read_part(
     mp4_source *source, uint64_t offset, uint64_t size, bags_error *err) {
-    if (source->is_short)
-        offset = 0, size = UINT64_MAX;
+    if (source->is_short) {
+        offset = 0;
+        size = UINT64_MAX;
+    }
     source->start = offset;
     return bags_reader_get_part(source->reader, source->index, source->field,
         source->item, offset, size, &source->row, &source->window, err);

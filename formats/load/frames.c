@@ -204,7 +204,7 @@ static bags_code frames_search(
  * the search begins. */
 static bags_code frames_nearest(
     const frames_series *s, double time, uint64_t *item, double *at, bags_error *err) {
-    double after = 0, before = 0, same;
+    double after = 0, before = 0, same = 0;
     FORMAT_TRY(frames_search(s, time, item, err));
     uint64_t next = *item;
     if (next < s->count)
