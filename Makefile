@@ -62,7 +62,7 @@ objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
 of_format = $(call objects,$1,$(filter $(call in_folders,$2 $(PARTS_$2)),$(FORMAT_FILES)))
 # What the importers share.
 IMPORT := formats/import/import.o
-programs = $(patsubst %.c,$B/%,$(filter-out $(patsubst %,$1%.c,$(subst /,_,$(MISSING))),$(wildcard $1*.c)))
+programs = $(patsubst %.c,$B/%,$(filter-out $(foreach m,$(subst /,_,$(MISSING)),$1$m.c $1$(m)_parts.c),$(wildcard $1*.c)))
 EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images) $(if $(filter jpeg,$(MISSING)),%_train),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
 INSTALLED := $(COMMAND:$B/%=$B/installed/%)

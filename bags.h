@@ -54,7 +54,7 @@
  *     >>bag       240  one file: options, reader, writer
  *     >>types     290  type strings, dtypes, bags_value, codecs, bags_registry
  *     >>writer    400  datasets: fields, options, shards, recovery
- *     >>reader    420  datasets: options, selection, rows
+ *     >>reader    470  datasets: options, selection, rows
  *     >>faults     95  finding everything that is wrong
  *     then the implementation; each section calls only earlier ones:
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
@@ -1952,6 +1952,19 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_each(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, size_t select_count, bags_row *row, bags_error *err);
+
+/* A part of a blob: `size` bytes from byte `offset`, clamped to the blob. */
+typedef struct bags_extent {
+    uint64_t offset, size;
+} bags_extent;
+
+/* Like bags_reader_prefetch_each with one selection of one blob for each index: a plain
+ * field, or a slice of one item. Only parts[i] of it is requested, for
+ * bags_reader_get_part. */
+BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_parts(
+    const bags_reader *reader, const uint64_t *indices, size_t count,
+    const bags_select *selects, const bags_extent *parts, bags_row *row,
+    bags_error *err);
 
 /* Announce to the processor that mapped datapoints will be read next, so that it waits
  * for all of them at once: for about 64 small ones in random order. Only plain fields
@@ -7058,6 +7071,7 @@ typedef struct bagi_fetch {
     bags_buffer *data; /* what was read, in `used` bytes; it may move */
     size_t used;
     bool advise; /* request the blobs and return without waiting */
+    bool apart;  /* each blob has a span */
 } bagi_fetch;
 
 static bagi_span *bagi_fetch_spans(const bagi_fetch *fetch) {
@@ -7069,7 +7083,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
     uint64_t first, uint64_t count, size_t place, bags_error *err) {
     if (count == 0)
         return BAGS_OK;
-    if (fetch->count) {
+    if (fetch->count && !fetch->apart) {
         bagi_span *last = &bagi_fetch_spans(fetch)[fetch->count - 1];
         if (last->bag == bag && first == last->first + last->count &&
             place == last->place + last->count) {
@@ -7347,7 +7361,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
     bags_buffer *scratch, bag_blobs *out, bags_error *err) {
     uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
     bags_buffer one = {(unsigned char *)list, sizeof list, NULL, NULL};
-    bagi_fetch fetch = {&one, 0, scratch, 0, false};
+    bagi_fetch fetch = {&one, 0, scratch, 0, false, false};
     bagi_buffer_adopt(scratch, &bag->env->memory);
     BAGI_TRY(bagi_fetch_add(&fetch, bag, first, count, 0, err));
     BAGI_TRY(bagi_fetch_run_all(&fetch, NULL, err));
@@ -7411,7 +7425,7 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     bags_error *err) {
     BAGI_BEGIN(reader && scratch && ((indices && out) || !count), err);
     bags_buffer list = bags_buffer_of(&reader->env->memory);
-    bagi_fetch fetch = {&list, 0, scratch, 0, false};
+    bagi_fetch fetch = {&list, 0, scratch, 0, false, false};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
@@ -12611,7 +12625,7 @@ BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
  * requested. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, bags_row *row, bool advise, bags_error *err) {
-    bagi_fetch fetch = {&row->ref_spans, 0, &row->scratch, 0, advise};
+    bagi_fetch fetch = {&row->ref_spans, 0, &row->scratch, 0, advise, false};
     if (!advise)
         BAGI_TRY(bagi_row_reserve(row, count, err));
     for (size_t i = 0, run = 1; i < count; i += run) {
@@ -12766,7 +12780,7 @@ static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
 static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, const uint64_t *part_of_blob,
     bags_row *row, bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false, false};
     uint64_t local = 0;
     size_t total = 0;
     const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
@@ -13010,7 +13024,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_BEGIN(reader && row && count, err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false, false};
     bags_select whole = bags_select_all(field);
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_plan_many(reader, NULL, index, 1, &whole, 1, 0, row, &fetch, err));
@@ -13023,7 +13037,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
 BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count, size_t field, bags_row *row,
     bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false, false};
     bags_select whole = bags_select_all(field);
     BAGI_TRY(bagi_check_plain(reader, field, err));
     BAGI_TRY(bagi_row_reserve(row, count, err));
@@ -13072,7 +13086,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row && (indices || !count), err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true, false};
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_plan_many(reader, indices, 0, count, selects,
         selects ? select_count : reader->spec.count, 0, row, &fetch, err));
@@ -13083,10 +13097,28 @@ BAGS_API bags_code bags_reader_prefetch_each(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row && (indices || !count) && (selects || !count), err);
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true, false};
     bagi_row_begin(reader, row);
     BAGI_TRY(bagi_plan_many(reader, indices, 0, count, selects, select_count,
         select_count, row, &fetch, err));
+    return bagi_fetch_run_all(&fetch, NULL, err);
+}
+
+BAGS_API bags_code bags_reader_prefetch_parts(const bags_reader *reader,
+    const uint64_t *indices, size_t count, const bags_select *selects,
+    const bags_extent *parts, bags_row *row, bags_error *err) {
+    BAGI_BEGIN(reader && row && ((indices && selects && parts) || !count), err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true, true};
+    bagi_row_begin(reader, row);
+    BAGI_TRY(
+        bagi_plan_many(reader, indices, 0, count, selects, 1, 1, row, &fetch, err));
+    for (size_t i = 0; i < fetch.count; i++) {
+        bagi_span *span = &bagi_fetch_spans(&fetch)[i];
+        if (span->place < count) {
+            span->offset = parts[span->place].offset;
+            span->size = parts[span->place].size;
+        }
+    }
     return bagi_fetch_run_all(&fetch, NULL, err);
 }
 

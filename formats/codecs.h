@@ -634,6 +634,12 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_
     uint64_t stop, uint64_t step, bags_buffer *scratch, bags_value *out,
     bags_error *err);
 
+/* The bytes of the blob that a read of this frame needs, as far as they are not in memory:
+ * `size` bytes from `offset`, 0 if the video was opened from memory, or there is no such
+ * frame. For bags_reader_prefetch_parts. */
+BAGS_EXPERIMENTAL bags_extent bags_mp4_reader_part(
+    const bags_mp4_reader *reader, uint64_t frame);
+
 /*
  * Like bags_mp4_reader_get, but into the caller's memory.
  *

@@ -302,6 +302,7 @@ static void mp4_file_close(mp4_file *file) {
 
 /* Packets as stored: parsers would print, and guess missing data. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
+    memset(file, 0, sizeof *file);
     bool matroska = blob.size >= 4 && bags_load_bytes(blob.data, 4, true) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
@@ -576,7 +577,6 @@ static bags_code mp4_index_file(
     bags_mp4_reader *reader, bags_view blob, bags_error *err) {
     mp4_file file;
     size_t kind;
-    memset(&file, 0, sizeof file);
     reader->blob = blob;
     bags_code code = mp4_file_open(&file, blob, err);
     if (!code)
@@ -645,7 +645,6 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
     bags_view content = {moov.data + skip, moov.size - skip};
     if (!mp4_track_open(&track, content))
         return BAGS_OK;
-    memset(&file, 0, sizeof file);
     bags_error why;
     bags_code code = mp4_file_open(&file, moov, &why);
     if (!code)
@@ -655,14 +654,14 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
         return mp4_fail_memory(err);
     if (code || !mp4_codecs[kind].by_tables) /* reading all of it shows what is wrong */
         return BAGS_OK;
-    reader->packets =
-        (mp4_packet *)av_calloc(track.places.sizes.count, sizeof(mp4_packet));
+    size_t count = (size_t)track.places.sizes.count;
+    reader->packets = (mp4_packet *)av_calloc(count, sizeof(mp4_packet));
     if (!reader->packets)
         return mp4_fail_memory(err);
     *known = mp4_track_packets(&track, reader->packets, &reader->first);
     if (!*known)
         return BAGS_OK;
-    reader->length = (int)track.places.sizes.count;
+    reader->length = (int)count;
     const mp4_packet *key = &reader->packets[reader->first];
     if (mp4_is_near(&reader->source, key->offset, key->size))
         code = mp4_load_packet(reader, key, err);
@@ -676,7 +675,7 @@ static bags_code mp4_index_source(bags_mp4_reader *reader, bags_error *err) {
     mp4_source *source = &reader->source;
     bags_buffer copy = {NULL, 0, NULL, NULL};
     bags_view moov = {NULL, 0}, blob;
-    size_t before, header;
+    size_t before = 0, header = 0;
     bool known = false;
     bags_code code = mp4_read_part(source, 0, MP4_HEAD, err);
     if (!code && source->window.size == 0)
@@ -873,30 +872,23 @@ static bags_code mp4_take(
     return mp4_convert(reader, out, err);
 }
 
-/* True if a frame in the decoder is needed, and no packet from here on: the next GOP is
- * not read for it. */
-static bool mp4_may_drain(const bags_mp4_reader *reader) {
-    return reader->source.reader && mp4_threads(&reader->options) == 1 &&
-           reader->next > reader->last &&
-           mp4_starts_gop(reader->packets, (uint32_t)reader->length, reader->next);
-}
-
-/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. */
+/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. If only
+ * frames that the decoder has are needed, the next GOP of a source is not read for them. */
 static int mp4_feed(bags_mp4_reader *reader, bags_code *code, bags_error *err) {
-    if (reader->next >= (uint32_t)reader->length) {
+    uint32_t next = reader->next, length = (uint32_t)reader->length;
+    reader->drained = next < length && reader->source.reader && next > reader->last &&
+                      mp4_threads(&reader->options) == 1 &&
+                      mp4_starts_gop(reader->packets, length, next);
+    if (next >= length)
         reader->next = UINT32_MAX;
+    if (next >= length || reader->drained)
         return avcodec_send_packet(reader->codec, NULL);
-    }
-    if (mp4_may_drain(reader)) {
-        reader->drained = true;
-        return avcodec_send_packet(reader->codec, NULL);
-    }
-    AVPacket *packet = reader->packets[reader->next].packet;
+    AVPacket *packet = reader->packets[next].packet;
     if (!packet) {
-        *code = mp4_read_packets(&reader->source, reader->packets,
-            (uint32_t)reader->length, reader->next, reader->last, err);
+        *code = mp4_read_packets(
+            &reader->source, reader->packets, length, next, reader->last, err);
         if (!*code)
-            *code = mp4_load_packet(reader, &reader->packets[reader->next], err);
+            *code = mp4_load_packet(reader, &reader->packets[next], err);
         packet = reader->loaded;
     }
     if (*code)
@@ -1069,6 +1061,14 @@ static bags_code mp4_read_frame(
     }
     reader->positioned = !code;
     return code;
+}
+
+bags_extent bags_mp4_reader_part(const bags_mp4_reader *reader, uint64_t frame) {
+    bags_extent none = {0, 0};
+    if (!reader->source.reader || frame >= reader->info.frames)
+        return none;
+    uint32_t at = reader->order[frame].packet, length = (uint32_t)reader->length;
+    return mp4_part_from(reader->packets, length, reader->packets[at].key, at);
 }
 
 /* Clamp a range. *count receives its frames, *size their bytes. */

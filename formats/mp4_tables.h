@@ -539,8 +539,10 @@ typedef struct mp4_source {
 /* Read at least this part of the blob to the window. */
 static inline bags_code mp4_read_part(
     mp4_source *source, uint64_t offset, uint64_t size, bags_error *err) {
-    if (source->is_short)
-        offset = 0, size = UINT64_MAX;
+    if (source->is_short) {
+        offset = 0;
+        size = UINT64_MAX;
+    }
     source->start = offset;
     return bags_reader_get_part(source->reader, source->index, source->field,
         source->item, offset, size, &source->row, &source->window, err);
@@ -566,13 +568,10 @@ static inline bool mp4_is_near(mp4_source *source, uint64_t offset, uint64_t siz
            mp4_window_from(source, offset).size >= size;
 }
 
-/* Read packet `next` to the window, if it is missing there, and the packets after it: up
- * to packet `last`, and to the end of its GOP. */
-static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *packets,
-    uint32_t length, uint32_t next, uint32_t last, bags_error *err) {
+/* The part to read of packet `next` on: up to packet `last`, and to the end of its GOP. */
+static inline bags_extent mp4_part_from(
+    const mp4_packet *packets, uint32_t length, uint32_t next, uint32_t last) {
     uint64_t start = packets[next].offset, stop = start + packets[next].size;
-    if (mp4_window_from(source, start).size >= packets[next].size)
-        return BAGS_OK;
     for (uint32_t i = next + 1; i < length; i++) {
         uint64_t from = packets[i].offset, to = from + packets[i].size;
         uint64_t most = i <= last ? MP4_WINDOW : MP4_AHEAD;
@@ -581,7 +580,17 @@ static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *p
             break;
         stop = to;
     }
-    return mp4_read_part(source, start, stop - start, err);
+    bags_extent part = {start, stop - start};
+    return part;
+}
+
+/* Read packet `next` to the window, if it is missing there, and those after it. */
+static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *packets,
+    uint32_t length, uint32_t next, uint32_t last, bags_error *err) {
+    if (mp4_window_from(source, packets[next].offset).size >= packets[next].size)
+        return BAGS_OK;
+    bags_extent part = mp4_part_from(packets, length, next, last);
+    return mp4_read_part(source, part.offset, part.size, err);
 }
 
 /*

@@ -185,6 +185,7 @@ static void link_videos(
         videos.get = bags_mp4_cache_get;
         videos.info = bags_mp4_reader_info;
         videos.read = bags_mp4_reader_get_into;
+        videos.part = bags_mp4_reader_part;
         loading.videos = &videos;
     }
 #else

@@ -204,7 +204,7 @@ static bags_code frames_search(
  * the search begins. */
 static bags_code frames_nearest(
     const frames_series *s, double time, uint64_t *item, double *at, bags_error *err) {
-    double after = 0, before = 0, same;
+    double after = 0, before = 0, same = 0;
     FORMAT_TRY(frames_search(s, time, item, err));
     uint64_t next = *item;
     if (next < s->count)
@@ -482,6 +482,44 @@ static void frames_announce_times(
         l->readers[dataset], indices, count, w->selects, fields, &w->times, NULL);
 }
 
+/* Request the parts of the videos of a column that the frames of these samples need. Videos
+ * that were not used lately are opened first. chosen: its place in w->chosen. */
+static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
+    size_t count, size_t dataset, const loader_column *c, const uint64_t *chosen) {
+    const bags_loader *l = w->loader;
+    size_t field = c->sources[dataset].field, most = count * c->items, used = 0;
+    size_t size = sizeof(uint64_t) + sizeof(bags_select) + sizeof(bags_extent);
+    bags_buffer list = bags_buffer_of(l->options.allocator);
+    bags_error unused;
+    if (most > SIZE_MAX / 2 / size || bags_buffer_reserve(&list, most * size, NULL))
+        return;
+    bags_select *selects = (bags_select *)(void *)list.data;
+    bags_extent *parts = (bags_extent *)(void *)(selects + most);
+    uint64_t *indices = (uint64_t *)(void *)(parts + most);
+    for (size_t i = 0; i < count; i++) {
+        loader_frame f;
+        if (picks[i].dataset != dataset ||
+            bagi_frames_find(w, &picks[i], &f, &unused) ||
+            frames_choose(w, &f, &unused))
+            continue;
+        const bags_mp4_reader *video = frames_video(w, c, &f, &unused);
+        for (size_t k = 0; k < c->items && video; k++) {
+            bags_extent part = l->options.videos->part(video, chosen[k]);
+            bool again = used > 0 && indices[used - 1] == f.episode &&
+                         parts[used - 1].offset == part.offset;
+            if (part.size == 0 || again)
+                continue;
+            indices[used] = f.episode;
+            selects[used] = bags_select_all(field);
+            parts[used++] = part;
+        }
+    }
+    if (used)
+        (void)bags_reader_prefetch_parts(
+            l->readers[dataset], indices, used, selects, parts, &w->times, NULL);
+    bags_buffer_free(&list);
+}
+
 /* Request the samples of a dataset. `selects` has `each` for every pick. */
 static void frames_announce(loader_worker *w, const bags_pick *picks, size_t count,
     size_t dataset, uint64_t *indices, bags_select *selects, size_t each) {
@@ -504,9 +542,16 @@ static void frames_announce(loader_worker *w, const bags_pick *picks, size_t cou
         (void)frames_select(w, dataset, true, selects + used * each);
         indices[used++] = f.episode;
     }
-    if (used)
+    if (used && each)
         (void)bags_reader_prefetch_each(
             reader, indices, used, selects, each, &w->row, NULL);
+    const uint64_t *chosen = w->chosen;
+    for (size_t i = 0; i < w->loader->field_count; i++) {
+        const loader_column *c = &w->loader->columns[i];
+        if (c->video && w->loader->options.videos->part)
+            frames_announce_videos(w, picks, count, dataset, c, chosen);
+        chosen += c->items;
+    }
 }
 
 void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count) {

@@ -361,7 +361,8 @@ typedef struct bags_loader_images {
  * that is linked with mp4.c:
  *
  *     static const bags_loader_videos videos = {bags_mp4_cache_open, bags_mp4_cache_close,
- *         bags_mp4_cache_get, bags_mp4_reader_info, bags_mp4_reader_get_into};
+ *         bags_mp4_cache_get, bags_mp4_reader_info, bags_mp4_reader_get_into,
+ *         bags_mp4_reader_part};
  */
 typedef struct bags_loader_videos {
     bags_mp4_cache *(*open)(const bags_mp4_cache_options *options, bags_error *err);
@@ -371,6 +372,8 @@ typedef struct bags_loader_videos {
     const bags_mp4_info *(*info)(const bags_mp4_reader *video);
     bags_code (*read)(bags_mp4_reader *video, uint64_t start, uint64_t stop,
         uint64_t step, void *data, size_t size, uint64_t *frames, bags_error *err);
+    /* To request the parts of a batch at once. NULL: they are not */
+    bags_extent (*part)(const bags_mp4_reader *video, uint64_t frame);
 } bags_loader_videos;
 
 typedef enum bags_crop {

@@ -205,12 +205,17 @@ static void only_all_of_a_blob_can_be_verified(void **state) {
 /* ---- hooks ---- */
 
 static bags_io far;
-static size_t calls, ranges;
-static uint64_t received;
+static size_t calls, ranges, requests;
+static uint64_t received, requested;
 
 static void far_read_many(void *user, bags_io_read *reads, size_t count) {
     calls++;
     for (size_t i = 0; i < count; i++) {
+        if (!reads[i].data) {
+            requests++;
+            requested += reads[i].size;
+            continue;
+        }
         ranges++;
         received += reads[i].size;
         bags_io_local()->read_at(user, reads[i].file, reads[i].offset, reads[i].data,
@@ -246,6 +251,44 @@ static void a_far_part_is_one_range_without_a_byte_more(void **state) {
     bags_row_free(&row);
 }
 
+/* Parts of several blobs, two of them of one blob, are requested in one call. */
+static void parts_are_requested_at_once(void **state) {
+    static const uint64_t indices[] = {11, 3, 4, 5, 11, 0};
+    static const bags_extent parts[] = {
+        {10, 40}, {0, 50}, {7, 60}, {1, UINT64_MAX}, {200, 30}, {0, 9}};
+    bags_select selects[6];
+    bags_row row = {0};
+    (void)state;
+    assert_ok(bags_writer_close(start(at("ds"), 5, false), &said));
+    far = *bags_io_local();
+    far.map = NULL;
+    far.read_many = far_read_many;
+    bags_reader *reader = open_with(at("ds"), CACHED_INDEX, false, &far);
+    for (size_t i = 0; i < 6; i++)
+        selects[i] = bags_select_all(0);
+    selects[2] = bags_select_slice(1, 0, 1, 1); /* of no items */
+    assert_ok(bags_reader_prefetch_parts(
+        reader, indices, 6, selects, parts, &row, &said)); /* files are opened */
+    requests = 0;
+    requested = 0;
+    assert_ok(
+        bags_reader_prefetch_parts(reader, indices, 6, selects, parts, &row, &said));
+    unsigned char blob[MOST];
+    uint64_t rest = blob_of(5, 0, blob) - 1, refs = 5 * 5;
+    assert_true(requested >= 120 + rest && requested <= 120 + rest + refs);
+    assert_int_equal(requests, 4 + 4); /* refs of neighbours are one range */
+    check_part(reader, 11, 0, 0, 200, 30, &row);
+    bags_select wrong = bags_select_all(2);
+    assert_fails(BAGS_ERROR_FIELD,
+        bags_reader_prefetch_parts(reader, indices, 1, &wrong, parts, &row, &said));
+    assert_ok(bags_reader_prefetch_parts(reader, NULL, 0, NULL, NULL, &row, &said));
+    assert_int_equal(
+        bags_reader_prefetch_parts(reader, indices, 1, selects, NULL, &row, &said),
+        BAGS_ERROR_ARGUMENT);
+    bags_reader_close(reader);
+    bags_row_free(&row);
+}
+
 static void the_failure_of_every_allocation_is_an_error(void **state) {
     (void)state;
     assert_ok(bags_writer_close(start(at("ds"), 5, false), &said));
@@ -276,6 +319,7 @@ int main(void) {
         TEST(what_does_not_exist_is_named),
         TEST(only_all_of_a_blob_can_be_verified),
         TEST(a_far_part_is_one_range_without_a_byte_more),
+        TEST(parts_are_requested_at_once),
         TEST(the_failure_of_every_allocation_is_an_error),
     };
     return cmocka_run_group_tests_name("part", tests, NULL, NULL);

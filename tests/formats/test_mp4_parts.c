@@ -448,21 +448,27 @@ static void the_index_is_moved_to_the_front(void **state) {
 
 /* ---- the cache ---- */
 
-/* Videos of several lengths, as a sequence and as a plain field. */
+/* Videos of several lengths, as a sequence and as a plain field, and with as many numbers. */
 static void write_several(bags_view *blobs, size_t count) {
-    const bags_field fields[] = {{"a", "mp4"}, {"b", "mp4[]"}};
+    const bags_field fields[] = {{"a", "mp4"}, {"b", "mp4[]"}, {"s", "i64[]"}};
+    bags_value numbers[100];
     bags_writer_options options = {0};
     bags_writer *writer;
     bags_value values[8];
     if (exists(at("ds")))
         remove_tree(at("ds"));
     options.no_sync = options.any_type = true;
-    assert_opens(writer, bags_writer_open(at("ds"), fields, 2, &options, &said));
+    assert_opens(writer, bags_writer_open(at("ds"), fields, 3, &options, &said));
+    for (size_t i = 0; i < 100; i++)
+        numbers[i] = bags_int((int64_t)i);
     for (size_t i = 0; i < count; i++)
         values[i] = bags_blob(blobs[i].data, blobs[i].size);
     for (size_t i = 0; i < count; i++) {
-        bags_entry entries[] = {{"a", &values[i], 1}, {"b", values, count}};
-        assert_ok(bags_writer_append(writer, entries, 2, &said));
+        bags_mp4_info info;
+        assert_ok(bags_mp4_probe(blobs[i], NULL, &info, &said));
+        bags_entry entries[] = {{"a", &values[i], 1}, {"b", values, count},
+            {"s", numbers, (size_t)info.frames}};
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
     }
     assert_ok(bags_writer_close(writer, &said));
 }
@@ -522,6 +528,171 @@ static void a_cache_returns_the_video_of_the_blob(void **state) {
     bags_buffer_free(&scratch);
 }
 
+/* ---- the loader ---- */
+
+/* The frames of an episode's video are the items of its field. */
+static void a_loader_reads_frames(void **state) {
+    static const bags_loader_videos videos = {bags_mp4_cache_open, bags_mp4_cache_close,
+        bags_mp4_cache_get, bags_mp4_reader_info, bags_mp4_reader_get_into,
+        bags_mp4_reader_part};
+    static const int64_t around[] = {-1, 0, 3};
+    enum { VIDEOS = 3 };
+    bags_buffer buffers[VIDEOS], decoded[VIDEOS];
+    bags_view blobs[VIDEOS];
+    bags_value all[VIDEOS];
+    uint64_t total = 0;
+    (void)state;
+    for (size_t i = 0; i < VIDEOS; i++) {
+        bags_mp4_reader *whole;
+        memset(&buffers[i], 0, sizeof buffers[i]);
+        memset(&decoded[i], 0, sizeof decoded[i]);
+        blobs[i] = encode("mp4", 9 - 2 * i, 4, &buffers[i]);
+        assert_opens(whole, bags_mp4_reader_open(blobs[i], NULL, &said));
+        assert_ok(
+            bags_mp4_reader_get(whole, 0, UINT64_MAX, 1, &decoded[i], &all[i], &said));
+        bags_mp4_reader_close(whole);
+        total += 9 - 2 * i;
+    }
+    write_several(blobs, VIDEOS);
+    bags_reader *reader = open_videos(MAPPED);
+    bags_loader_options options = {0};
+    bags_frames_options frames = {0};
+    bags_load_field field = {0};
+    frames.clock = "s";
+    field.name = "a";
+    field.offsets = around;
+    field.offset_count = 3;
+    field.dtype = BAGS_DTYPE_UINT8;
+    field.dims = 3;
+    field.shape = all[0].shape + 1;
+    options.fields = &field;
+    options.field_count = 1;
+    options.frames = &frames;
+    options.videos = &videos;
+    options.threads = 2;
+    options.batch = 4;
+    options.epochs = 1;
+    const bags_reader *readers[] = {reader};
+    bags_loader *loader;
+    const bags_batch *batch = NULL;
+    size_t size = (size_t)(all[0].shape[1] * all[0].shape[2] * 3);
+    assert_opens(loader, bags_loader_open(readers, 1, &options, &said));
+    for (;;) {
+        assert_ok(bags_loader_next(loader, &batch, &said));
+        if (!batch)
+            break;
+        const unsigned char *at = (const unsigned char *)batch->tensors[0].data;
+        total -= batch->length;
+        for (size_t i = 0; i < batch->length; i++)
+            for (size_t k = 0; k < 3; k++, at += size) {
+                const bags_value *video = &all[batch->picks[i].index];
+                int64_t frame = (int64_t)batch->frames[i] + around[k];
+                int64_t last = (int64_t)video->shape[0] - 1;
+                frame = frame < 0 ? 0 : frame > last ? last : frame;
+                assert_memory_equal(
+                    at, (const char *)video->data + (size_t)frame * size, size);
+            }
+    }
+    assert_true(total == 0);
+    bags_loader_close(loader);
+    /* Without the functions, a video is a plain field. */
+    options.videos = NULL;
+    assert_refused(BAGS_ERROR_ARGUMENT, bags_loader_open(readers, 1, &options, &said));
+    bags_reader_close(reader);
+    for (size_t i = 0; i < VIDEOS; i++) {
+        bags_buffer_free(&buffers[i]);
+        bags_buffer_free(&decoded[i]);
+    }
+}
+
+/* ---- round trips ---- */
+
+/* Hooks that read many ranges, and keep the last: a read of any other is a round trip. */
+#define KEPT 256
+static struct {
+    void *file;
+    uint64_t start, stop;
+} kept[KEPT];
+static size_t requests, trips;
+
+static void trip_read_many(void *user, bags_io_read *reads, size_t count) {
+    bool waits = false;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t start = reads[i].offset, stop = start + reads[i].size;
+        bool known = false;
+        for (size_t k = 0; k < KEPT && !known; k++)
+            known = kept[k].file == reads[i].file && kept[k].start <= start &&
+                    stop <= kept[k].stop;
+        waits = waits || !known;
+        if (!known) {
+            kept[requests % KEPT].file = reads[i].file;
+            kept[requests % KEPT].start = start;
+            kept[requests++ % KEPT].stop = stop;
+        }
+        if (reads[i].data)
+            bags_io_local()->read_at(user, reads[i].file, start, reads[i].data,
+                reads[i].size, &reads[i].done);
+    }
+    trips += waits;
+}
+
+static void a_batch_takes_three_round_trips(void **state) {
+    static const bags_loader_videos videos = {bags_mp4_cache_open, bags_mp4_cache_close,
+        bags_mp4_cache_get, bags_mp4_reader_info, bags_mp4_reader_get_into,
+        bags_mp4_reader_part};
+    static const int64_t around[] = {-1, 0};
+    enum { VIDEOS = 8 };
+    bags_buffer buffers[VIDEOS];
+    bags_view blobs[VIDEOS];
+    (void)state;
+    for (size_t i = 0; i < VIDEOS; i++) {
+        memset(&buffers[i], 0, sizeof buffers[i]);
+        blobs[i] = encode("mp4", 60 + i, 4, &buffers[i]);
+        assert_true(blobs[i].size > 2 * 16384);
+    }
+    write_several(blobs, VIDEOS);
+    bags_io far = *bags_io_local();
+    far.map = NULL;
+    far.read_many = trip_read_many;
+    bags_reader_options reading = {0};
+    bags_reader *reader;
+    reading.env.io = &far;
+    reading.cache_index = true;
+    assert_opens(reader, bags_reader_open(at("ds"), &reading, &said));
+    bags_loader_options options = {0};
+    bags_frames_options frames = {0};
+    bags_load_field field = {0};
+    frames.clock = "s";
+    field.name = "a";
+    field.offsets = around;
+    field.offset_count = 2;
+    options.fields = &field;
+    options.field_count = 1;
+    options.frames = &frames;
+    options.videos = &videos;
+    options.threads = 1;
+    options.ahead = 1;
+    options.batch = 32;
+    options.prefetch = true;
+    const bags_reader *readers[] = {reader};
+    bags_loader *loader;
+    const bags_batch *batch = NULL;
+    assert_opens(loader, bags_loader_open(readers, 1, &options, &said));
+    size_t before = 0;
+    for (int i = 0; i < 40; i++) {
+        if (i == 10) /* all videos have been opened */
+            before = trips;
+        assert_ok(bags_loader_next(loader, &batch, &said));
+        assert_non_null(batch);
+    }
+    bags_loader_close(loader); /* a batch that was loaded in advance counts, too */
+    print_message("%.2f round trips per batch\n", (double)(trips - before) / 30);
+    assert_true(trips - before <= 3 * 30);
+    bags_reader_close(reader);
+    for (size_t i = 0; i < VIDEOS; i++)
+        bags_buffer_free(&buffers[i]);
+}
+
 int main(void) {
     av_log_set_level(AV_LOG_QUIET);
     const struct CMUnitTest tests[] = {
@@ -534,6 +705,8 @@ int main(void) {
         TEST(tables_that_lie_do_no_harm),
         TEST(the_index_is_moved_to_the_front),
         TEST(a_cache_returns_the_video_of_the_blob),
+        TEST(a_loader_reads_frames),
+        TEST(a_batch_takes_three_round_trips),
     };
     return cmocka_run_group_tests_name("mp4_parts", tests, NULL, NULL);
 }

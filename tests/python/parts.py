@@ -150,3 +150,63 @@ def damaged_items_are_an_error():
     reader = bags.DatasetReader('x')
     raises(bags.DataError, reader.array, 0, 'v', says='x: field "v": datapoint 0: item 1: size mismatch')
     assert reader.array(0, 'v', range(1)).tolist() == [[97, 98]]
+
+
+COUNTS = [20, 0, 31, 7]
+
+
+def _episodes(path, **options):
+    """Videos of one frame per state, and of a slower camera with times; episode 1 has none."""
+    spec = {'video': 'mp4', 'cam': 'mp4', 'time': 'array(float64)[]', 'state': 'array(float32,3)[]', 'name': 'utf8'}
+    make = bags.ShardedDatasetWriter if options else bags.DatasetWriter
+    with make(path, spec, **options) as writer:
+        for i, count in enumerate(COUNTS):
+            slow = count // 2 + 1
+            writer.append({'video': _frames(count, i) if count else np.zeros((0, 32, 64, 3), 'u1'), 'cam': _frames(slow, 9 - i),
+                           'time': [np.float64(k * 0.2) for k in range(slow)],
+                           'state': [np.full(3, i * 100 + t, 'f4') for t in range(count)], 'name': f'{i}'})
+
+
+def frames_of_videos_are_items_of_the_loader():
+    if not bags.build['mp4']:
+        raise Skip('this build has no videos')
+    _episodes('x')
+    _episodes('y', shard_length=3)
+    reader, offsets = bags.DatasetReader('x'), (-1, 0, 2)
+    videos, cams = ([reader[i][name] for i in range(4)] for name in ('video', 'cam'))
+    for path, threads in (('x', 1), ('y', 3)):
+        fields = {'state': {}, 'video': {'offsets': offsets, 'width': 64, 'height': 32, 'nchw': True},
+                  'cam': {'seconds': (-0.2, 0.0), 'times': 'time', 'dtype': 'uint8', 'shape': (32, 64, 3)}, 'name': {}}
+        fields['state']['rate'] = 10
+        seen = []
+        for batch in bags.Loader(path, 8, frames='state', threads=threads, fields=fields):
+            assert batch['video'].shape[1:] == (3, 3, 32, 64) and batch['cam'].shape[1:] == (2, 32, 64, 3)
+            for k, (episode, frame) in enumerate(batch['indices'].tolist()):
+                seen.append((episode, frame))
+                for j, offset in enumerate(offsets):
+                    at = frame + offset
+                    want = videos[episode][min(max(at, 0), COUNTS[episode] - 1)]
+                    assert (batch['video'][k, j] == want.transpose(2, 0, 1)).all()
+                    assert batch['video_pad'][k, j] == (not 0 <= at < COUNTS[episode])
+                # One frame in two: of two at the same distance the first is the nearest.
+                assert (batch['cam'][k, 1] == cams[episode][frame // 2]).all() or frame % 2
+                assert batch['state'][k].tolist() == [episode * 100 + frame] * 3 and batch['name'][k] == f'{episode}'
+        assert sorted(seen) == [(i, t) for i, count in enumerate(COUNTS) for t in range(count)]
+    batch = next(iter(bags.Loader('x', 2, frames='state', fields={'video': {}})))
+    assert [frame.shape for frame in batch['video']] == [(32, 64, 3)] * 2
+    drop = bags.Loader('x', 100, frames='state', pad='drop', fields={'video': {'offsets': (-1, 2)}})
+    assert sum(len(batch['indices']) for batch in drop) == sum(max(count - 3, 0) for count in COUNTS)
+
+
+def a_loader_names_the_video_that_is_wrong():
+    if not bags.build['mp4']:
+        raise Skip('this build has no videos')
+    with bags.DatasetWriter('x', {'s': 'i64[]', 'video': 'mp4'}) as writer:
+        writer.append({'s': [1, 2, 3], 'video': _frames(3, 0)})
+        writer.append({'s': [1, 2], 'video': _frames(3, 0)})
+    raises(ValueError, list, bags.Loader('x', 2, frames='s', fields={'s': {}, 'video': {}}),
+           says='x: field "video": datapoint 1: 3 items, but field "s" has 2')
+    with bags.DatasetWriter('y', {'s': 'i64[]', 'video': 'mp4'}, {**bags.encoders, 'mp4': None}) as writer:
+        writer.append({'s': [1], 'video': b'no video at all'})
+    raises(bags.DataError, list, bags.Loader('y', 2, frames='s', fields={'s': {}, 'video': {}}),
+           says='y: field "video": datapoint 0: ')

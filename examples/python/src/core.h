@@ -145,7 +145,7 @@ bool take_struct(void *to, size_t size, PyObject *bytes);
 typedef struct Row {
     bags_row row;
     bags_buffer scratch;
-    bags_mp4_cache *videos; /* of bags._far, which is loaded; or NULL */
+    bags_mp4_cache *videos; /* made by bags._far; or NULL */
     struct Source *source;
 } Row;
 

@@ -7,9 +7,9 @@
 static Far functions = {
 #ifdef BAGS_WITH_MP4
     &bags_codec_mp4, bags_mp4_cache_open, bags_mp4_cache_close, bags_mp4_cache_get,
-    bags_mp4_reader_info, bags_mp4_reader_get_into,
+    bags_mp4_reader_info, bags_mp4_reader_part, bags_mp4_reader_get_into,
 #else
-    NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
 #ifdef BAGS_WITH_HTTP
     bags_http_open, bags_http_close, bags_http_io

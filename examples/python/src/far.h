@@ -16,6 +16,7 @@ typedef struct Far {
     bags_mp4_reader *(*video)(bags_mp4_cache *cache, const bags_reader *dataset,
         uint64_t index, size_t field, uint64_t item, bags_error *err);
     const bags_mp4_info *(*video_info)(const bags_mp4_reader *video);
+    bags_extent (*video_part)(const bags_mp4_reader *video, uint64_t frame);
     bags_code (*video_frames)(bags_mp4_reader *video, uint64_t start, uint64_t stop,
         uint64_t step, void *data, size_t size, uint64_t *frames, bags_error *err);
     bags_http *(*http_open)(const bags_http_options *options, bags_error *err);

@@ -314,6 +314,7 @@ static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
     to->get = far->video;
     to->info = far->video_info;
     to->read = far->video_frames;
+    to->part = far->video_part;
     options->videos = to;
     return true;
 }
