@@ -141,7 +141,7 @@ export async function episode(dataset, index, out, is_stale) {
     const item = field.sequence && kind_of(field) !== 'video' ? Math.min(item_at(times, time) * view.step, count - 1) : 0;
     if (kind_of(field) === 'video') {
       view.video ??= (async () => {
-        const {node} = show(field, await dataset.get(index, field.number, 0), true);
+        const {node} = show(field, await dataset.blob(index, field.number, 0), true);
         view.into.replaceChildren(node);
         if (node.tagName !== 'VIDEO') return null;
         node.controls = false;
@@ -162,7 +162,7 @@ export async function episode(dataset, index, out, is_stale) {
     if (view.item === item) return () => {};
     let node;
     try {
-      node = show(field, await dataset.get(index, field.number, item, FRAME_BYTES), false, FRAME_BYTES).node;
+      node = show(field, await dataset.blob(index, field.number, item, FRAME_BYTES), false, FRAME_BYTES).node;
       await node.decode?.();
     } catch (error) { node = node?.isConnected === false && node.tagName !== 'IMG' ? node : element('span', 'fault', error.message); }
     return () => {

@@ -1103,7 +1103,7 @@ export class Live extends Dataset {
 
   async size(index, field, item = 0) { return Number((await this.request(`/${index}/${field}/${item}`, 'HEAD')).headers.get('content-length')); }
 
-  async get(index, field, item = 0) { return new Uint8Array(await (await this.request(`/${index}/${field}/${item}`)).arrayBuffer()); }
+  async blob(index, field, item = 0) { return new Uint8Array(await (await this.request(`/${index}/${field}/${item}`)).arrayBuffer()); }
 
   async curve(index, field, start, stop, step) {
     return curve_of(new Uint8Array(await (await this.request(`/${index}/${field}/${start}:${stop}:${step}`)).arrayBuffer()));

@@ -234,6 +234,21 @@ await test('curves and cameras of an episode', async () => {
   }
 });
 
+await test('a video is a camera', async () => {
+  const input = JSON.stringify({clip: {file: `${process.cwd()}/tests/data/video/vp8_hidden.webm`}, clip_time: [0, 1, 2, 3], level: [4, 5, 6, 7], level_time: [0, 1, 2, 3]}) + '\n';
+  const made = spawnSync(bags, ['pack', '-', path('video'), '--no-sync', '--spec', 'clip=webm,clip_time=float64[],level=int[],level_time=float64[]'], {input});
+  assert(made.status === 0, String(made.stderr));
+  const job = start('view', path('video'), '--live', '--no-browser');
+  const address = await new Promise(done => job.stdout.once('data', text => done(String(text).trim())));
+  await page.open(`${address}&i=0`);
+  const video = `document.querySelector('[data-camera=clip] video')`;
+  await page.wait(`${video}?.videoWidth > 0 && document.querySelector('[data-curve=level]')?.dataset.drawn === '4'`);
+  for (const [part, share] of [[1000, 3.5 / 4], [500, 1.5 / 4]]) { // the middle of the frame at or before the time
+    await page.run(`{ const bar = document.querySelector('.player input'); bar.value = ${part}; bar.oninput(); }`);
+    await page.wait(`Math.abs(${video}.currentTime / ${video}.duration - ${share}) < 0.1`);
+  }
+});
+
 await browser.close();
 console.log(`${passed} passed, ${failed} failed`);
 process.exit(failed || !passed ? 1 : 0);
