@@ -525,7 +525,7 @@ static void check_entries(void) {
             must(fail_different(one, &failure));
         if (one->missing && !one->finished && path_kind(one->to) != BAGS_PATH_NONE)
             fail(BAGS_ERROR_EXISTS,
-                "%s: already exists, and what is copied has no such file; "
+                "%s: already exists, but the source has no such file; "
                 "remove the old copy, or write to a new path",
                 one->to);
     }
