@@ -243,7 +243,7 @@ static void keep_or_remove(void) {
         rmdir(out);
 }
 
-/* Open the manifest that exists, or create it, and lock it. */
+/* Open or create the manifest, and lock it. */
 static void open_manifest(bool exists) {
     const bags_io *io = bags_io_local();
     const char *path = complete ? manifest : partial;

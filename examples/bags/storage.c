@@ -97,8 +97,8 @@ static void warn_of_cache(void *user, const char *message) {
     note("%s", message);
 }
 
-/* The cache that an option or the environment names. Without one, *out stays as it is.
- * A full disk is no failure. */
+/* Open the cache that an option or the environment names. Without one, *out is
+ * unchanged. A full disk is not a failure. */
 static void use_cache(bags_http_options *out) {
     static bool tried;
     const char *path = cache_path ? cache_path : getenv("BAGS_CACHE");

@@ -148,8 +148,8 @@ typedef struct im_owned {
     struct im_owned *next;
 } im_owned;
 
-/* The scratch does not keep its capacity; so buffers are of the first phase, whenever they
- * are made. */
+/* The scratch does not keep its capacity, so buffers always belong to the first
+ * phase. */
 bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size) {
     if (!*buffer) {
         bool opened = s->opened;
@@ -395,7 +395,7 @@ bool bags_import_ends(const char *name, const char *endings) {
 
 static bool im_is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* The order of names: numbers in them by value; equal ones as bytes. */
+/* Compare names: numbers in them by value; equal numbers as bytes. */
 int bags_import_compare(const void *left, const void *right) {
     const char *a = *(const char *const *)left;
     const char *b = *(const char *const *)right;
@@ -720,7 +720,7 @@ typedef struct im_name {
     const char *old, *made;
 } im_name;
 
-/* Sorted by the new names, equal ones are neighbours. */
+/* Sort by the new names, so that equal names are neighbours. */
 static int im_compare_made(const void *left, const void *right) {
     return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
 }

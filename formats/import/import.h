@@ -123,8 +123,8 @@ typedef struct bags_source_options {
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* of HDF5; other formats have one layout */
     bags_source_header header; /* of CSV */
-    /* Of raw tokens. Without a separator each document has `document` tokens, the last one
-     * what is left. */
+    /* For raw tokens. Without a separator each document has `document` tokens; the last
+     * may be shorter. */
     bags_dtype dtype;
     bool has_separator;
     uint64_t separator; /* the token that ends a document, as a part of it */

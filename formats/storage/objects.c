@@ -122,8 +122,8 @@ void bagi_http_part_fill(http_part *part, http_request *request) {
 
 /* ---- objects ---- */
 
-/* An object is never freed before bags_http_close: hooks keep pointers to it, and what
- * was found, or missing, must not be requested again. */
+/* An object is never freed before bags_http_close: hooks keep pointers to it, and a
+ * name that was found or missing must not be requested again. */
 http_object *bagi_http_find(
     bags_http *http, const char *path, size_t size, bool create) {
     http_object **at = &http->objects[format_hash(0, path, size) % HTTP_BUCKETS];

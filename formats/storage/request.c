@@ -60,7 +60,7 @@ static uint32_t http_place(const http_request *request) {
 
 /* ---- the answer ---- */
 
-/* The value of a header, if this line is one of that name and it fits. */
+/* Copy the value of a header line, if it has this name and the value fits. */
 static void http_keep(
     char *line, size_t size, const char *name, char *out, size_t capacity) {
     size_t start = strlen(name);
@@ -505,8 +505,8 @@ static bool http_is_unsettled(const http_request *request) {
            modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
-/* Remember a lookup that has succeeded. Returns true if it must be repeated: for two seconds,
- * if the object is not settled. */
+/* Remember a successful lookup. Returns true if it must be repeated: for two seconds,
+ * if the object may still change unnoticed. */
 static bool http_remember(http_request *request) {
     const http_engine *engine = request->engine;
     if (!engine->remember || !request->path)

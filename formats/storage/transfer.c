@@ -239,8 +239,8 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_unlock(&engine->mutex);
 }
 
-/* Take up to HTTP_STEP requests from the queue that are due, in order. Returns the
- * milliseconds until the next is. The mutex is held. */
+/* Take up to HTTP_STEP due requests from the queue, in order. Returns the milliseconds
+ * until the next one is due. The mutex is held. */
 static int http_take(http_thread *thread, http_request **taken) {
     size_t most = thread->running + HTTP_STEP;
     double now = http_now(), wait = 1;

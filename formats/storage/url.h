@@ -64,8 +64,8 @@ typedef struct s3_settings {
     char *key, *secret, *token, *region, *endpoint;
 } s3_settings;
 
-/* Find them in the options, the environment and the files in ~/.aws; they must be freed.
- * Without a region: out of memory. */
+/* Find the settings of S3 in the options, the environment and the files in ~/.aws. Free
+ * them. A missing region means out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
 
 /* Parameters of every request. NULL: not set. */

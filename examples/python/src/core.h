@@ -145,12 +145,12 @@ bool take_struct(void *to, size_t size, PyObject *bytes);
 typedef struct Row {
     bags_row row;
     bags_buffer scratch;
-    bags_mp4_cache *videos; /* of bags._far, which is loaded; or NULL */
+    bags_mp4_cache *videos; /* of bags._far, once loaded; or NULL */
     struct Source *source;
 } Row;
 
-/* An open reader. Calls and views hold a reference, so that it lives until the last of
- * them has gone, whoever closes the Python object. */
+/* An open reader. Calls and views hold references, so it lives until the last of them
+ * ends, even if the Python object is closed. */
 typedef struct Source {
     PyObject_HEAD State *state;
     bags_reader *reader;
@@ -289,8 +289,8 @@ struct Arena {
 };
 /* Add the value of an object. Returns -1 with an exception. */
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
-/* Copy the values that are in buffers of others, before code of the user runs that may
- * change them, such as a generator that fills one array again and again. The same. */
+/* Copy values out of foreign buffers before user code runs that may change them, such
+ * as a generator that reuses one array. Returns -1 with an exception. */
 int arena_keep(Arena *arena);
 /* Of no field: an int, a str, bytes or an array. */
 int arena_any(State *state, Arena *arena, PyObject *object);

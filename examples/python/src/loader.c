@@ -548,8 +548,8 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     return out;
 }
 
-/* Raises if it cannot be used: closed, or the child of a fork, where its threads are
- * missing. */
+/* Raise if the loader cannot be used: it is closed, or this is the child of a fork,
+ * where its threads are missing. */
 static bool loader_ready(Loader *loader) {
     if (calling == loader)
         PyErr_Format(PyExc_RuntimeError, "%S: a function of a Loader cannot use it",

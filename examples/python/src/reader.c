@@ -585,7 +585,7 @@ static PyMethodDef reader_methods[] = {
         "of a plain field."},
     {"array", reader_array, METH_VARARGS,
         "array(i, name, items=None)\n--\n\n"
-        "The items of a sequence in datapoint i, which have one size, as one array\n"
+        "The items of a sequence in datapoint i, all of one size, as one array\n"
         "(n, *shape); items: a range or a slice of them. Read-only, and without a copy "
         "if\n"
         "the dataset is mapped. Decoders are not used."},
