@@ -17,8 +17,8 @@ bool path_is_remote(const char *path) {
     return size > 1 && !strncmp(path + size, "://", 3);
 }
 
-/* True if what precedes a URL's path may be a host: an invalid one may be a part of a
- * password, or be it. Buckets contain no user. */
+/* True if the text before a URL's path may be a host. Invalid text may be (a part of) a
+ * password. Buckets contain no user. */
 static bool has_host(const char *host, bool s3) {
     const char *end = host + strcspn(host, s3 ? "/" : "/?"), *port = end;
     if (s3)

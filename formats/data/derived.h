@@ -96,8 +96,8 @@ bags_code bagi_derived_directory(derive *d, uint64_t i, bags_error *err);
 /* Wait until the names in a directory are on stable storage. */
 bags_code bagi_derived_sync_dir(const derive *d, const char *path, bags_error *err);
 
-/* After a failure, remove all files that were made, each spec.json first. A shard whose
- * spec.json another process wrote stays. */
+/* After a failure, remove all created files, each spec.json first. Keep a shard whose
+ * spec.json another process wrote. */
 void bagi_derived_remove(derive *d);
 
 /* Make a copy, or a dataset without datapoints. In derive_copy.c. */

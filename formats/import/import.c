@@ -374,7 +374,7 @@ bags_path_kind bags_import_kind(const char *path, const char *name) {
     return kind;
 }
 
-/* Only ASCII letters have a case here, whatever the locale. */
+/* Only ASCII letters have a case here, in every locale. */
 static int im_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 bool bags_import_ends(const char *name, const char *endings) {
@@ -672,7 +672,7 @@ bags_value bags_import_integer(bags_dtype dtype, const void *data) {
 
 /* ---- fields ---- */
 
-/* NULL is accepted, so that callers need not check what they have formatted. */
+/* NULL is accepted, so that callers need not check formatted text. */
 void bags_source_field(bags_source *s, const char *name, const char *type) {
     bags_field *grown = name && type ? (bags_field *)bags_source_grow(
                                            s, s->fields, s->count, sizeof *grown)

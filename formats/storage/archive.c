@@ -663,7 +663,7 @@ static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
                  : archive_add(a, &found, err);
 }
 
-/* Only zeros may follow the end: what a writer appended after it would be lost
+/* Only zeros may follow the end: otherwise, members appended after it would be lost
  * silently. */
 static bags_code archive_tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {

@@ -1,6 +1,6 @@
 /*
- * objects.c - what http.c knows of URLs, and the bytes of them that are in memory. The mutex
- * is held in all functions.
+ * objects.c - the state of http.c's URLs, and their bytes in memory. The mutex is held
+ * in all functions.
  */
 #include "objects.h"
 

@@ -449,7 +449,7 @@ static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
 }
 
-/* The path of an object with what it leaves open. */
+/* The path of an object with its query and user. */
 static char *http_key(const http_request *request) {
     uint32_t place = http_place(request);
     return place ? bagi_http_format("%s?%08" PRIx32, request->path, place)
@@ -474,8 +474,8 @@ static void http_recall(http_request *request) {
         *known->tag = '\0';
 }
 
-/* The answer 304: the object is as it was. True if it is complete with what is known.
- * The time of the last change may differ where the ETag does not: it must be stated. */
+/* The answer 304: the object is unchanged. True if the known state completes it.
+ * Last-Modified may differ although the ETag does not: the answer must state it. */
 static bool http_unchanged(http_request *request) {
     const bags_http_answer *known = &request->known;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);

@@ -391,7 +391,7 @@ static bool http_thread_start(http_engine *engine, http_thread *thread) {
     return thread->started;
 }
 
-/* Requests that nobody waits for, since they were made in advance, are dropped. */
+/* Requests made in advance, without a waiting caller, are dropped. */
 static void http_thread_stop(http_thread *thread) {
     if (thread->started && bagi_http_alive(thread->engine))
         pthread_join(thread->id, NULL);

@@ -856,8 +856,8 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Its threads end before its callbacks go. In a child of a fork, or if the garbage
- * collector runs in one of its callbacks or in its own call, it stays. */
+/* Its threads end before its callbacks are freed. In a child of a fork, or if the
+ * garbage collector runs in one of its callbacks or calls, it is never freed. */
 static int loader_clear(PyObject *self) {
     Loader *loader = (Loader *)self;
     if (calling == loader ||
