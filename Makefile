@@ -88,24 +88,24 @@ all: $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(filter build/release/bags,$(COMMAND))
 help: ## print this list
 	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile formats/install.mk $(wildcard examples/*/part.mk) | expand -t 21
 
-demo: ## run the demo; OUT=DIR and PHOTOS=DIR set where, and with which photographs
+demo: ## run the demo; OUT=DIR sets the output directory, PHOTOS=DIR your photographs
 	$(BUILD) all
 	@examples/demo/demo.sh "$(or $(PHOTOS),tests/data/photos)" "$(or $(OUT),build/demo)"
 
 deps: ## install the libraries and tools that demo and test need (apt-get)
-test: ## build and run the tests that find most faults in five minutes
-check: ## build and run all other tests; installs what they need
+test: ## build and run the most effective tests (5 minutes)
+check: ## build and run all other tests; installs their tools
 asan: ## build and run every test program under AddressSanitizer and UBSan
 tsan: ## build and run the tests of threads under ThreadSanitizer
 soak: ## run for hours: every fault, 500 kills, each fuzzer for ten minutes
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60)
 coverage: ## list the lines of bags.h that no test executes, with the reasons
-portability: ## test with every compiler, for every CPU and system; CELLS='m32 s390x' for some
+portability: ## test every compiler, CPU and system; CELLS='m32 s390x' selects some
 lint: ## run every compiler and analyser with all warnings
-footprint: ## measure what it costs to include bags.h
+footprint: ## measure the code size and compile time of bags.h
 bench: ## compare the speed of bags.h with others; BENCH='--rounds 3 --part 100'
 benchformats: ## compare the speed of the codecs with the libraries alone
-instructions: ## count the instructions of the hot paths again, if they may change
+instructions: ## update the instruction counts of the hot paths
 
 test check asan tsan soak:
 	@tests/run.sh $@

@@ -208,8 +208,8 @@ static inline void format_turn_size(bags_image *image, uint32_t orientation) {
     image->height = width;
 }
 
-/* Write row y of a stored image, of this width and height, to where it is in the upright
- * one. */
+/* Write row y of a stored image (of this width and height) to its place in the upright
+ * image. */
 static inline void format_turn_row(uint32_t orientation, const unsigned char *row,
     uint32_t y, uint32_t width, uint32_t height, size_t pixel, unsigned char *to,
     size_t stride) {

@@ -919,8 +919,8 @@ static bool mp4_is_damaged(const bags_mp4_reader *reader, uint32_t packet) {
     return i <= packet;
 }
 
-/* Note the frame that the decoder returned. If it is frame `rank` or a later one, it is
- * held, in place of the oldest if there are too many. */
+/* Note the frame that the decoder returned. Hold frame `rank` and later frames. If
+ * there are too many, drop the oldest. */
 static bags_code mp4_note(bags_mp4_reader *reader, uint64_t rank, bags_error *err) {
     AVFrame *frame = reader->frame;
     if (frame->pts < 0 || frame->pts >= reader->length)

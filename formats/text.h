@@ -55,8 +55,8 @@ static inline const char *format_base64_decode(const char *from, size_t size,
     return bits & ((1U << 2 * padding) - 1) ? "the last digit has unused bits" : NULL;
 }
 
-/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
- * written with as many digits: 0.1 is a float32, 16777217 is not. */
+/* True if a float `held`, printed with as many digits, equals a decimal whose nearest
+ * float64 is `number`: 0.1 is a float32, 16777217 is not. */
 static inline bool format_is_decimal(const char *word, double number, double held) {
     char again[64];
     int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */

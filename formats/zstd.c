@@ -393,8 +393,9 @@ static size_t zstd_measure(const zstd_state *s, const zstd_context *context,
     return total;
 }
 
-/* Write a dictionary of at most `size` bytes that has the end of the content of another
- * one, where what occurs most is. Returns its size, or an error of zstd. */
+/* Write a dictionary of at most `size` bytes with the end of another dictionary's
+ * content, where the most frequent content is. Returns its size, or an error of
+ * zstd. */
 static size_t zstd_shrink(const zstd_state *s, unsigned trained, bags_view from,
     size_t size, unsigned char *to) {
     const unsigned char *data = s->samples.data.data;

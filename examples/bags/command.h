@@ -491,7 +491,7 @@ bags_dtype type_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
-/* How types inside others are written, for an invalid type; or "". */
+/* A hint on the syntax of types inside others, for an invalid type; or "". */
 const char *type_hint(const char *type);
 void types_help(text *out);
 
@@ -582,7 +582,7 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
-/* Store a number as an element of a dtype of integers. False: it is out of range. */
+/* Store a number as an element of an integer dtype. False if it is out of range. */
 bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
 /* The element that text is: a number without a loss, except that float64 rounds; true or
  * false. For a type of arrays without dimensions; valid until the next call. */
@@ -709,7 +709,7 @@ void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
  * One thread at a time. If a function returns false, `failure` has the reason; views are
  * valid until the next call. ---- */
 
-/* Open it; the path must stay valid. Ends the program if it is no dataset. */
+/* Open a dataset. The path must stay valid. Ends the program if it is not a dataset. */
 void live_open(const char *path);
 /* Look for more datapoints, and write the state as JSON. */
 void live_state(text *out, const char *name);
@@ -723,7 +723,7 @@ bool live_curve(uint64_t datapoint, size_t field, uint64_t start, uint64_t stop,
 
 /* ---- pack.c: lines as datapoints ---- */
 
-/* Open a manifest, whose lines have the fields of a --spec; *count of them. */
+/* Open a manifest. Its lines have the fields of a --spec, `count` of them. */
 const bags_field *lines_spec(const char *manifest, const char *with, size_t *count);
 /* Read up to `most` lines and put this worker's lines into the open sink. Returns their
  * number; less than `most` at the end. */
@@ -843,7 +843,7 @@ uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_co
 /* 0, 1, 2, ...; to be freed. */
 uint64_t *select_all(uint64_t length);
 
-/* If the failure is SQLite's, append what the words of the query may be. */
+/* If the failure is SQLite's, append suggestions for the words of the query. */
 void sql_hint(const bags_reader *reader);
 /* Fail: this build has no SQL. */
 ENDS void sql_missing(void);

@@ -251,8 +251,8 @@ static uint64_t hash_version(uint64_t hash, const entry *one) {
 
 #define NANOSECONDS 1000000000
 
-/* Mark a complete file of a server with its version. Where that is not possible, it is
- * compared again. */
+/* Mark a complete file of a server with its version. If that is not possible, the next
+ * copy compares the file. */
 static void mark_version(const entry *one, const char *path) {
     bags_identity found;
     if (path_is_remote(one->from) && has_version(one) &&
@@ -525,7 +525,7 @@ static void check_entries(void) {
             must(fail_different(one, &failure));
         if (one->missing && !one->finished && path_kind(one->to) != BAGS_PATH_NONE)
             fail(BAGS_ERROR_EXISTS,
-                "%s: already exists, and what is copied has no such file; "
+                "%s: already exists, but the source has no such file; "
                 "remove the old copy, or write to a new path",
                 one->to);
     }

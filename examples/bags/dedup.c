@@ -1,10 +1,9 @@
 /*
- * pack --dedup: which blob of the shard being written has the same bytes as the next one.
+ * pack --dedup: find a blob with the same bytes in the shard being written.
  *
  * Blobs are compared by SipHash-2-4 of 128 bits with a key that is drawn at each start:
- * no input can be made whose hashes are equal, and of 10^12 blobs two are with a
- * probability of 10^-14. The table has a fixed size. A blob that it has forgotten is
- * stored again.
+ * no input can force equal hashes, and among 10^12 blobs two are equal with a
+ * probability of 10^-14. The table has a fixed size. A forgotten blob is stored again.
  */
 #include "command.h"
 #include "system.h"

@@ -233,7 +233,7 @@ static void keep_or_remove(void) {
     if (manifest_file)
         bags_io_local()->close(NULL, manifest_file);
     if (resume || lines > 0) {
-        failure_suffix("; %s: what was exported is kept, --resume continues", out);
+        failure_suffix("; %s: exported files are kept, --resume continues", out);
         return;
     }
     unlink(partial);
@@ -243,7 +243,7 @@ static void keep_or_remove(void) {
         rmdir(out);
 }
 
-/* Open the manifest that exists, or create it, and lock it. */
+/* Open or create the manifest, and lock it. */
 static void open_manifest(bool exists) {
     const bags_io *io = bags_io_local();
     const char *path = complete ? manifest : partial;
@@ -279,7 +279,7 @@ static void open_out(void) {
     open_manifest(interrupted || complete);
     on_failure = keep_or_remove;
     interrupt_leaves(
-        temp_format("%s: what was exported is kept", out), "continue with", "--resume");
+        temp_format("%s: exported files are kept", out), "continue with", "--resume");
     made = (bool *)allocate(count, sizeof *made);
     directories = names_make(fields, count, "files/");
     written_at = seconds_now();

@@ -248,7 +248,8 @@ static void show_datapoint(uint64_t index) {
     text_output(&line);
 }
 
-/* --npy: the decoded array, or frames, as a file. A blob of type npy is one already. */
+/* --npy: write the decoded array or frames as a file. A blob of type npy is such a file
+ * already. */
 static bags_view read_npy(uint64_t index) {
     static bags_buffer scratch;
     const bags_field *field = &fields[selections[0].field];

@@ -5,8 +5,8 @@
 
 #include "random.h"
 
-/* The numbers of missing shards are listed one by one; an invalid directory name
- * must not make that endless. */
+/* The numbers of missing shards are listed one by one. An invalid directory name must
+ * not make the list endless. */
 #define MAX_MISSING 1000000
 
 /* How much --ratio measures at most; and the fewest values that a dictionary is made of:
@@ -242,8 +242,9 @@ static struct {
     size_t field;
     char *type;   /* zstd(...) */
     char *inside; /* NULL: the field is not compressed */
-    /* An array, whose bytes are transposed, and what is compressed are encoded as their
-     * value; any other blob as bytes: it becomes the content of a frame as it is. */
+    /* Arrays (their bytes are transposed) and compressed values are encoded by value.
+     * Any other blob is encoded as bytes: it becomes the content of a frame
+     * unchanged. */
     bool by_value;
     const bags_codec *codec;
     void *states[2];

@@ -75,7 +75,7 @@ static uint64_t make_signature(void) {
     return sum ? sum : 1;
 }
 
-/* The identity of a shard that is open: its spec.json may be renamed meanwhile. */
+/* The identity of an open shard, even if its spec.json is renamed in the meantime. */
 static bool identify(
     const bags_reader *of, const bags_shard *shards, size_t i, bags_identity *out) {
     static const char *const names[] = {"spec.json", "spec.json.partial", "spec.json"};

@@ -1,6 +1,6 @@
 /*
- * Progress on stderr, with percentage, rate and time left: a bar if it is a terminal and
- * the work takes more than a second, otherwise a line a minute, for logs.
+ * Progress on stderr, with percentage, rate and time left: a bar on a terminal if the
+ * work takes more than a second, otherwise one line per minute, for logs.
  */
 #include "command.h"
 #include "system.h"
@@ -34,8 +34,8 @@ void progress_prepare(void) {
     noted = seconds_now();
 }
 
-/* The rate is of the whole work, and the time left follows from the part that is done.
- * The bar gets the columns that the text leaves. */
+/* The rate covers all work so far. The remaining time is estimated from the completed
+ * part. The bar fills the columns that the text leaves free. */
 void progress_show(const char *title, const char *unit, uint64_t done, uint64_t total,
     uint64_t count) {
     double now = seconds_now();

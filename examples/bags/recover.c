@@ -1,5 +1,5 @@
 /*
- * bags recover: finish what crashed writers left.
+ * bags recover: finish the shards of crashed writers.
  */
 #include "command.h"
 

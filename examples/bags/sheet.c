@@ -114,7 +114,7 @@ static void draw(const bags_value *value, uint64_t i, size_t row, size_t column)
 
 /* ---- which images ---- */
 
-/* The i-th of those shown in a row, of `count`: all, or evenly spaced. */
+/* The i-th of the images shown in a row, of `count`: all, or evenly spaced. */
 static uint64_t spaced(uint64_t i, uint64_t count) {
     return count <= COLUMNS ? i : i * (count - 1) / (COLUMNS - 1);
 }

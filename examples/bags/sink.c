@@ -331,8 +331,8 @@ void sink_finish(void) {
             to.path, counted(undecoded, "JPEG"));
 }
 
-/* An appended shard is closed, since --append cannot continue it; without a new
- * datapoint it is given up. */
+/* Close an appended shard, since --append cannot continue it, or discard it if it has
+ * no new datapoint. */
 void sink_failed(void) {
     bags_error ignored;
     uint64_t kept = sink_length();

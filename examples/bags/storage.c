@@ -17,8 +17,8 @@ bool path_is_remote(const char *path) {
     return size > 1 && !strncmp(path + size, "://", 3);
 }
 
-/* True if what precedes a URL's path may be a host: an invalid one may be a part of a
- * password, or be it. Buckets contain no user. */
+/* True if the text before a URL's path may be a host. Invalid text may be (a part of) a
+ * password. Buckets contain no user. */
 static bool has_host(const char *host, bool s3) {
     const char *end = host + strcspn(host, s3 ? "/" : "/?"), *port = end;
     if (s3)
@@ -97,8 +97,8 @@ static void warn_of_cache(void *user, const char *message) {
     note("%s", message);
 }
 
-/* The cache that an option or the environment names. Without one, *out stays as it is.
- * A full disk is no failure. */
+/* Open the cache that an option or the environment names. Without one, *out is
+ * unchanged. A full disk is not a failure. */
 static void use_cache(bags_http_options *out) {
     static bool tried;
     const char *path = cache_path ? cache_path : getenv("BAGS_CACHE");

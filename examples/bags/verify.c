@@ -312,7 +312,7 @@ static bags_reader *live_open_reader(bool checksums) {
     return bags_reader_open(path, &reading, &failure);
 }
 
-/* The shard with the number of another one; NULL: there is none. */
+/* The shard with the same number as `like`, or NULL. */
 static const bags_shard *live_find(const bags_reader *reader, const bags_shard *like) {
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);

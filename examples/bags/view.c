@@ -55,8 +55,8 @@ static const option options[] = {
 #define CONNECTIONS_MOST 256
 #define IDLE_SECONDS 10
 
-/* The library and those it needs take as long to load as the whole command: it is
- * opened here, first by the main thread. */
+/* Loading this library and its dependencies takes as long as the entire command. The
+ * main thread opens it here first. */
 static void *library_find(const char *symbol) {
     static void *library;
     if (!library)

@@ -13,7 +13,7 @@ WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor $(filter -
     $(if $(WASM_ZSTD),-DVIEWER_ZSTD -I$(WASM_ZSTD)/lib)
 
 .PHONY: viewer install-viewer uninstall-viewer
-viewer: ## build build/viewer.html, which shows any dataset in a browser
+viewer: ## build build/viewer.html: one page that shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
 build/viewer.wasm: examples/viewer/viewer.c examples/viewer/curve.h formats/storage/archive.c formats/numpy.c formats/data/index_find.c bags.h $(wildcard formats/*.h formats/*/*.h) examples/viewer/part.mk \

@@ -394,7 +394,8 @@ EXPORT int view_curve(
         return (int)bags_fail(&failure, BAGS_ERROR_TYPE, "a Bag has no sequences");
     numbers.resize = scratch.resize = bags_buffer_of(&memory).resize;
     bags_code code = curve_read(opened->reader, (uint64_t)index, field, (uint64_t)start,
-        (uint64_t)stop, (uint64_t)step, &opened->row, &scratch, &numbers, &size, &failure);
+        (uint64_t)stop, (uint64_t)step, &opened->row, &scratch, &numbers, &size,
+        &failure);
     blob.data = numbers.data;
     blob.size = size * sizeof(double);
     return (int)code;
@@ -408,7 +409,8 @@ EXPORT size_t view_data_size(void) { return blob.size; }
 
 #define FIND_MOST 500 /* datapoints */
 
-/* 1: a field has an index, 0: not, -1: it is not known yet. `opened` may be any shard. */
+/* 1 if a field has an index, 0 if not, -1 if not known yet. `opened` may be any
+ * shard. */
 EXPORT int view_has_index(
     const view *opened, const char *path, const bags_archive *archive, size_t field) {
     char file[4096];

@@ -1,6 +1,5 @@
 /*
- * derived.c - the datasets that a derived one comes from, and the directories that it is
- * made in; see derived.h.
+ * derived.c - the sources of a derived dataset, and its directories; see derived.h.
  */
 #include "derived.h"
 

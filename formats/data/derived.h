@@ -1,7 +1,6 @@
 /*
- * derived.h - what derive.c and derive_copy.c share, in derived.c: the datasets that a
- * derived one comes from, and the directories that it is made in.
- * Programs do not include it.
+ * derived.h - code shared by derive.c and derive_copy.c, in derived.c: the sources of a
+ * derived dataset, and its directories. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_DERIVED_H
 #define BAGS_FORMATS_DERIVED_H
@@ -72,8 +71,8 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err);
 /* Check that all datapoints that are selected exist. */
 bags_code bagi_derived_check_rows(const derive *d, bags_error *err);
 
-/* Check that everything that was read is of one version. It is the last step before the
- * result gets its name. */
+/* Check that all reads returned one version. This is the last step before the result is
+ * renamed. */
 bags_code bagi_derived_check(const derive *d, bags_error *err);
 
 /* If a source was replaced, return that failure instead of `code`: files of two versions
@@ -97,8 +96,8 @@ bags_code bagi_derived_directory(derive *d, uint64_t i, bags_error *err);
 /* Wait until the names in a directory are on stable storage. */
 bags_code bagi_derived_sync_dir(const derive *d, const char *path, bags_error *err);
 
-/* After a failure, remove all files that were made, each spec.json first. A shard whose
- * spec.json another process wrote stays. */
+/* After a failure, remove all created files, each spec.json first. Keep a shard whose
+ * spec.json another process wrote. */
 void bagi_derived_remove(derive *d);
 
 /* Make a copy, or a dataset without datapoints. In derive_copy.c. */

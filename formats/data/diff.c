@@ -74,7 +74,7 @@ static const bags_allocator *diff_allocator(const diff *d) {
     return d->options->env.allocator;
 }
 
-/* Zeroed memory that diff_close frees; at least one element. */
+/* Allocate zeroed memory, at least one element. diff_close frees it. */
 static void *diff_memory(diff *d, uint64_t count, size_t size) {
     if (count < SIZE_MAX)
         return format_block_add(

@@ -249,8 +249,8 @@ static bags_code sql_single(
     return code ? code : sql_item(cursor, column, &cursor->row, 0, out, err);
 }
 
-/* The blob of a plain field. Where rows are read one after the other, values that are
- * small are read at once. */
+/* The blob of a plain field. If rows are read in order, small values are read many at a
+ * time. */
 static bags_code sql_fetch(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;

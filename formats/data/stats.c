@@ -787,7 +787,7 @@ static void stats_plan(stats_job *job) {
 }
 
 /* Until the layouts of all fields are known, one thread works: the first values decide,
- * whatever the number of threads. */
+ * for any number of threads. */
 static bags_code stats_run(stats_job *job, bags_error *err) {
     stats_worker *first = &job->workers[0];
     bool known = false;

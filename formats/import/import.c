@@ -148,8 +148,8 @@ typedef struct im_owned {
     struct im_owned *next;
 } im_owned;
 
-/* The scratch does not keep its capacity; so buffers are of the first phase, whenever they
- * are made. */
+/* The scratch does not keep its capacity, so buffers always belong to the first
+ * phase. */
 bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size) {
     if (!*buffer) {
         bool opened = s->opened;
@@ -374,7 +374,7 @@ bags_path_kind bags_import_kind(const char *path, const char *name) {
     return kind;
 }
 
-/* Only ASCII letters have a case here, whatever the locale. */
+/* Only ASCII letters have a case here, in every locale. */
 static int im_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 bool bags_import_ends(const char *name, const char *endings) {
@@ -395,7 +395,7 @@ bool bags_import_ends(const char *name, const char *endings) {
 
 static bool im_is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* The order of names: numbers in them by value; equal ones as bytes. */
+/* Compare names: numbers in them by value; equal numbers as bytes. */
 int bags_import_compare(const void *left, const void *right) {
     const char *a = *(const char *const *)left;
     const char *b = *(const char *const *)right;
@@ -672,7 +672,7 @@ bags_value bags_import_integer(bags_dtype dtype, const void *data) {
 
 /* ---- fields ---- */
 
-/* NULL is accepted, so that callers need not check what they have formatted. */
+/* NULL is accepted, so that callers need not check formatted text. */
 void bags_source_field(bags_source *s, const char *name, const char *type) {
     bags_field *grown = name && type ? (bags_field *)bags_source_grow(
                                            s, s->fields, s->count, sizeof *grown)
@@ -720,7 +720,7 @@ typedef struct im_name {
     const char *old, *made;
 } im_name;
 
-/* Sorted by the new names, equal ones are neighbours. */
+/* Sort by the new names, so that equal names are neighbours. */
 static int im_compare_made(const void *left, const void *right) {
     return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
 }

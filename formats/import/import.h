@@ -123,8 +123,8 @@ typedef struct bags_source_options {
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* of HDF5; other formats have one layout */
     bags_source_header header; /* of CSV */
-    /* Of raw tokens. Without a separator each document has `document` tokens, the last one
-     * what is left. */
+    /* For raw tokens. Without a separator each document has `document` tokens; the last
+     * may be shorter. */
     bags_dtype dtype;
     bool has_separator;
     uint64_t separator; /* the token that ends a document, as a part of it */
@@ -156,8 +156,8 @@ typedef struct bags_images {
     uint64_t damaged, others, hidden, links;
 } bags_images;
 
-/* A source that is open. A program reads path, fields, count, length and left_out:
- * whatever the source contains that no field has. */
+/* A source that is open. A program reads path, fields, count, length and left_out: the
+ * content of the source that no field has. */
 struct bags_source {
     const bags_importer *importer;
     const char *path;   /* as it was passed */
@@ -288,8 +288,8 @@ BAGS_EXPERIMENTAL void bags_source_field(
 BAGS_EXPERIMENTAL char *bags_source_number_type(bags_source *source, bags_dtype dtype,
     size_t dims, const uint64_t *shape, bool sequence);
 
-/* Report things that the fields lack, during open. Every importer reports whatever it
- * leaves out: `count` things of a kind, then their name as printf makes it. */
+/* Report things that the fields lack, during open. Every importer reports everything
+ * that it skips: `count` things of a kind, then their name as printf makes it. */
 BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *what,
     uint64_t count, const char *format, ...) BAGI_PRINTF(4, 5);
 /* The name of a field of dates, times or durations, with their unit in NumPy's

@@ -14,7 +14,7 @@ static inline int bags_import_pack_text(
     return failed ? failed : msgpack_pack_str_body(to, string, size);
 }
 
-/* At most 500 levels: see json.h. Returns 0, or what the packer's function did. */
+/* At most 500 levels: see json.h. Returns 0, or the result of the packer's function. */
 static inline int bags_import_pack(msgpack_packer *to, json_object *json) {
     int failed;
     switch (json_object_get_type(json)) {

@@ -116,7 +116,7 @@ static bags_code wd_open_file(bags_source *s) {
     archive_read_support_filter_bzip2(archive);
     archive_read_support_filter_lz4(archive);
     archive_read_support_format_tar(archive);
-    /* Otherwise what follows the end of the first would be ignored. */
+    /* Otherwise the data after the end of the first would be ignored. */
     archive_read_set_options(archive, "read_concatenated_archives");
     if (archive_read_open2(archive, s, NULL, wd_get, wd_skip, NULL))
         return wd_fail(s);

@@ -829,7 +829,7 @@ static bags_code zr_unused_rows(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The scene of a frame; those without frames are skipped. */
+/* The scene of a frame; scenes without frames are skipped. */
 static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
     zr_state *z = (zr_state *)s->state;
     while (frame >= z->scene_stop && z->scene < z->scenes->shape[0]) {
@@ -1031,8 +1031,8 @@ static int zr_walk_members(bags_source *s) {
     return error;
 }
 
-/* Find the files of the arrays. An array of which all chunks are missing has only fill
- * values: so if it has files, they may be chunks under names that are not looked up. */
+/* Find the files of the arrays. An array without chunks has only fill values. If it has
+ * files, they may be chunks under names that are not looked up. */
 static bags_code zr_check_files(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     const bags_io *io = bags_io_local();

@@ -446,7 +446,8 @@ static bags_code frames_choose(
     return BAGS_OK;
 }
 
-/* Select what was chosen. An item that is repeated is selected once, or (all) as often. */
+/* Select the chosen items. A repeated item is selected once or, with `all`, each
+ * time. */
 static size_t frames_select(
     const loader_worker *w, size_t dataset, bool all, bags_select *out) {
     const bags_loader *l = w->loader;
@@ -465,7 +466,8 @@ static size_t frames_select(
     return count;
 }
 
-/* Request what is read to choose the items of samples: refs and times of these episodes. */
+/* Request the data that selects the items of samples: refs and times of these
+ * episodes. */
 static void frames_announce_times(
     loader_worker *w, size_t dataset, const uint64_t *indices, size_t count) {
     const bags_loader *l = w->loader;

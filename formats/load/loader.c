@@ -541,7 +541,7 @@ static void loader_stop(bags_loader *l) {
     }
     l->running = 0;
     l->stopping = l->started = l->claimed_all = l->finished = false;
-    /* The slots of the batches that are held stay theirs. */
+    /* Held batches keep their slots. */
     uint64_t held = l->options.hold + UINT64_C(1);
     l->claimed = l->delivered;
     l->released = l->delivered > held ? l->delivered - held : 0;

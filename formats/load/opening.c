@@ -1,6 +1,6 @@
 /*
- * opening.c - what a loader is opened with: options and fields are checked, what becomes
- * of each field is planned, and memory is allocated; nothing is read.
+ * opening.c - opens a loader: checks options and fields, plans each field, and
+ * allocates memory; reads nothing.
  */
 #include "ring.h"
 
@@ -317,7 +317,7 @@ static bags_code loader_plan_center(bags_loader *l, loader_column *c, bags_error
     return BAGS_OK;
 }
 
-/* Plan a field: what its tensors are, and where its values are in each dataset. */
+/* Plan a field: its tensors, and the place of its values in each dataset. */
 static bags_code loader_column_open(
     bags_loader *l, loader_column *c, const bags_load_field *given, bags_error *err) {
     bags_load_field *g = &c->given;
@@ -669,7 +669,7 @@ static void loader_free_worker(loader_worker *w) {
     bags_buffer_free(&w->announced);
 }
 
-/* Free what loader_allocate made last: the buffers are in it. */
+/* Free the last allocation of loader_allocate: it contains the buffers. */
 void bagi_loader_free(bags_loader *l) {
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
         loader_free_slot(&l->slots[i], l->column_count);

@@ -153,7 +153,7 @@ static inline resample_quad resample_quad_start(void) {
     return q;
 }
 
-/* Add the QUAD bytes at a and those at b, weighted. */
+/* Add the QUAD bytes at a and the QUAD bytes at b, weighted. */
 static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
     const unsigned char *b, const resample_pair *weights) {
     int four_a, four_b;

@@ -9,8 +9,8 @@
 
 /* ---- hashes ---- */
 
-/* Not cryptographic: it is to notice mistakes. States contain its results, so it must
- * stay as it is. */
+/* Not cryptographic: it only detects mistakes. States contain its results, so it must
+ * never change. */
 static uint64_t loader_hash_number(uint64_t hash, uint64_t number) {
     return format_mix(hash ^ number) + FORMAT_GOLDEN;
 }

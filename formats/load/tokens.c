@@ -152,8 +152,8 @@ static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
     return low;
 }
 
-/* Append elements first ... first + count - 1 of a document with its BOS and EOS; those
- * of another field than the first have zeros there. */
+/* Append elements first ... first + count - 1 of a document with its BOS and EOS.
+ * Fields other than the first have zeros there. */
 static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
     uint64_t first, uint64_t count, unsigned char *to) {
     bags_dtype dtype = t->dtypes[field];

@@ -1,5 +1,5 @@
 /*
- * tokens.h - what loader.c and tokens.c share: one does not need the other.
+ * tokens.h - declarations shared by loader.c and tokens.c; neither needs the other.
  * Programs do not include it.
  */
 #ifndef BAGS_FORMATS_TOKENS_H

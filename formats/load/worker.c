@@ -3,7 +3,7 @@
  *
  * Each engine has a row below. The rows whose variables are set must agree: a process
  * may have been started by one engine inside another, and the wrong number would make
- * two workers do the same work, and nobody the work of a third.
+ * two workers do the same work, and skip the work of a third.
  */
 #include "load.h"
 #include "text.h"
@@ -44,7 +44,7 @@ static const char *worker_value(const char *variable) {
     return value && *value && strcmp(value, "undefined") != 0 ? value : NULL;
 }
 
-/* *out stays as it is if the variable is not set. */
+/* *out is unchanged if the variable is not set. */
 static bags_code worker_number(const char *variable, uint64_t *out, bags_error *err) {
     const char *value = worker_value(variable), *at = value;
     uint64_t number = 0;

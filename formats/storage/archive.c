@@ -663,7 +663,7 @@ static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
                  : archive_add(a, &found, err);
 }
 
-/* Only zeros may follow the end: what a writer appended after it would be lost
+/* Only zeros may follow the end: otherwise, members appended after it would be lost
  * silently. */
 static bags_code archive_tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {
@@ -817,7 +817,8 @@ static int archive_list(void *user, const char *path,
     return error;
 }
 
-/* A member will be opened: its header and first bytes, and its last ones. */
+/* Request the first bytes (with the header) and the last bytes of a member that will be
+ * opened. */
 static void archive_expect_member(const bags_archive *a, const archive_member *m) {
     bool is_small = m->size <= ARCHIVE_SOON_TABLE;
     archive_expect(a, m->offset, ARCHIVE_SOON_START + (is_small ? m->size : 0));

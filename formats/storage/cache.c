@@ -402,7 +402,8 @@ static uint64_t cache_index(const bags_cache *cache, const cache_block *block) {
     return block->number & ((UINT64_C(1) << (cache->shift - CACHE_BLOCK_SHIFT)) - 1);
 }
 
-/* True if nobody else reads this block, in which case everybody waits for us. */
+/* True if no other thread or process reads this block: all others then wait for this
+ * one. */
 static bool cache_claim(bags_cache *cache, cache_block *block) {
     uint64_t i = cache_index(cache, block);
     unsigned char *busy = &block->segment->busy[i];
@@ -554,8 +555,8 @@ static void cache_find_segment(
         if (!block->segment ||
             (!fstat(block->segment->file, &about) && about.st_nlink > 0))
             return;
-        /* It was deleted: what this process has open is of no use to others. If other
-         * threads use it, they keep it for now. */
+        /* The file was deleted: the open file of this process is useless to others.
+         * Other threads that use it keep it for now. */
         pthread_mutex_lock(&cache->mutex);
         again = --block->segment->users == 0;
         if (again)
@@ -587,7 +588,7 @@ static void cache_bring(
             bool claimed = block->segment && round == 0 && cache_claim(cache, block);
             if (block->segment && round == 0 && !claimed)
                 continue; /* others read it */
-            /* One of the waiting threads reads what is still missing. */
+            /* One of the waiting threads reads the missing blocks. */
             while (block->segment && !claimed && cache_now() < until) {
                 cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);

@@ -50,8 +50,8 @@ void bagi_cache_files_close(cache_files *files);
 /* True after a failure: nothing more is stored. */
 bool bagi_cache_is_off(cache_files *files);
 
-/* After a failure nothing more is stored, and what exists is still read. Neither 0 nor
- * CACHE_LARGE is one. */
+/* After a failure nothing more is stored, and existing data is still read. 0 and
+ * CACHE_LARGE are not failures. */
 void bagi_cache_give_up(cache_files *files, int error);
 
 /* Count bytes that are going to be written, after others were deleted if they would be

@@ -41,8 +41,8 @@ static bool http_is_missing(bags_http *http, const char *path) {
     return bagi_http_wait(http, control) == EACCES;
 }
 
-/* True if what a lookup found may be the file of a dataset, by its first or last bytes:
- * then nothing is requested to find out. */
+/* True if the first or last bytes of a lookup look like the file of a dataset: then no
+ * further request is needed. */
 static bool http_is_plausible(const http_object *object) {
     const http_part *part = http_first_part(object);
     if (object->is_html)
@@ -308,8 +308,8 @@ static int http_other_kind(bags_http *http, const char *path, http_object *objec
     return listed == ENOENT || listed == EACCES ? 0 : listed;
 }
 
-/* The object, the files that a dataset has, and a listing are requested at once: it takes one
- * round trip, also if nothing exists. */
+/* The object, the files of a dataset, and a listing are requested together: one round
+ * trip, also if nothing exists. */
 int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;

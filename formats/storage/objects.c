@@ -1,6 +1,6 @@
 /*
- * objects.c - what http.c knows of URLs, and the bytes of them that are in memory. The mutex
- * is held in all functions.
+ * objects.c - the state of http.c's URLs, and their bytes in memory. The mutex is held
+ * in all functions.
  */
 #include "objects.h"
 
@@ -122,8 +122,8 @@ void bagi_http_part_fill(http_part *part, http_request *request) {
 
 /* ---- objects ---- */
 
-/* An object is never freed before bags_http_close: hooks keep pointers to it, and what
- * was found, or missing, must not be requested again. */
+/* An object is never freed before bags_http_close: hooks keep pointers to it, and a
+ * name that was found or missing must not be requested again. */
 http_object *bagi_http_find(
     bags_http *http, const char *path, size_t size, bool create) {
     http_object **at = &http->objects[format_hash(0, path, size) % HTTP_BUCKETS];

@@ -1,6 +1,6 @@
 /*
- * publish.h - what may be published: datasets whose blobs are all referred to.
- * Programs do not include it.
+ * publish.h - refuse to publish datasets with unreferenced blobs. Programs do not
+ * include it.
  */
 #ifndef BAGS_FORMATS_PUBLISH_H
 #define BAGS_FORMATS_PUBLISH_H

@@ -60,7 +60,7 @@ static uint32_t http_place(const http_request *request) {
 
 /* ---- the answer ---- */
 
-/* The value of a header, if this line is one of that name and it fits. */
+/* Copy the value of a header line, if it has this name and the value fits. */
 static void http_keep(
     char *line, size_t size, const char *name, char *out, size_t capacity) {
     size_t start = strlen(name);
@@ -449,7 +449,7 @@ static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
 }
 
-/* The path of an object with what it leaves open. */
+/* The path of an object with its query and user. */
 static char *http_key(const http_request *request) {
     uint32_t place = http_place(request);
     return place ? bagi_http_format("%s?%08" PRIx32, request->path, place)
@@ -474,8 +474,8 @@ static void http_recall(http_request *request) {
         *known->tag = '\0';
 }
 
-/* The answer 304: the object is as it was. True if it is complete with what is known.
- * The time of the last change may differ where the ETag does not: it must be stated. */
+/* The answer 304: the object is unchanged. True if the known state completes it.
+ * Last-Modified may differ although the ETag does not: the answer must state it. */
 static bool http_unchanged(http_request *request) {
     const bags_http_answer *known = &request->known;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
@@ -505,8 +505,8 @@ static bool http_is_unsettled(const http_request *request) {
            modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
-/* Remember a lookup that has succeeded. Returns true if it must be repeated: for two seconds,
- * if the object is not settled. */
+/* Remember a successful lookup. Returns true if it must be repeated: for two seconds,
+ * if the object may still change unnoticed. */
 static bool http_remember(http_request *request) {
     const http_engine *engine = request->engine;
     if (!engine->remember || !request->path)

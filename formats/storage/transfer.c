@@ -239,8 +239,8 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_unlock(&engine->mutex);
 }
 
-/* Take up to HTTP_STEP requests from the queue that are due, in order. Returns the
- * milliseconds until the next is. The mutex is held. */
+/* Take up to HTTP_STEP due requests from the queue, in order. Returns the milliseconds
+ * until the next one is due. The mutex is held. */
 static int http_take(http_thread *thread, http_request **taken) {
     size_t most = thread->running + HTTP_STEP;
     double now = http_now(), wait = 1;
@@ -391,7 +391,7 @@ static bool http_thread_start(http_engine *engine, http_thread *thread) {
     return thread->started;
 }
 
-/* Requests that nobody waits for, since they were made in advance, are dropped. */
+/* Requests made in advance, without a waiting caller, are dropped. */
 static void http_thread_stop(http_thread *thread) {
     if (thread->started && bagi_http_alive(thread->engine))
         pthread_join(thread->id, NULL);

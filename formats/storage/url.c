@@ -1,6 +1,6 @@
 /*
- * url.c - the text of URLs and of answers: what identifies the object of a URL, and the names
- * in a listing.
+ * url.c - the text of URLs and of answers: the identity of a URL's object, and the
+ * names in a listing.
  */
 #include "url.h"
 
@@ -186,7 +186,7 @@ char *bagi_http_code(const void *page, size_t size) {
     return code;
 }
 
-/* Pass a name on, unless it is not one: empty, with a slash, . or .. */
+/* Pass a valid name on: not empty, without a slash, not . or .. */
 static int http_name(
     char *name, size_t size, int (*each)(void *user, const char *name), void *user) {
     while (size > 0 && name[size - 1] == '/')

@@ -64,8 +64,8 @@ typedef struct s3_settings {
     char *key, *secret, *token, *region, *endpoint;
 } s3_settings;
 
-/* Find them in the options, the environment and the files in ~/.aws; they must be freed.
- * Without a region: out of memory. */
+/* Find the settings of S3 in the options, the environment and the files in ~/.aws. Free
+ * them. A missing region means out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
 
 /* Parameters of every request. NULL: not set. */
@@ -75,7 +75,8 @@ typedef struct http_settings {
     uint32_t place, s3_place; /* hashes of what a path leaves open; 0: nothing */
 } http_settings;
 
-/* Find out what http:// and s3:// leave open, by the other members. */
+/* Compute the hashes of query and user (http://) and of the endpoint (s3://) from the
+ * other members. */
 void bagi_http_find_places(http_settings *settings);
 
 /* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. For S3,

@@ -204,7 +204,7 @@ def a_copy_has_no_files_of_one_that_was_interrupted():
     run('copy', 'a', 'out')
     os.remove('out/spec.json')
     for left in sorted(set(files('a')) - set(files('b'))):
-        refuse('copy', 'b', 'out', says='and what is copied has no such file')
+        refuse('copy', 'b', 'out', says='but the source has no such file')
         os.remove(pathlib.Path('out', left))
     run('copy', 'b', 'out')
     assert files('out') == files('b')

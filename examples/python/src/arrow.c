@@ -178,7 +178,8 @@ static void stream_release(struct ArrowArrayStream *arrow) {
     arrow->release = NULL;
 }
 
-/* Of whichever struct; a consumer has set `release` to NULL if it took it. */
+/* Release any of the structs. A consumer that took a struct has set its `release` to
+ * NULL. */
 static void capsule_free(PyObject *capsule) {
     const char *name = PyCapsule_GetName(capsule);
     void *of = PyCapsule_GetPointer(capsule, name);

@@ -127,8 +127,9 @@ size_t path_in_message(const char *message, PyObject *path);
 /* A message of C in the words of Python, but for the path that it begins with. */
 void message_of_python(
     const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]);
-/* Say where an exception is from: in a note, if a function of the user raised it; otherwise
- * before the message of a TypeError, ValueError or KeyError, and others stay. */
+/* Add the place to an exception: in a note if a function of the user raised it,
+ * otherwise before the message of a TypeError, ValueError or KeyError. Other exceptions
+ * are unchanged. */
 void place_error(bool note, const char *format, ...);
 PyObject *no_pickle(PyObject *self, PyObject *unused);
 
@@ -145,12 +146,12 @@ bool take_struct(void *to, size_t size, PyObject *bytes);
 typedef struct Row {
     bags_row row;
     bags_buffer scratch;
-    bags_mp4_cache *videos; /* made by bags._far; or NULL */
+    bags_mp4_cache *videos; /* of bags._far, once loaded; or NULL */
     struct Source *source;
 } Row;
 
-/* An open reader. Calls and views hold a reference, so that it lives until the last of
- * them has gone, whoever closes the Python object. */
+/* An open reader. Calls and views hold references, so it lives until the last of them
+ * ends, even if the Python object is closed. */
 typedef struct Source {
     PyObject_HEAD State *state;
     bags_reader *reader;
@@ -185,8 +186,8 @@ typedef struct Closable {
 } Closable;
 
 int closed_error(PyObject *closable); /* -1 */
-/* Datapoints that are read at once, so that signals are noticed: of local files; others are
- * read in one round trip, whose hooks notice them. */
+/* Datapoints of local files per read, so that signals are noticed in between. Remote
+ * reads take one round trip, and their hooks notice signals. */
 uint64_t read_step(const Source *source, uint64_t count);
 
 /* At the start of __init__; false with an exception if it was called before. */
@@ -289,8 +290,8 @@ struct Arena {
 };
 /* Add the value of an object. Returns -1 with an exception. */
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
-/* Copy the values that are in buffers of others, before code of the user runs that may
- * change them, such as a generator that fills one array again and again. The same. */
+/* Copy values out of foreign buffers before user code runs that may change them, such
+ * as a generator that reuses one array. Returns -1 with an exception. */
 int arena_keep(Arena *arena);
 /* Of no field: an int, a str, bytes or an array. */
 int arena_any(State *state, Arena *arena, PyObject *object);
@@ -326,8 +327,8 @@ PyObject *unpack(State *state, const void *object, bool tree);
 Source *reader_source_of(State *state, PyObject *reader);
 /* The hooks of a _core.Storage, or of None: `local`. NULL with an exception. */
 const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);
-/* True in a handler of a signal that runs while this thread waits for the storage: what
- * reads from it is locked. */
+/* True in a signal handler that runs while this thread waits for the storage: its
+ * readers are locked. */
 bool storage_waits(const PyObject *storage);
 /* Nothing but what was announced is read from now on. */
 void storage_end(State *state, PyObject *storage);

@@ -568,8 +568,8 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     return out;
 }
 
-/* Raises if it cannot be used: closed, or the child of a fork, where its threads are
- * missing. */
+/* Raise if the loader cannot be used: it is closed, or this is the child of a fork,
+ * where its threads are missing. */
 static bool loader_ready(Loader *loader) {
     if (calling == loader)
         PyErr_Format(PyExc_RuntimeError, "%S: a function of a Loader cannot use it",
@@ -876,8 +876,8 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Its threads end before its callbacks go. In a child of a fork, or if the garbage
- * collector runs in one of its callbacks or in its own call, it stays. */
+/* Its threads end before its callbacks are freed. In a child of a fork, or if the
+ * garbage collector runs in one of its callbacks or calls, it is never freed. */
 static int loader_clear(PyObject *self) {
     Loader *loader = (Loader *)self;
     if (calling == loader ||

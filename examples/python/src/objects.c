@@ -1,4 +1,4 @@
-/* objects.c - errors, and what readers and writers have in common. */
+/* objects.c - errors, and code that readers and writers share. */
 #include "core.h"
 
 #include <pthread.h>

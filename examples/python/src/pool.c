@@ -1,10 +1,10 @@
 /*
  * pool.c - the memory of batches.
  *
- * Arrays of a batch own blocks of it, and when an array has gone its block serves a later
- * batch. malloc would return a large block to the system, and all pages of the next one
- * would be mapped and cleared anew. Free blocks are kept up to a limit. The pool lives
- * until the loader and the last block have gone. All calls have the GIL.
+ * Arrays of a batch own blocks of the pool. When an array is freed, a later batch
+ * reuses its block. malloc would return a large block to the system, and the next block
+ * would be mapped and cleared again. Free blocks are kept up to a limit. The pool lives
+ * until the loader and the last block are freed. All calls hold the GIL.
  */
 #include "core.h"
 

@@ -47,8 +47,8 @@ static void storage_dealloc(PyObject *self) {
 
 /* ---- hooks on a file system of Python; they run without the GIL ---- */
 
-/* An open file: its path, and what it was when it was opened. File systems of Python
- * read by path, so that this is compared after every read. */
+/* An open file: its path, and its identity at the open. File systems of Python read by
+ * path, so the identity is compared after every read. */
 typedef struct PythonFile {
     bags_identity identity;
     char path[];

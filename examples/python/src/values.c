@@ -612,8 +612,9 @@ static PyObject *load_npy(State *state, const bags_value *value) {
     return opened ? PyObject_CallMethod(numpy, "load", "O", opened) : NULL;
 }
 
-/* Return the object of a value. If Python has none, raise a DataError that names the place,
- * as for an invalid blob; of what bags.h does not support, an OverflowError. */
+/* Return the object of a value. If Python has none, raise a DataError that names the
+ * place, as for an invalid blob, or an OverflowError for values that bags.h does not
+ * support. */
 static PyObject *placed_object(State *state, const Field *field, const Row *row,
     size_t item, uint64_t datapoint, PyObject *object) {
     PyObject *type, *value, *trace;
