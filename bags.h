@@ -6146,7 +6146,7 @@ BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t
         code = bagi_check_record(dir->env, path, record, false, err);
     if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: checksum mismatch: it is not the file that %s.crc was made of", shown,
+            "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
             name);
     while (found && (found->coder != coder || found->size != made.size ||
                         memcmp(found->data.data, bytes.data, bytes.size) != 0))
