@@ -14,10 +14,11 @@ typedef struct loader_image {
     bags_image image; /* of the pixels */
     const unsigned char *pixels;
     size_t stride;
-    bool owned;       /* the pixels are in the worker's memory, and may be changed */
-    bags_image whole; /* the entire image, */
-    bags_part crop;   /* the rectangle that is loaded, */
-    bags_part part;   /* and, of an image to be transformed, what the pixels are of */
+    unsigned char *to; /* the tensor's memory */
+    bool owned;        /* the pixels are in the worker's memory, and may be changed */
+    bags_image whole;  /* the entire image, */
+    bags_part crop;    /* the rectangle that is loaded, */
+    bags_part part;    /* and, of an image to be transformed, what the pixels are of */
     uint32_t width, height; /* of the crop when resized, before its middle is cut out */
     bool flip_x, flip_y;
     bags_load_draw draw;
@@ -155,6 +156,16 @@ static bags_code loader_reserve_pixels(
     return bags_buffer_reserve(buffer, size, err);
 }
 
+/* True if the pixels of an image become a tensor as they are. */
+static bool loader_is_direct(const loader_column *c, const loader_image *p) {
+    const bags_load_field *g = &c->given;
+    bool fits = p->image.width == p->width && p->image.height == p->height &&
+                p->width == g->width && p->height == g->height &&
+                p->image.channels == g->channels;
+    return fits && !c->scale && !c->by_matrix && !g->nchw && !p->flip_x && !p->flip_y &&
+           !g->jitter && !g->draw;
+}
+
 /* Decode only a rectangle of a JPEG. `scaled`: at a fraction of the size that is still
  * as large as requested. */
 static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
@@ -181,10 +192,15 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     options.width = p->part.width / scale;
     options.height = p->part.height / scale;
     FORMAT_TRY(images->jpeg_probe(item->blob, &options, &p->image, err));
-    FORMAT_TRY(loader_reserve_pixels(&w->pixels, &p->image, err));
-    p->pixels = w->pixels.data;
-    return images->jpeg_decode(
-        item->blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
+    unsigned char *pixels = p->to;
+    size_t size = c->item_size;
+    if (!loader_is_direct(c, p)) {
+        FORMAT_TRY(loader_reserve_pixels(&w->pixels, &p->image, err));
+        pixels = w->pixels.data;
+        size = w->pixels.capacity;
+    }
+    p->pixels = pixels;
+    return images->jpeg_decode(item->blob, &options, pixels, size, 0, err);
 }
 
 /* Palettes become colours, since indices cannot be resized. */
@@ -336,6 +352,12 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
     size_t step_c = c->given.nchw ? width * height : 1;
     bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
     float *real = (float *)(void *)to;
+    if (!scales && !c->given.nchw && !flip_x) {
+        for (size_t y = 0; y < height; y++)
+            memcpy(to + y * step_y,
+                p->pixels + (flip_y ? height - 1 - y : y) * p->stride, step_y);
+        return;
+    }
     for (size_t y = 0; y < height; y++)
         for (size_t k = 0; k < channels; k++) {
             const unsigned char *from =
@@ -373,6 +395,7 @@ bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
     const float *scale = c->scale;
     uint64_t random = item->random;
     memset(&p, 0, sizeof p);
+    p.to = to;
     p.image.depth = 8;
     p.image.dtype = BAGS_DTYPE_UINT8;
     p.flip_x = loader_chance(&random, c->given.flip_x);
@@ -390,6 +413,7 @@ bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
         bagi_loader_make_scale(p.image.channels, p.draw.mean, p.draw.std, w->scale);
         scale = w->scale;
     }
-    loader_store_pixels(c, &p, scale, to);
+    if (p.pixels != to)
+        loader_store_pixels(c, &p, scale, to);
     return BAGS_OK;
 }
