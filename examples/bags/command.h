@@ -822,15 +822,15 @@ extern select_options selecting;
         "one per line or a JSON list, in their order"},                                \
     {                                                                                  \
         "where", OPTION_TEXT, &selecting.where, "EXPRESSION",                          \
-            "of the rest, only those where this SQL is true: 'label = 3 AND "          \
+            "keep only those for which this SQL is true: 'label = 3 AND "              \
             "score > 0.5'"                                                             \
     }
 #define SELECT_MORE_OPTIONS                                                            \
     {"exclude", OPTION_PATH, &selecting.exclude, "FILE",                               \
-        "not those whose numbers are in FILE"},                                        \
+        "skip the datapoints whose numbers are in FILE"},                              \
         {"range", OPTION_TEXT, &selecting.range, "RANGE",                              \
-            "of the rest, START:STOP, START:STOP:STEP or [i,j,...]; negative "         \
-            "numbers count from the end"},                                             \
+            "keep START:STOP, START:STOP:STEP or [i,j,...]; negative numbers "         \
+            "count from the end"},                                             \
     {                                                                                  \
         "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
     }

@@ -230,14 +230,14 @@ manual_renders() {
 # help on a command names just those options of the manual that the command takes.
 manual_is_whole() {
     local word option code=0
-    sed -n 's/^\.It Fl Fl \([a-z-]*\).*/--\1/p' "$dir/bags.1" | sort -u >"$dir/manual"
+    sed -n 's/^\.It Fl Fl \([a-z0-9-]*\).*/--\1/p' "$dir/bags.1" | sort -u >"$dir/manual"
     for word in $(build/release/bags help | awk '/^  [a-z]+ +[a-z]/ && $1 != "bags" {print $1}'); do
         grep -q "^.It Cm $word\$" "$dir/bags.1" || { echo "no $word"; code=1; }
         [ "$word" != help ] || continue
         # Without what is said of other commands.
         build/release/bags help "$word" | sed "/^  bags $word /!{/^  bags /d}" | tr -s '\n ' ' ' |
             sed 's/--shard-\.\.\.//; s/--shard option//; s/`bags [^`]*`//g' |
-            grep -o -e '--[a-z-]*[a-z]' | sort -u >"$dir/named"
+            grep -o -e '--[a-z0-9-]*[a-z0-9]' | sort -u >"$dir/named"
         while read -r option; do
             build/release/bags "$word" "$option" 2>&1 </dev/null |
                 grep -q 'there is no option' || echo "$option"
