@@ -830,7 +830,7 @@ extern select_options selecting;
         "skip the datapoints whose numbers are in FILE"},                              \
         {"range", OPTION_TEXT, &selecting.range, "RANGE",                              \
             "keep START:STOP, START:STOP:STEP or [i,j,...]; negative numbers "         \
-            "count from the end"},                                             \
+            "count from the end"},                                                     \
     {                                                                                  \
         "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
     }
