@@ -90,8 +90,9 @@ bool export_is_to_format(const char *out) {
     if (!strcasecmp(ending, ".idx") && !exporting.to.given)
         return false;
     if (!strcasecmp(ending, ".arrow") || !strcasecmp(ending, ".feather"))
-        usage("%s: Arrow files are not written: export to Parquet, or use bags.Column in "
-              "Python, which gives Arrow arrays without a copy",
+        usage(
+            "%s: Arrow files are not written: export to Parquet, or use bags.Column in "
+            "Python, which gives Arrow arrays without a copy",
             out);
     while (exporters[by_ending].name && !accepts_ending(&exporters[by_ending], ending))
         by_ending++;
@@ -194,8 +195,8 @@ void export_to_format(const char *out, bool resume) {
     how.prefetch = io_for_path(source_path())->read_many != NULL;
     how.progress = show_progress;
     on_failure = say_kept;
-    interrupt_leaves(temp_format("%s: what was exported is kept", out), "continue with",
-        "--resume");
+    interrupt_leaves(
+        temp_format("%s: what was exported is kept", out), "continue with", "--resume");
     must(bags_export(reader, exporter_open(one), out, &how, &report, &failure));
     progress_end();
     on_failure = NULL;

@@ -1,7 +1,7 @@
 /*
  * duckdb.c - writes CSV and Parquet, with COPY of DuckDB's library (1.0 or later).
  * libduckdb.so is loaded at run time from the loader's usual path. DuckDB calls a table
- * function of this file, which reads the datapoints: no table is kept in memory.
+ * function of this file. It reads the datapoints: no table is kept in memory.
  *
  *                                Parquet              CSV
  *     i64; int(1) to int(7)      BIGINT               digits
@@ -84,7 +84,7 @@ typedef void (*dx_function)(void *info, void *chunk);
     X(void *, vector_get_data, (void *vector))                                         \
     X(uint64_t *, vector_get_validity, (void *vector))                                 \
     X(void, vector_ensure_validity_writable, (void *vector))                           \
-    X(void, validity_set_row_invalid, (uint64_t *validity, uint64_t row))              \
+    X(void, validity_set_row_invalid, (uint64_t * validity, uint64_t row))             \
     X(void, vector_assign_string_element_len,                                          \
         (void *vector, uint64_t index, const char *text, uint64_t size))               \
     X(void *, list_vector_get_child, (void *vector))                                   \
@@ -112,10 +112,10 @@ typedef struct dx_state {
 
 /* The number of DuckDB's type for a dtype; 0: none. */
 static int dx_dtype(bags_dtype dtype) {
-    static const bags_dtype dtypes[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_BOOL, BAGS_DTYPE_INT8,
-        BAGS_DTYPE_INT16, BAGS_DTYPE_INT32, BAGS_DTYPE_INT64, BAGS_DTYPE_UINT8,
-        BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_UINT64, BAGS_DTYPE_FLOAT32,
-        BAGS_DTYPE_FLOAT64};
+    static const bags_dtype dtypes[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_BOOL,
+        BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32, BAGS_DTYPE_INT64,
+        BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_UINT64,
+        BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
     int type = dtype == BAGS_DTYPE_FLOAT16 ? DX_FLOAT : 1;
     while (type < 12 && dtype != BAGS_DTYPE_FLOAT16 && dtypes[type] != dtype)
         type++;
@@ -148,15 +148,14 @@ static bool dx_same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-static bool dx_is_csv(const bags_target *t) {
-    return t->exporter == &bags_export_csv;
-}
+static bool dx_is_csv(const bags_target *t) { return t->exporter == &bags_export_csv; }
 
 static bags_code dx_prepare_field(bags_target *t, bags_target_field *field) {
     for (bags_target_field *other = t->fields; other < field; other++)
         if (dx_same_name(other->name, field->name))
             return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
-                "differs only in case from the field \"%.100s\": rename it with --fields",
+                "differs only in case from the field \"%.100s\": rename it with "
+                "--fields",
                 other->name);
     if (field->form == BAGS_FORM_ARRAY && !dx_dtype(field->dtype))
         return bags_target_fail_field(t, field, BAGS_ERROR_TYPE,
@@ -202,7 +201,8 @@ static bags_code dx_fail(bags_target *t, const char *why) {
 /* One thread keeps the order, and makes the same file again. */
 static bags_code dx_connect(bags_target *t) {
     static const char *const settings[][2] = {{"threads", "1"},
-        {"autoinstall_known_extensions", "false"}, {"autoload_known_extensions", "false"}};
+        {"autoinstall_known_extensions", "false"},
+        {"autoload_known_extensions", "false"}};
     dx_state *d = (dx_state *)t->state;
     void *config = NULL;
     char *message = NULL;
@@ -226,11 +226,11 @@ static void *dx_wrap_list(const dx_library *call, void *inner) {
 }
 
 static void *dx_type(const dx_library *call, const bags_target_field *field, bool csv) {
-    int number = field->form == BAGS_FORM_TEXT ? DX_VARCHAR
-                 : field->form == BAGS_FORM_BLOB ? DX_BLOB
+    int number = field->form == BAGS_FORM_TEXT    ? DX_VARCHAR
+                 : field->form == BAGS_FORM_BLOB  ? DX_BLOB
                  : field->form == BAGS_FORM_ARRAY ? dx_dtype(field->dtype)
-                 : field->may_exceed_int64 ? DX_UBIGINT
-                                           : DX_BIGINT;
+                 : field->may_exceed_int64        ? DX_UBIGINT
+                                                  : DX_BIGINT;
     void *type = call->create_logical_type(number);
     if (dx_is_image(field)) {
         const char *names[2] = {"bytes", "path"};
@@ -329,7 +329,8 @@ static bool dx_put_item(const dx_library *call, void *vector, uint64_t index,
     if (field->form == BAGS_FORM_ARRAY)
         return dx_put_array(call, vector, index, value, 0, 0);
     if (field->form == BAGS_FORM_INTEGER) {
-        uint64_t bits = value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
+        uint64_t bits =
+            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
         ((uint64_t *)call->vector_get_data(vector))[index] = bits;
         return true;
     }
@@ -446,7 +447,8 @@ static bags_code dx_shard(bags_target *t) {
     /* A row group is in memory until it is complete. */
     uint64_t bytes = more ? dx_row_bytes(t) + 1 : 1, group = DX_GROUP / bytes;
     group = group < 2048 ? 2048 : group > 122880 ? 122880 : group;
-    char *quoted = (char *)bags_target_alloc(t, 2 * strlen(partial) + 1, 1), *to = quoted;
+    char *quoted = (char *)bags_target_alloc(t, 2 * strlen(partial) + 1, 1),
+         *to = quoted;
     if (!quoted)
         return BAGS_ERROR_MEMORY;
     for (const char *c = partial; *c; c++) {

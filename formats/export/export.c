@@ -21,9 +21,10 @@
 #define EX_BUFFER ((size_t)1 << 20)
 #define EX_AHEAD 64 /* datapoints that are read ahead */
 
-static const char ex_other[] = "differs from what this export writes; to resume needs the "
-                               "same source and options as before; to start again, remove "
-                               "it";
+static const char ex_other[] =
+    "differs from what this export writes; to resume needs the "
+    "same source and options as before; to start again, remove "
+    "it";
 
 /* ---- errors and memory ---- */
 
@@ -76,8 +77,7 @@ void *bags_target_alloc(bags_target *t, size_t count, size_t size) {
     const bags_allocator use = bags_allocator_of(t->options.allocator);
     bool fits = !size || count <= (SIZE_MAX / 2 - sizeof(ex_block)) / size;
     size_t total = fits ? sizeof(ex_block) + count * size : 0;
-    ex_block *block =
-        fits ? (ex_block *)use.resize(use.user, NULL, 0, total) : NULL;
+    ex_block *block = fits ? (ex_block *)use.resize(use.user, NULL, 0, total) : NULL;
     if (!block) {
         ex_no_memory(t);
         return NULL;
@@ -121,15 +121,17 @@ bags_code bags_target_put_json(
     FORMAT_TRY(bags_target_put(t, to, "\"", 1));
     for (size_t i = 0, start = 0; i <= size; i++) {
         char escape[8];
-        bool special = i < size && (from[i] < 0x20 || from[i] == '"' || from[i] == '\\');
+        bool special =
+            i < size && (from[i] < 0x20 || from[i] == '"' || from[i] == '\\');
         if (i < size && !special)
             continue;
         FORMAT_TRY(bags_target_put(t, to, from + start, i - start));
         start = i + 1;
         if (!special)
             break;
-        int length = from[i] < 0x20 ? snprintf(escape, sizeof escape, "\\u%04x", from[i])
-                                    : snprintf(escape, sizeof escape, "\\%c", from[i]);
+        int length = from[i] < 0x20
+                         ? snprintf(escape, sizeof escape, "\\u%04x", from[i])
+                         : snprintf(escape, sizeof escape, "\\%c", from[i]);
         FORMAT_TRY(bags_target_put(t, to, escape, (size_t)length));
     }
     return bags_target_put(t, to, "\"", 1);
@@ -248,7 +250,8 @@ static bags_code ex_add_fields(bags_target *t) {
     const bags_field *have = bags_reader_fields(t->reader, &all);
     const bags_field *want = t->options.fields;
     t->count = want ? t->options.fields_count : all;
-    t->fields = (bags_target_field *)bags_target_alloc(t, t->count + 1, sizeof *t->fields);
+    t->fields =
+        (bags_target_field *)bags_target_alloc(t, t->count + 1, sizeof *t->fields);
     t->selects = (bags_select *)bags_target_alloc(t, t->count + 1, sizeof *t->selects);
     if (!t->fields || !t->selects)
         return BAGS_ERROR_MEMORY;
@@ -334,8 +337,8 @@ static bags_code ex_take(bags_target *t, bags_target_field *field, size_t slot) 
         if (!code && field->compressed && field->form != BAGS_FORM_BLOB)
             code = ex_decode_inside(t, field, i, value);
         if (code)
-            return bags_prefix(t->err, code, "datapoint %" PRIu64 ": field \"%.100s\": ",
-                t->datapoint, field->name);
+            return bags_prefix(t->err, code,
+                "datapoint %" PRIu64 ": field \"%.100s\": ", t->datapoint, field->name);
     }
     return BAGS_OK;
 }
@@ -403,7 +406,8 @@ bags_code bags_target_next(bags_target *t, bool *more) {
     return BAGS_OK;
 }
 
-bags_code bags_target_scan(bags_target *t, bags_target_field *const *fields, size_t count,
+bags_code bags_target_scan(bags_target *t, bags_target_field *const *fields,
+    size_t count,
     bags_code (*check)(bags_target *target, bags_target_field *field, void *user),
     void *user) {
     bags_select selects[2];
@@ -432,7 +436,8 @@ bags_code bags_target_most(
 
 static bags_code ex_check_int64(bags_target *t, bags_target_field *field, void *user) {
     for (size_t i = 0; i < field->length; i++)
-        if (field->values[i].kind == BAGS_KIND_UINT && field->values[i].uint > INT64_MAX)
+        if (field->values[i].kind == BAGS_KIND_UINT &&
+            field->values[i].uint > INT64_MAX)
             return bags_target_fail_value(t, field,
                 "%s has no number above 2^63-1 (%" PRIu64 ")", (const char *)user,
                 field->values[i].uint);
@@ -513,7 +518,9 @@ bags_code bags_target_file_open(bags_target *t, const char *path) {
     FORMAT_TRY(ex_file_start(t, path));
     const char *name = t->file_complete ? t->file_path : t->file_partial;
     bool exists = ex_kind(name) != BAGS_PATH_NONE;
-    int mode = t->file_complete ? BAGS_IO_READ : exists ? BAGS_IO_WRITE : BAGS_IO_CREATE;
+    int mode = t->file_complete ? BAGS_IO_READ
+               : exists         ? BAGS_IO_WRITE
+                                : BAGS_IO_CREATE;
     int error = io->open(io->user, name, mode, &t->file);
     if (error) {
         t->file = NULL;
@@ -540,8 +547,8 @@ static bags_code ex_flush(bags_target *t) {
     }
     if (same < size && t->file_complete)
         return ex_fail_file(t, name, ex_other);
-    int error = same < size ? format_write_all(io, t->file, t->file_at + same, data + same,
-                                  size - same)
+    int error = same < size ? format_write_all(io, t->file, t->file_at + same,
+                                  data + same, size - same)
                             : 0;
     if (error)
         return bags_fail_io(io, error, name, "write", t->err);
@@ -569,7 +576,8 @@ static bags_code ex_sync_parent(bags_target *t, const char *path) {
     char parent[FORMAT_PATH];
     (void)snprintf(parent, sizeof parent, "%.*s",
         slash ? (int)(slash - path + (slash == path)) : 1, slash ? path : ".");
-    int error = t->options.no_sync || !io->sync_dir ? 0 : io->sync_dir(io->user, parent);
+    int error =
+        t->options.no_sync || !io->sync_dir ? 0 : io->sync_dir(io->user, parent);
     return error ? bags_fail_io(io, error, parent, "sync", t->err) : BAGS_OK;
 }
 
@@ -589,7 +597,8 @@ bags_code bags_target_file_close(bags_target *t) {
     FORMAT_TRY(ex_flush(t));
     if (t->file_at < t->file_existing)
         return ex_fail_file(t, name, ex_other);
-    int error = t->file_complete || t->options.no_sync ? 0 : io->sync(io->user, t->file);
+    int error =
+        t->file_complete || t->options.no_sync ? 0 : io->sync(io->user, t->file);
     int closed = io->close(io->user, t->file);
     t->file = NULL;
     error = error ? error : closed;
@@ -599,7 +608,8 @@ bags_code bags_target_file_close(bags_target *t) {
     return t->file_complete ? BAGS_OK : ex_publish(t);
 }
 
-bags_code bags_target_made_open(bags_target *t, const char *path, const char **partial) {
+bags_code bags_target_made_open(
+    bags_target *t, const char *path, const char **partial) {
     const bags_io *io = bags_io_local();
     FORMAT_TRY(ex_file_start(t, path));
     int error = io->remove(io->user, t->file_partial);
@@ -662,7 +672,7 @@ bags_code bags_target_made_close(bags_target *t) {
 
 /* ---- names of shards ---- */
 
-/* The ending of a path among those of the format; NULL: none. */
+/* The ending of a path, if the format has it; NULL: none. */
 static const char *ex_ending(const bags_exporter *exporter, const char *path) {
     size_t size = strlen(path);
     for (const char *at = exporter->endings; *at;) {
@@ -696,9 +706,10 @@ static bags_code ex_split(bags_target *t, ex_names *names) {
         names->before = t->exporter->always_sharded ? "shard." : "";
         names->after = bags_target_format(t, "%.*s", (int)length, t->exporter->endings);
     } else {
-        names->directory = slash ? bags_target_format(t, "%.*s",
-                                       (int)(slash - t->path + (slash == t->path)), t->path)
-                                 : ".";
+        names->directory =
+            slash ? bags_target_format(
+                        t, "%.*s", (int)(slash - t->path + (slash == t->path)), t->path)
+                  : ".";
         names->before = bags_target_format(t, "%.*s-", (int)(ending - base), base);
         names->after = ending;
     }
@@ -713,8 +724,8 @@ char *bags_target_shard_path(bags_target *t) {
     if (ex_split(t, &names))
         return NULL;
     bool here = !strcmp(names.directory, ".") && strcmp(t->path, ".") != 0;
-    return bags_target_format(t, t->exporter->always_sharded ? "%s%s%s%05" PRIu64 "%s"
-                                                             : "%s%s%s%06" PRIu64 "%s",
+    return bags_target_format(t,
+        t->exporter->always_sharded ? "%s%s%s%05" PRIu64 "%s" : "%s%s%s%06" PRIu64 "%s",
         here ? "" : names.directory, here ? "" : "/", names.before, t->shard,
         names.after);
 }
@@ -727,7 +738,7 @@ typedef struct ex_listing {
     char name[300];
 } ex_listing;
 
-/* Count files that are named like shards: those of this worker, or that no worker writes. */
+/* Count files with names of shards: of this worker, or of none. */
 static int ex_find_shard(void *user, const char *name) {
     ex_listing *in = (ex_listing *)user;
     size_t before = strlen(in->names.before), size = strlen(name);
@@ -784,7 +795,8 @@ static bags_code ex_check_options(bags_target *t) {
             "workers need shards of one length: use a shard length, not a shard size");
     if (o->shard_size && o->shard_length && o->shard_stop > 1)
         return bags_target_fail(t, BAGS_ERROR_ARGUMENT,
-            "with several workers a shard length and a shard size are mutually exclusive");
+            "with several workers a shard length and a shard size are mutually "
+            "exclusive");
     t->sharded = files && (t->exporter->always_sharded || o->shard_size ||
                               o->shard_length || o->shard_stop);
     t->shard_count = o->shard_stop > 1 ? o->shard_stop : 1;
@@ -802,8 +814,7 @@ static bags_code ex_check_options(bags_target *t) {
 }
 
 static bags_code ex_refuse(bags_target *t, const char *path, const char *why) {
-    return bags_fail(
-        t->err, BAGS_ERROR_EXISTS, "%s: %s", bags_path_tail(path), why);
+    return bags_fail(t->err, BAGS_ERROR_EXISTS, "%s: %s", bags_path_tail(path), why);
 }
 
 /* Refuse an OUT that exists, unless it is resumed or other workers write it. */
@@ -816,7 +827,8 @@ static bags_code ex_check_out(bags_target *t, bool unfinished) {
     uint64_t names = 0;
     if (unfinished && !t->options.resume)
         return ex_refuse(t, t->path,
-            "an export to it is unfinished; continue it with --resume, or remove what it "
+            "an export to it is unfinished; continue it with --resume, or remove what "
+            "it "
             "wrote");
     if (directory && kind == BAGS_PATH_FILE)
         return ex_refuse(t, t->path, "exists and is not a directory");
@@ -875,8 +887,8 @@ static bags_code ex_write_shards(bags_target *t) {
         t->shard_count = t->shard;
         return BAGS_OK;
     }
-    for (t->shard = t->options.shard_start; bags_target_range(t, t->shard, &start, &stop);
-         t->shard += step) {
+    for (t->shard = t->options.shard_start;
+         bags_target_range(t, t->shard, &start, &stop); t->shard += step) {
         t->next = start;
         t->stop = stop;
         FORMAT_TRY(t->exporter->shard(t));

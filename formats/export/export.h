@@ -41,7 +41,7 @@ typedef struct bags_export_options {
     uint64_t shard_size;   /* bytes of values per file; 0: no limit */
     uint64_t shard_length; /* datapoints per file; 0: no limit */
     uint64_t shard_start;  /* this worker, below shard_stop */
-    uint64_t shard_stop;   /* the number of workers; 0: one, and no shards unless another
+    uint64_t shard_stop; /* the number of workers; 0: one, and no shards unless another
                               of these is nonzero. Workers need no shard_length: without
                               it each makes one file. With shard_size they do */
     bags_export_layout layout; /* HDF5 only */
@@ -220,8 +220,8 @@ BAGS_EXPERIMENTAL bags_code bags_target_fail_value(bags_target *target,
  * with the error set, if out of memory. */
 BAGS_EXPERIMENTAL void *bags_target_alloc(
     bags_target *target, size_t count, size_t size);
-BAGS_EXPERIMENTAL char *bags_target_format(
-    bags_target *target, const char *format, ...) BAGI_PRINTF(2, 3);
+BAGS_EXPERIMENTAL char *bags_target_format(bags_target *target, const char *format, ...)
+    BAGI_PRINTF(2, 3);
 
 /* Append bytes, or a JSON string, or a field's items as a JSON list (numbers and text).
  * BAGS_ERROR_MEMORY. */
@@ -255,8 +255,8 @@ BAGS_EXPERIMENTAL bags_target_field *bags_target_find(
 
 /* The path of the shard that is written. NULL if out of memory. */
 BAGS_EXPERIMENTAL char *bags_target_shard_path(bags_target *target);
-/* The range of datapoints of a shard of workers, or with shard_length. False if their
- * number is above that of the shards. */
+/* The range of datapoints of a shard of workers, or with shard_length. False if there
+ * is no such shard. */
 BAGS_EXPERIMENTAL bool bags_target_range(
     const bags_target *target, uint64_t shard, uint64_t *start, uint64_t *stop);
 
@@ -267,7 +267,7 @@ BAGS_EXPERIMENTAL bags_code bags_target_file_open(
 BAGS_EXPERIMENTAL bags_code bags_target_write(
     bags_target *target, const void *data, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_file_close(bags_target *target);
-/* The same for a file that a library writes, to *partial, which does not exist. */
+/* The same for a file that a library writes, to *partial. It does not exist. */
 BAGS_EXPERIMENTAL bags_code bags_target_made_open(
     bags_target *target, const char *path, const char **partial);
 BAGS_EXPERIMENTAL bags_code bags_target_made_close(bags_target *target);

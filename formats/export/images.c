@@ -37,7 +37,8 @@ static const char *ix_fault(const char *text, size_t size, bool slashes) {
         if (i < size && !(text[i] == '/' && slashes)) {
             if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F ||
                 strchr("/\\:*?\"<>|", text[i]))
-                return "has a character that names of files cannot have on every system";
+                return "has a character that names of files cannot have on every "
+                       "system";
             continue;
         }
         if (i == start)
@@ -90,7 +91,8 @@ static bags_code ix_put_path(bags_target *t, bags_export_bytes *to) {
         const char *key = (const char *)to->buffer.data + name;
         size_t size = to->size - name, front = name - start;
         if (front && size > front && !memcmp(path, key, front)) {
-            memmove(to->buffer.data + name, to->buffer.data + name + front, size - front);
+            memmove(
+                to->buffer.data + name, to->buffer.data + name + front, size - front);
             to->size -= front;
             size -= front;
         }
@@ -133,8 +135,7 @@ static bags_code ix_check(bags_target *t) {
                 "a folder of images has no place for it: choose others with --fields");
     if (!fields[0])
         return BAGS_OK;
-    FORMAT_TRY(
-        bags_target_scan(t, fields, x->label && x->key ? 2 : 1, ix_collect, x));
+    FORMAT_TRY(bags_target_scan(t, fields, x->label && x->key ? 2 : 1, ix_collect, x));
     const char **sorted =
         (const char **)bags_target_alloc(t, x->count + 1, sizeof *sorted);
     if (!sorted)
@@ -179,8 +180,8 @@ static bags_code ix_open(bags_target *t) {
                 "--fields",
                 x->image->name);
         if (field->sequence)
-            return bags_target_fail_field(t, field, BAGS_ERROR_TYPE,
-                "a file has one image (this is a sequence)");
+            return bags_target_fail_field(
+                t, field, BAGS_ERROR_TYPE, "a file has one image (this is a sequence)");
         x->image = field;
     }
     if (!x->image)
@@ -237,12 +238,11 @@ static bags_code ix_finish(bags_target *t) {
     if (t->options.shard_stop > 1)
         return BAGS_OK;
     FORMAT_TRY(ix_count(t, t->path, &files));
-    return files == t->length
-               ? BAGS_OK
-               : bags_target_fail(t, BAGS_ERROR_VALUE,
-                     "has %" PRIu64 " files (expected %" PRIu64
-                     "): some are not of this export",
-                     files, t->length);
+    return files == t->length ? BAGS_OK
+                              : bags_target_fail(t, BAGS_ERROR_VALUE,
+                                    "has %" PRIu64 " files (expected %" PRIu64
+                                    "): some are not of this export",
+                                    files, t->length);
 }
 
 static bags_code ix_shard(bags_target *t) {
@@ -262,8 +262,7 @@ static bags_code ix_shard(bags_target *t) {
         if (!code)
             code = bags_target_file_open(t, (const char *)path.buffer.data);
         if (!code)
-            code = bags_target_write(
-                t, x->image->values->data, x->image->values->size);
+            code = bags_target_write(t, x->image->values->data, x->image->values->size);
         if (!code)
             code = bags_target_file_close(t);
     }

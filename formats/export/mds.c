@@ -75,7 +75,8 @@ static bags_code mx_prepare_array(bags_target *t, bags_target_field *field) {
     } else if (!fixed) {
         field->kind = MX_SHAPED;
         field->text = bags_target_format(t, "ndarray:%s", dtype);
-    } else if (!bags_array_size(field->dtype, field->dims, field->shape, &size) || !size) {
+    } else if (!bags_array_size(field->dtype, field->dims, field->shape, &size) ||
+               !size) {
         return mx_refuse(t, field);
     } else {
         bags_type type;
@@ -102,19 +103,19 @@ static bags_code mx_prepare_field(bags_target *t, bags_target_field *field) {
         field->size = field->sequence ? 0 : 8;
         field->dtype = field->may_exceed_int64 ? BAGS_DTYPE_UINT64 : BAGS_DTYPE_INT64;
         field->text = !field->sequence ? name
-                                       : bags_target_format(
-                                             t, "ndarray:%s", bags_dtype_name(field->dtype));
+                                       : bags_target_format(t, "ndarray:%s",
+                                             bags_dtype_name(field->dtype));
         return field->text ? BAGS_OK : BAGS_ERROR_MEMORY;
     }
     if (field->sequence && !image && field->form != BAGS_FORM_TEXT)
         return mx_refuse(t, field);
     field->kind = !field->sequence ? MX_BLOB : image ? MX_IMAGES : MX_JSON;
-    field->text = field->kind == MX_JSON             ? "json"
-                  : field->form == BAGS_FORM_TEXT    ? "str"
-                  : !image                           ? "bytes"
-                  : field->kind != MX_IMAGES         ? format
-                  : !strcmp(format, "jpeg")          ? "list[jpeg]"
-                                                     : "list[png]";
+    field->text = field->kind == MX_JSON          ? "json"
+                  : field->form == BAGS_FORM_TEXT ? "str"
+                  : !image                        ? "bytes"
+                  : field->kind != MX_IMAGES      ? format
+                  : !strcmp(format, "jpeg")       ? "list[jpeg]"
+                                                  : "list[png]";
     return BAGS_OK;
 }
 
@@ -124,7 +125,8 @@ static bags_code mx_put_columns(bags_target *t, bags_export_bytes *to) {
         "column_encodings", "column_names", "column_sizes"};
     for (size_t list = 0; list < 3; list++) {
         char word[40];
-        (void)snprintf(word, sizeof word, "%s\"%s\": [", list ? "], " : "", lists[list]);
+        (void)snprintf(
+            word, sizeof word, "%s\"%s\": [", list ? "], " : "", lists[list]);
         FORMAT_TRY(bags_target_put(t, to, word, strlen(word)));
         for (size_t i = 0; i < t->count; i++) {
             const bags_target_field *field = &t->fields[i];
@@ -197,7 +199,8 @@ static unsigned char mx_dtype_byte(bags_dtype dtype) {
 /* A sequence of numbers, or of arrays of one shape, as one array. */
 static bags_code mx_put_sequence(
     bags_target *t, bags_export_bytes *to, const bags_target_field *field) {
-    bags_value item = {BAGS_KIND_NONE, BAGS_DTYPE_NONE, 0, 0, 0, NULL, 0, 0, NULL, NULL};
+    bags_value item = {
+        BAGS_KIND_NONE, BAGS_DTYPE_NONE, 0, 0, 0, NULL, 0, 0, NULL, NULL};
     item.dims = field->dims;
     item.shape = field->shape;
     FORMAT_TRY(mx_put_shape(t, to, field->length, true, &item));
@@ -271,7 +274,8 @@ static bags_code mx_put_sample(bags_target *t) {
     m->count++;
     if (m->samples.size > MX_MOST / 2)
         return bags_target_fail(t, BAGS_ERROR_LIMIT,
-            "shard %" PRIu64 " has more than 2 GiB: use a smaller shard size", t->shard);
+            "shard %" PRIu64 " has more than 2 GiB: use a smaller shard size",
+            t->shard);
     return BAGS_OK;
 }
 
@@ -352,7 +356,8 @@ static bags_code mx_put_entry(bags_target *t, bags_export_bytes *to, bool *found
     FORMAT_TRY(bags_target_put(t, to, m->columns.buffer.data, m->columns.size));
     (void)snprintf(text, sizeof text,
         "\"compression\": null, \"format\": \"mds\", \"hashes\": [], \"raw_data\": "
-        "{\"basename\": \"%.60s\", \"bytes\": %" PRIu64 ", \"hashes\": {}}, \"samples\": "
+        "{\"basename\": \"%.60s\", \"bytes\": %" PRIu64
+        ", \"hashes\": {}}, \"samples\": "
         "%" PRIu64 ", \"size_limit\": null, \"version\": 2, \"zip_data\": null}",
         strrchr(path, '/') ? strrchr(path, '/') + 1 : path, size,
         bags_load_bytes(samples, 4, false));

@@ -12,8 +12,8 @@
  *     sequences of arrays without dimensions like an array of one dimension
  *     utf8, blobs, sequences of them         bytes_list
  *
- * Rejected: unsigned numbers of 64 bits: int64_list has none. Of a field of type int, or
- * int(8), the values decide.
+ * Rejected: unsigned numbers of 64 bits: int64_list has none. If a field is of type int, or
+ * int(8), its values decide.
  */
 #include "export.h"
 
@@ -43,9 +43,9 @@ static bool tx_is_integer(bags_dtype dtype) {
 static bags_code tx_prepare_field(bags_target *t, bags_target_field *field) {
     bool flat = field->dims <= (field->sequence ? 0 : 1);
     FORMAT_TRY(bags_target_refuse_unsigned(t, field, "tf.train.Example"));
-    field->kind = field->form == BAGS_FORM_INTEGER ? TX_INT64
-                  : field->form != BAGS_FORM_ARRAY ? TX_BYTES
-                  : flat && tx_is_float(field->dtype) ? TX_FLOAT
+    field->kind = field->form == BAGS_FORM_INTEGER      ? TX_INT64
+                  : field->form != BAGS_FORM_ARRAY      ? TX_BYTES
+                  : flat && tx_is_float(field->dtype)   ? TX_FLOAT
                   : flat && tx_is_integer(field->dtype) ? TX_INT64
                                                         : TX_NPY;
     return BAGS_OK;
@@ -53,8 +53,8 @@ static bags_code tx_prepare_field(bags_target *t, bags_target_field *field) {
 
 static bags_code tx_open(bags_target *t) {
     tx_state *x = (tx_state *)t->state;
-    x->list.buffer = x->packed.buffer = x->feature.buffer = x->features.buffer = x->npy =
-        bags_buffer_of(t->options.allocator);
+    x->list.buffer = x->packed.buffer = x->feature.buffer = x->features.buffer =
+        x->npy = bags_buffer_of(t->options.allocator);
     for (size_t i = 0; i < t->count; i++)
         FORMAT_TRY(tx_prepare_field(t, &t->fields[i]));
     return BAGS_OK;
@@ -109,8 +109,8 @@ static bags_code tx_put_numbers(
     bags_target *t, const bags_target_field *field, const bags_value *value) {
     bags_export_bytes *to = &((tx_state *)t->state)->list;
     if (field->form == BAGS_FORM_INTEGER)
-        return tx_put_varint(t, to,
-            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
+        return tx_put_varint(
+            t, to, value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
     size_t count = value->size / bags_dtype_size(value->dtype);
     for (size_t i = 0; i < count; i++) {
         if (field->kind == TX_INT64) {

@@ -14,11 +14,11 @@
  *     sequences            of at most one item: the member exists, or not. Otherwise a JSON
  *                          list of numbers or text; json
  *
- * The field __key__, which the importer makes, is the key and no member. Tar is POSIX's
+ * The field __key__ of the importer is the key, and no member. Tar is POSIX's
  * (ustar), with pax headers for names of more than 100 bytes or other than ASCII, and for
  * members of 8 GiB or more. Times, owners and modes are constant.
  *
- * Rejected: names in upper case, which webdataset changes, or with a slash; keys that are
+ * Rejected: names in upper case (webdataset changes them) or with a slash; keys that are
  * not unique, or that it splits elsewhere; sequences of other blobs with several items; a
  * datapoint without any member.
  */
@@ -45,7 +45,8 @@ typedef struct wx_state {
 /* ---- names ---- */
 
 /* True if an ending means this form to webdataset. */
-static bool wx_is_ending(const bags_target_field *field, bool list, const char *ending) {
+static bool wx_is_ending(
+    const bags_target_field *field, bool list, const char *ending) {
     static const char *const texts =
         " txt text transcript json jsonl jsn html xml csv tsv md srt vtt ";
     static const char *const numbers = " cls cls2 class count index inx id ";
@@ -71,10 +72,11 @@ static bags_code wx_name_field(bags_target *t, bags_target_field *field) {
     for (const char *c = field->name; *c; c++)
         if ((*c >= 'A' && *c <= 'Z') || *c == '/')
             return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
-                "webdataset reads endings in lower case, without a slash: rename it, as in "
+                "webdataset reads endings in lower case, without a slash: rename it, "
+                "as in "
                 "--fields %s=name",
                 field->name);
-    const char *ending = list                             ? "json"
+    const char *ending = list                               ? "json"
                          : field->form == BAGS_FORM_INTEGER ? "cls"
                                                             : field->ending;
     field->text = wx_is_ending(field, list, last)
@@ -116,7 +118,7 @@ static const char *wx_key_fault(const char *key, size_t size) {
     if (strchr(base, '.'))
         return "has a dot, with which the names of fields begin";
     if (first >= 4 && !memcmp(key, "__", 2) && !memcmp(key + first - 2, "__", 2))
-        return "is like __this__, which webdataset skips";
+        return "is like __this__: webdataset skips it";
     for (const char *part = key; part; part = strchr(part, '/'), part += part != NULL)
         if (*part == '/' || !strncmp(part, "../", 3) || !strncmp(part, "./", 2))
             return "is not a plain path";
@@ -131,7 +133,8 @@ static bags_code wx_put_key(bags_target *t, bags_export_bytes *to) {
     const wx_state *w = (const wx_state *)t->state;
     char number[40];
     if (!w->key) {
-        int size = snprintf(number, sizeof number, "%0*" PRIu64, (int)w->digits, t->index);
+        int size =
+            snprintf(number, sizeof number, "%0*" PRIu64, (int)w->digits, t->index);
         return bags_target_put(t, to, number, (size_t)size + 1);
     }
     const bags_value *value = w->key->values;
@@ -288,8 +291,7 @@ static bags_code wx_put_sample(bags_target *t) {
             continue;
         w->name.size = key;
         FORMAT_TRY(bags_target_put(t, &w->name, ".", 1));
-        FORMAT_TRY(
-            bags_target_put(t, &w->name, field->text, strlen(field->text)));
+        FORMAT_TRY(bags_target_put(t, &w->name, field->text, strlen(field->text)));
         FORMAT_TRY(wx_put_field(t, field));
         members++;
     }
@@ -308,7 +310,8 @@ static bags_code wx_open(bags_target *t) {
     const char *key = t->options.key ? t->options.key : "__key__";
     w->key = bags_target_find(t, key);
     if (t->options.key && !w->key)
-        return bags_target_fail(t, BAGS_ERROR_FIELD, "no field \"%.100s\" for the key", key);
+        return bags_target_fail(
+            t, BAGS_ERROR_FIELD, "no field \"%.100s\" for the key", key);
     w->digits = 6;
     for (uint64_t most = 1000000; t->length > most && w->digits < 19; most *= 10)
         w->digits++;
@@ -343,5 +346,5 @@ static void wx_close(bags_target *t) {
     bags_buffer_free(&w->npy);
 }
 
-const bags_exporter bags_export_webdataset = {"webdataset", ".tar", false,
-    sizeof(wx_state), wx_open, wx_shard, NULL, wx_close};
+const bags_exporter bags_export_webdataset = {
+    "webdataset", ".tar", false, sizeof(wx_state), wx_open, wx_shard, NULL, wx_close};
