@@ -699,7 +699,6 @@ typedef struct export_options {
 
 extern export_options exporting;
 const char *exporter_name(size_t i);
-void exporters_print(void);
 /* True if --to or OUT's ending states a format other than JSON lines. Fails for an unknown
  * ending, unless --to is given, and for X.csv with another format. */
 bool export_is_to_format(const char *out);

@@ -101,7 +101,6 @@ static int run(int count, char **words) {
         printf("bags %s\n", bags_version());
         formats_print();
         importers_print();
-        exporters_print();
         return 0;
     }
     if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") ||

@@ -46,8 +46,6 @@ static const char *exporters_names(void) {
     return text_string(&names);
 }
 
-void exporters_print(void) { printf("exporters: %s\n", exporters_names()); }
-
 static const bags_exporter *exporter_open(const struct built *one) {
     if (one->exporter)
         return one->exporter;
@@ -92,7 +90,7 @@ bool export_is_to_format(const char *out) {
     if (!strcasecmp(ending, ".arrow") || !strcasecmp(ending, ".feather"))
         usage(
             "%s: Arrow files are not written: export to Parquet, or use bags.Column in "
-            "Python, which gives Arrow arrays without a copy",
+            "Python: it gives Arrow arrays without a copy",
             out);
     while (exporters[by_ending].name && !accepts_ending(&exporters[by_ending], ending))
         by_ending++;

@@ -20,9 +20,14 @@ FORMATS = {'webdataset': 'x.tar', 'tfrecord': 'x.tfrecord', 'mds': 'x.mds', 'csv
            'parquet': 'x.parquet', 'hdf5': 'x.h5'}
 
 
-def _kinds(which):
+def _importers():
     lines = run('--version').out.decode().splitlines()
-    return next(line for line in lines if line.startswith(which)).split()[1:]
+    return next(line for line in lines if line.startswith('importers:')).split()[1:]
+
+
+def _exporters():
+    said = refuse('export', 'x', 'x.unknown', says='one of: ', code=2).err
+    return said.split('one of: ')[1].split(' (')[0].split()
 
 
 def _has(format):
@@ -36,7 +41,7 @@ def _has(format):
         if done.returncode:
             assert b'libduckdb' in done.stderr and not os.path.exists('probe.' + format), done
             return False
-    return format in _kinds('exporters:') and format in _kinds('importers:')
+    return format in _exporters() and format in _importers()
 
 
 def _rows(path):
@@ -143,7 +148,7 @@ def _same(format, name, type, old, new):
     if format == 'webdataset' and name == 'maybe.txt' and new in ([], None):
         assert old == [], (name, old, new)
         return
-    if format == 'csv' and type.endswith('[]') and not isinstance(new, list):
+    if format in ('csv', 'webdataset') and type.endswith('[]') and not isinstance(new, list):
         new = [new]  # if every datapoint has one, it is no sequence
     assert _plain(old) == _plain(new), (format, name, old, new)
 
@@ -342,6 +347,56 @@ def csv_is_read_by_other_programs():
     assert [row['m'] for row in read] == [str(i) if i % 2 else '' for i in range(len(TEXTS))]
 
 
+def hdf5_is_read_by_h5py():
+    try:
+        import h5py
+    except ImportError:
+        return
+    if not _has('hdf5'):
+        return
+    rows = [{'n': i, 'u': 2**64 - 1, 't': 'é' * i, 'b': i % 2 == 1, 'v': [[i, 1, 2], [3, 4, 5]],
+             'w': [1.5] * i, 'jpg': {'file': str(PHOTOS[0])}, 's': [i] * (i % 3)}
+            for i in range(1030)]
+    pack(rows, 'n=int(4),u=u64,t=utf8,b=array(bool),v=array(float32,2,3),'
+               'w=array(float16,-1),jpg=jpeg,s=i64[]', 'ds')
+    run('export', 'ds', 'x.h5')
+    with h5py.File('x.h5') as file:
+        assert sorted(file) == sorted(rows[0])
+        assert all(len(file[name]) == len(rows) for name in file)
+        assert file['b'].dtype == bool and file['v'].dtype == 'f4' and file['n'].dtype == 'i8'
+        for i in (0, 1, 2, 1023, 1024, 1029):
+            row = rows[i]
+            assert file['n'][i] == i and file['u'][i] == 2**64 - 1 and file['b'][i] == row['b']
+            assert file['t'][i].decode() == row['t']
+            assert file['v'][i].tolist() == row['v'] and file['w'][i].tolist() == row['w']
+            assert file['s'][i].tolist() == row['s']
+            assert file['jpg'][i].tobytes() == PHOTOS[0].read_bytes()
+
+
+def episodes_of_hdf5_are_groups():
+    if not _has('hdf5'):
+        return
+    rows = [{'actions': [[i, j] for j in range(i + 1)], 'obs.state': [float(j) for j in
+             range(i + 1)], 'task': f'task {i}'} for i in range(12)]
+    pack(rows, 'actions=array(float32,2)[],obs.state=array(float64)[],task=utf8', 'ds')
+    run('export', 'ds', 'x.h5', '--layout', 'episodes')
+    run('import', 'x.h5/data', 'back', '--layout', 'episodes', '--no-sync')
+    back = _rows('back')
+    assert [row['group'] for row in back] == [f'demo_{i}' for i in range(12)]
+    for old, new in zip(rows, back):
+        assert [_plain(v) for v in new['actions']] == old['actions'], new
+        assert [_plain(v) for v in new['obs.state']] == old['obs.state']
+        assert new['task'] in (old['task'], [old['task']])
+    try:
+        import h5py
+    except ImportError:
+        return
+    with h5py.File('x.h5') as file:
+        assert file['data'].attrs['total'] == sum(i + 1 for i in range(12))
+        assert file['data/demo_3'].attrs['num_samples'] == 4
+        assert file['data/demo_3/obs/state'][:].tolist() == [0, 1, 2, 3]
+
+
 # ---- options ----
 
 def _numbers(length=10, path='ds'):
@@ -436,12 +491,16 @@ def an_ending_states_the_format():
     ('mds', 'v=array(bool)', [{'v': True}], ('"v"', 'array(bool)')),
     ('mds', 'v=array(float32,0)', [{'v': []}], ('"v"',)),
     ('images', 'n=int(4)', [{'n': 1}], ('no field is of type jpeg',)),
+    ('hdf5', 'v=array(float32,2)[]', [{'v': [[1, 2]]}], ('"v"', 'rows')),
+    ('hdf5', 'v=array', [{'v': 1.5}], ('"v"',)),
     ('csv', 'v=array(float32,2)', [{'v': [1, 2]}], ('"v"', 'CSV')),
     ('csv', 'v=utf8[]', [{'v': ['a', 'b']}], ('"v"', '2 items')),
     ('parquet', 'a=int,A=int', [{'a': 1, 'A': 2}], ('"a"', 'case')),
 ])
 def a_field_that_a_format_lacks_is_refused_before_anything_is_written(case):
     format, spec, rows, says = case
+    if format not in _exporters():
+        return
     pack(rows, spec, 'ds')
     before = sorted(os.listdir())
     refuse('export', 'ds', 'out', '--to', format, says=says)
@@ -506,13 +565,14 @@ def _blobs():
 
 
 CASES = [('x.tar', []), ('x.tfrecord', []), ('x.mds', ['--shard-length', '70']),
-         ('x.tar', ['--shard-length', '70']), ('x.parquet', ['--shard-length', '70'])]
+         ('x.tar', ['--shard-length', '70']), ('x.parquet', ['--shard-length', '70']),
+         ('x.h5', ['--shard-length', '70'])]
 
 
 @each(CASES)
 def a_killed_export_is_resumed(case):
     out, words = case
-    if out.endswith('parquet') and not _has('parquet'):
+    if not _has({'parquet': 'parquet', 'h5': 'hdf5'}.get(out.split('.')[1], 'tfrecord')):
         return
     _blobs()
     stem = out.split('.')[0]
@@ -553,7 +613,7 @@ def _tree(stem):
 @each(CASES)
 def a_full_disk_is_an_error_and_resumed(case):
     out, words = case
-    if out.endswith('parquet') and not _has('parquet'):
+    if not _has({'parquet': 'parquet', 'h5': 'hdf5'}.get(out.split('.')[1], 'tfrecord')):
         return
     _blobs()
     run('export', 'ds', 'whole/' + out, *words)
