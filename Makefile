@@ -52,7 +52,7 @@ pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
 with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
 WITH := $(call with,BAGS_WITH,$(BUILT)) $(if $(MODULES),-DBAGS_MODULES=1) $(call with,COMMAND_WITH,$(OPTIONAL))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
-INCLUDES := -I. -Iformats -Iformats/load -Iformats/storage -Iformats/data -Iformats/import $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
+INCLUDES := -I. -Iformats -Iformats/load -Iformats/storage -Iformats/data -Iformats/import -Iformats/export $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
 TEST_INCLUDES := -Itests/lib $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
 LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(OPTIONAL) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
@@ -60,8 +60,8 @@ LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
 of_format = $(call objects,$1,$(filter $(call in_folders,$2 $(PARTS_$2)),$(FORMAT_FILES)))
-# What the importers share.
-IMPORT := formats/import/import.o
+# What the importers share, and the exporters.
+SHARE := formats/import/import.o formats/export/export.o
 programs = $(patsubst %.c,$B/%,$(filter-out $(foreach m,$(subst /,_,$(MISSING)),$1$m.c $1$(m)_parts.c),$(wildcard $1*.c)))
 EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)),%_images) $(if $(filter jpeg,$(MISSING)),%_train),$(call programs,examples/))
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
@@ -69,7 +69,7 @@ INSTALLED := $(COMMAND:$B/%=$B/installed/%)
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of two tests replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache),$(foreach d,core formats formats/load formats/storage formats/data formats/import,$(call programs,tests/$d/test_))))
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache),$(foreach d,core formats formats/load formats/storage formats/data formats/import formats/export,$(call programs,tests/$d/test_))))
 FUZZERS := $(call programs,tests/fuzz/fuzz_)
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
@@ -128,7 +128,7 @@ clean: ## remove build/
 programs: $(filter $(addprefix %/,$(NAMES)),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED))
 	@:
 print-formats:
-	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
+	@echo '$(WITH) $(INCLUDES)'; echo '$(SHARE:%=$B/%) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
 
 # A sanitizer's programs may contain what its shared libraries need.
 PIC_BAGS := $B/$(if $(filter asan tsan,$(FLAVOUR)),,pic/)bags.o
@@ -163,7 +163,7 @@ $B/%.o: %.c $B/flags
 	$(OBJECT) $(if $(filter tests/%,$(filter-out tests/bench/%,$<)),-O0) $<
 $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 # The implementation and the formats: a program takes the objects that it needs.
-$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(filter-out $(MODULES),$(BUILT)),$(call of_format,$B,$f))
+$B/bags.a: $B/bags.o $(SHARE:%=$B/%) $(foreach f,$(filter-out $(MODULES),$(BUILT)),$(call of_format,$B,$f))
 $B/modules.a: $(foreach f,$(MODULES),$(call of_format,$B,$f))
 $B/bags.a $B/modules.a:
 	@mkdir -p $(@D); echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^

@@ -4,7 +4,7 @@
 INSTALL_B = $(shell if [ ! -e $B/flags ] || echo '$(SETTINGS)' | cmp -s - $B/flags; then echo $B; else echo build/install; fi)
 install: ## install everything; PREFIX, LIBDIR and DESTDIR set the directories, FORMATS='jpeg png' selects formats
 	$(BUILD) install-built B=$(INSTALL_B)
-install-built: $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
+install-built: $B/pic/bags.o $(SHARE:%=$B/%) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(INSTALLED)
 	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(INSTALLED)' $(foreach f,$(BUILT),'$f:$(call of_format,$B,$f):$(strip $(PKG_$f))')
 
 uninstall: ## remove the installed files; needs the same PREFIX, LIBDIR and DESTDIR

@@ -16,7 +16,7 @@ absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
 what=$1
 shift
-headers='formats.h codecs.h load/load.h storage/storage.h data/datasets.h import/import.h'
+headers='formats.h codecs.h load/load.h storage/storage.h data/datasets.h import/import.h export/export.h'
 prefix=$(absolute "${PREFIX:-/usr/local}") libdir=$(absolute "${LIBDIR:-${PREFIX:-/usr/local}/lib}")
 to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
 version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
@@ -76,7 +76,7 @@ install_all() {
     for header in $headers; do
         install -m 644 "formats/$header" "$to/include/bags"
     done
-    core="$build/pic/bags.o $build/formats/import/import.o"
+    core="$build/pic/bags.o $build/formats/import/import.o $build/formats/export/export.o"
     for format; do
         case $format in *:) format=${format%:} core="$core ${format#*:}" ;; esac
     done

@@ -19,12 +19,13 @@ PKG_import/hdf5 := hdf5
 PKG_import/mcap := libzstd liblz4 zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib
+PKG_export/hdf5 := hdf5
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 
-FORMAT_FILES := $(filter-out %/import.c,$(wildcard formats/*.c formats/*/*.c))
-# The folders are not in the names of formats, but import/ is.
+FORMAT_FILES := $(filter-out %/import.c %/export.c,$(wildcard formats/*.c formats/*/*.c))
+# The folders are not in the names of formats, but import/ and export/ are.
 in_folders = $(foreach f,$1,formats/$f.c formats/load/$f.c formats/storage/$f.c formats/data/$f.c)
-ALL_FORMATS := $(filter-out $(PARTS_http) $(PARTS_mp4) $(PARTS_loader),$(foreach f,$(FORMAT_FILES:formats/%.c=%),$(if $(filter import/%,$f),$f,$(notdir $f))))
+ALL_FORMATS := $(filter-out $(PARTS_http) $(PARTS_mp4) $(PARTS_loader),$(foreach f,$(FORMAT_FILES:formats/%.c=%),$(if $(filter import/% export/%,$f),$f,$(notdir $f))))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))

@@ -98,4 +98,10 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     return fraction < 0x7C00;
 }
 
+/* The checksum of a part of a TFRecord. */
+static inline uint32_t format_masked_crc(const void *data, size_t size) {
+    uint32_t crc = bags_crc32c(0, data, size);
+    return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
+}
+
 #endif /* BAGS_FORMATS_VALUES_H */

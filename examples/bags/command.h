@@ -9,6 +9,7 @@
  *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
  *     manual.c      all of the help; the man page
  *     completion.c  completion for bash and zsh
+ *     target.c      the formats of `bags export --to`
  *     select.c      --rows, --where (formats/data/sql.c runs its SQL), --exclude,
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
@@ -687,6 +688,22 @@ void dataset_compact(
 
 /* Write the documents of a field of the source as X.idx, X.bin. */
 void export_pair(const char *index, const char *name);
+
+/* ---- target.c: the formats of `bags export --to` ---- */
+
+typedef struct export_options {
+    option_choice to, layout;
+    const char *fields, *key, *label;
+    option_number shard_size, shard_length, start, stop;
+} export_options;
+
+extern export_options exporting;
+const char *exporter_name(size_t i);
+/* True if --to or OUT's ending states a format other than JSON lines. Fails for an unknown
+ * ending, unless --to is given, and for X.csv with another format. */
+bool export_is_to_format(const char *out);
+/* Export the source. */
+void export_to_format(const char *out, bool resume);
 
 /* ---- index.c ---- */
 

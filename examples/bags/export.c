@@ -29,6 +29,25 @@ static bool raw, npy, lists, resume;
 static const char *tokens_given;
 
 static const option options[] = {
+    {"to", OPTION_CHOICE, &exporting.to, "FORMAT",
+        "the format, if OUT's ending does not state it: webdataset, tfrecord, mds, "
+        "images, "
+        "csv, parquet or hdf5; lines is the default"},
+    {"fields", OPTION_TEXT, &exporting.fields, "FIELDS",
+        "with a format: only these, some renamed: photo=jpg,label"},
+    SELECT_OPTIONS,
+    {"key", OPTION_TEXT, &exporting.key, "FIELD",
+        "of webdataset: the field with the keys of samples; of images: with their "
+        "names"},
+    {"label", OPTION_TEXT, &exporting.label, "FIELD",
+        "of images: the field with the names of folders"},
+    {"layout", OPTION_CHOICE, &exporting.layout, "LAYOUT",
+        "of HDF5: rows, or episodes (a group per datapoint)"},
+    {"shard-size", OPTION_SIZE, &exporting.shard_size, "N",
+        "with a format: start a new file before values exceed N bytes"},
+    {"shard-length", OPTION_NUMBER, &exporting.shard_length, "N",
+        "with a format: start a new file after N datapoints"},
+    WORKER_OPTIONS(exporting.start, exporting.stop),
     {"lists", OPTION_FLAG, &lists, NULL,
         "write arrays of up to 1024 elements into the lines, as nested lists"},
     {"npy", OPTION_FLAG, &npy, NULL,
@@ -331,10 +350,22 @@ static int run(char **operands) {
     options_exclude("raw", "npy|lists");
     if (!strcmp(out, "-"))
         usage("OUT is a directory, not standard output; ./- is one named -");
-    path_must_be_writable(out);
     path_must_be_outside(out);
+    bool to_format = export_is_to_format(out);
+    const char *of_formats = options_given(
+        "fields|rows|where|key|label|layout|shard-size|shard-length|shard-start|shard-"
+        "stop|worker");
+    if (of_formats && !to_format)
+        usage("--%s needs --to FORMAT (JSON lines contain all of the source)",
+            of_formats);
+    /* An archive that exists may be what is resumed. */
+    path_must_be_writable(to_format ? path_parent(out) : out);
     source_open(operands[0]);
-    if (has_ending(out, ".idx")) {
+    if (to_format) {
+        export_to_format(out, resume);
+        return 0;
+    }
+    if (!exporting.to.given && has_ending(out, ".idx")) {
         if (raw || npy || lists || resume)
             usage("--%s is not of a pair X.idx, X.bin", raw     ? "raw"
                                                         : npy   ? "npy"
@@ -365,8 +396,9 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_export = {"export", "all of it as JSON lines and files",
-    "PATH OUT", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, reading_options,
+const command command_export = {"export",
+    "JSON lines and files, or the format of others", "PATH OUT",
+    {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, reading_options,
     "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
     "NEW` writes the same bytes again. OUT must be missing or empty. A Bag "
@@ -379,6 +411,13 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "--unchecked`.\n"
     "If OUT is X.idx, the documents of a field are written as a Megatron-LM pair, "
     "X.idx and X.bin. `bags import X.idx` reads it.\n"
+    "--to FORMAT, or OUT's ending (.tar .tfrecord .csv .parquet .h5), writes the "
+    "format "
+    "of other programs; an unknown ending is an error. formats/export/README.md states "
+    "how fields become each format. With shards or workers, x.tar becomes x-000000.tar "
+    "and others.\n"
     "An export that was interrupted, or that fails after a second, is kept: run it "
     "again with --resume.\n",
-    "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};
+    "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n"
+    "  bags export pets pets.tar --shard-size 1G --key name\n",
+    run};

@@ -160,8 +160,8 @@ static void apply_list(int list, const char *of, const bags_field *all,
 }
 
 bool frames_names(size_t field, const char *of, const bags_field *all, size_t count) {
-    bool plain = !has_ending(all[field].type, "[]") &&
-                 type_kind(all[field].type) != TYPE_VIDEO;
+    bool plain =
+        !has_ending(all[field].type, "[]") && type_kind(all[field].type) != TYPE_VIDEO;
     bool found = plain || !strcmp(all[field].name, framing.clock);
     for (int list = 0; list <= SECONDS && !found; list++) {
         char *words =

@@ -3,7 +3,7 @@ PYTHON ?= /usr/bin/python3
 PYTHON_OUT := $(if $(filter release,$(FLAVOUR)),build/python,$B/python)/bags
 PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path("include"); print(p if os.path.exists(p + "/Python.h") else "")' 2>/dev/null)
 PYTHON_FAR := $(filter mp4 http,$(BUILT))
-PYTHON_FORMATS := $(filter-out mp4 http import/%,$(BUILT))
+PYTHON_FORMATS := $(filter-out mp4 http import/% export/%,$(BUILT))
 PYTHON_OPTIONAL := jpeg png msgpack mp4 zstd http
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
 PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so

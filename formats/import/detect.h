@@ -48,12 +48,13 @@ static inline bool bags_import_is_gulp(const char *path) {
 
 /* Truncate FILE/GROUP to the file. False if there is none. */
 static inline bool bags_import_hdf5_file(char *path) {
-    char *slash = path + strlen(path);
-    while (slash && bags_import_kind(path, NULL) != BAGS_PATH_FILE) {
+    while (bags_import_kind(path, NULL) != BAGS_PATH_FILE) {
+        char *slash = strrchr(path, '/');
+        if (!slash)
+            return false;
         *slash = 0;
-        slash = strrchr(path, '/');
     }
-    return slash != NULL;
+    return true;
 }
 
 static inline bool bags_import_is_hdf5(const char *path) {

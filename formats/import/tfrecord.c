@@ -20,6 +20,7 @@
  */
 #include "import.h"
 #include "try.h"
+#include "values.h"
 
 #include <inttypes.h>
 
@@ -42,15 +43,10 @@ static bags_code tf_fail(bags_source *s, const char *what) {
         ((tf_state *)s->state)->start, what);
 }
 
-static uint32_t tf_masked_crc(const void *data, size_t size) {
-    uint32_t crc = bags_crc32c(0, data, size);
-    return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
-}
-
 static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
     size_t size = part.size - 4;
     uint64_t start = ((tf_state *)s->state)->start;
-    uint32_t computed = tf_masked_crc(part.data, size);
+    uint32_t computed = format_masked_crc(part.data, size);
     uint32_t stored = (uint32_t)bags_load_bytes(part.data + size, 4, false);
     if (computed == stored)
         return BAGS_OK;
@@ -381,7 +377,7 @@ static bool tf_detect(const char *path) {
     unsigned char head[12];
     return bags_import_has_files(path, tf_accept) ||
            (bags_import_peek(path, head, sizeof head) == sizeof head &&
-               tf_masked_crc(head, 8) == bags_load_bytes(head + 8, 4, false));
+               format_masked_crc(head, 8) == bags_load_bytes(head + 8, 4, false));
 }
 
 const bags_importer bags_import_tfrecord = {

@@ -17,6 +17,7 @@ MODULES = [
     'images',
     'archives',
     'importing',
+    'exporting',
     'help_and_output',
     'getting',
     'writing',

@@ -1,0 +1,279 @@
+/*
+ * export.h - write datasets in the formats of other programs.
+ *
+ * Each format is one file: compile the files that you need, and export.c, with your
+ * program. They need bags.h, this header and the headers of formats/ in the include path.
+ * README.md in this directory states how fields become each format.
+ *
+ *     bags_export_options options = {0};
+ *     bags_export_report report;
+ *     bags_export(reader, &bags_export_webdataset, "train.tar", &options, &report, &err);
+ *
+ * An export is deterministic: the same dataset and options make the same bytes. To
+ * resume, it is repeated, and what exists is compared with what would be written.
+ *
+ *     OUT.unfinished    exists, and is locked, until the export is complete
+ *     NAME.partial      a file of the export that is not complete
+ */
+#ifndef BAGS_EXPORT_H
+#define BAGS_EXPORT_H
+
+#include "bags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The meaning of a dataset's datapoints in HDF5. */
+typedef enum bags_export_layout {
+    BAGS_EXPORT_ROWS,    /* a dataset per field, a row per datapoint */
+    BAGS_EXPORT_EPISODES /* a group per datapoint, a dataset per field */
+} bags_export_layout;
+
+typedef struct bags_export_options {
+    const uint64_t *rows; /* `rows_count` datapoints, in their order. NULL: all */
+    size_t rows_count;
+    const bags_field *fields; /* `fields_count`: the name in the dataset, and (as type)
+                                 the name in the export. NULL: all, by their names */
+    size_t fields_count;
+    const char *key;       /* field of the samples' keys, or NULL */
+    const char *label;     /* field of the images' folders, or NULL */
+    uint64_t shard_size;   /* bytes of values per file; 0: no limit */
+    uint64_t shard_length; /* datapoints per file; 0: no limit */
+    uint64_t shard_start;  /* this worker, below shard_stop */
+    uint64_t shard_stop; /* the number of workers; 0: one, and no shards unless another
+                              of these is nonzero. Workers need no shard_length: without
+                              it each makes one file. With shard_size they do */
+    bags_export_layout layout; /* HDF5 only */
+    bool resume;               /* continue an interrupted export */
+    bool no_sync;              /* do not wait for stable storage */
+    bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */
+    /* Called after each datapoint; nonzero stops the export with BAGS_ERROR_IO. */
+    int (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    const bags_allocator *allocator; /* NULL: malloc, realloc and free */
+} bags_export_options;
+
+typedef struct bags_export_report {
+    uint64_t datapoints; /* of this worker */
+    uint64_t files;      /* that it wrote, or compared */
+    bool existed;        /* all of them were complete before */
+} bags_export_report;
+
+typedef struct bags_target bags_target;
+
+/*
+ * A format that can be exported.
+ *   name        its name on a command line: "webdataset"
+ *   endings     of its files, separated by spaces, the first for shards: ".tar". "": the
+ *               export is a directory whose files the exporter names
+ *   always_sharded  the export is a directory with numbered files
+ *   state_size  bytes of target->state, zeroed before open
+ *   open        checks the fields and whatever else can be refused before anything is
+ *               written. Returns BAGS_OK, BAGS_ERROR_TYPE (a field without a
+ *               counterpart), BAGS_ERROR_FIELD (a name), BAGS_ERROR_ARGUMENT (an option),
+ *               or the error of a read
+ *   shard       writes a shard: the datapoints of bags_target_next, up to its end
+ *   finish      writes what follows all shards. NULL: nothing
+ *   close       frees memory, also after a failure. NULL: nothing
+ */
+typedef struct bags_exporter {
+    const char *name, *endings;
+    bool always_sharded;
+    size_t state_size;
+    bags_code (*open)(bags_target *target);
+    bags_code (*shard)(bags_target *target);
+    bags_code (*finish)(bags_target *target);
+    void (*close)(bags_target *target);
+} bags_exporter;
+
+extern const bags_exporter bags_export_webdataset; /* none; formats/numpy.c */
+extern const bags_exporter bags_export_tfrecord;   /* none; formats/numpy.c */
+extern const bags_exporter bags_export_mds;        /* none */
+extern const bags_exporter bags_export_images;     /* none */
+/* duckdb.c: libduckdb, at run time; formats/import/import.c. */
+extern const bags_exporter bags_export_csv;
+extern const bags_exporter bags_export_parquet;
+extern const bags_exporter bags_export_hdf5; /* libhdf5 */
+
+/*
+ * Export a dataset. Its reader decodes zstd(TYPE) to the blobs of TYPE: a registry with
+ * such a codec of zstd (bags_zstd_options.blobs) is needed for fields of these types.
+ *
+ *   path     OUT. Without shards it is the file. With shards it is a directory, of
+ *            000000.tar and others; or, if its name has an ending of the format,
+ *            x.tar becomes x-000000.tar and others. Parents are created
+ *   options  NULL: the defaults
+ *   report   set on success. NULL: not needed
+ *
+ * A failure before the first file is complete removes what was written, unless reading or
+ * writing failed (BAGS_ERROR_IO): then, and later, it stays, and `resume` continues.
+ *
+ * Returns BAGS_OK, or
+ *   BAGS_ERROR_TYPE, BAGS_ERROR_FIELD  the format cannot hold a field; nothing is written
+ *   BAGS_ERROR_VALUE     it cannot hold a value; what exists differs from the export
+ *   BAGS_ERROR_EXISTS    OUT exists, and `resume` is not set
+ *   BAGS_ERROR_LOCKED    another process exports to it
+ *   BAGS_ERROR_ARGUMENT  options that contradict each other
+ *   BAGS_ERROR_MISSING   a library is not found
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, or the error of a read
+ *
+ * Threads: any, for different OUT. Cost: one read of the selected datapoints; formats that
+ * check all values before (their README says which) read these fields twice.
+ */
+BAGS_EXPERIMENTAL bags_code bags_export(const bags_reader *reader,
+    const bags_exporter *exporter, const char *path, const bags_export_options *options,
+    bags_export_report *report, bags_error *err);
+
+/* True if a path ends in an ending of the format, in any case. */
+BAGS_EXPERIMENTAL bool bags_export_accepts(
+    const bags_exporter *exporter, const char *path);
+
+/* ========================================================================
+ * Functions for exporters.
+ * ====================================================================== */
+
+typedef enum bags_form {
+    BAGS_FORM_INTEGER, /* whole numbers */
+    BAGS_FORM_TEXT,    /* UTF-8 */
+    BAGS_FORM_ARRAY,   /* arrays */
+    BAGS_FORM_BLOB     /* blobs that are not decoded: images, bytes */
+} bags_form;
+
+/* A field of the export. */
+typedef struct bags_target_field {
+    const char *name; /* in the export */
+    const char *type; /* of an item, without zstd: "array(float32,3)" */
+    const char *word; /* its name, without arguments: "array" */
+    size_t number;    /* in the dataset */
+    size_t slot;      /* in the row */
+    bags_form form;
+    bool sequence;
+    bool may_exceed_int64; /* u64, int and int(8); arrays of uint64 */
+    /* Arrays: NONE if each states its own; UINT64_MAX is any length. */
+    bags_dtype dtype;
+    size_t dims;
+    uint64_t shape[BAGS_MAX_DIMS];
+    const char *ending; /* of files with such a blob, "jpg"; "" for bytes */
+    /* The items of the datapoint that was read. BLOB: data, size. */
+    bags_value *values;
+    size_t length;
+    /* For exporters. */
+    unsigned kind;
+    const char *text;
+    size_t size;
+    /* Private. */
+    bool compressed;
+    bags_buffer values_buffer, *scratch;
+    size_t scratch_count;
+} bags_target_field;
+
+/* Bytes that grow. */
+typedef struct bags_export_bytes {
+    bags_buffer buffer;
+    size_t size;
+} bags_export_bytes;
+
+struct bags_target {
+    const bags_exporter *exporter;
+    const char *path;          /* OUT */
+    bags_target_field *fields; /* `count`, sorted by name */
+    size_t count;
+    uint64_t length;    /* number of datapoints of the export, of all workers */
+    uint64_t index;     /* of the datapoint that was read, among them */
+    uint64_t datapoint; /* its number in the dataset */
+    uint64_t shard;     /* number of the shard that is written */
+    bags_export_options options;
+    void *state;
+    bags_error *err; /* of the call in progress; not NULL */
+    /* Private. */
+    const bags_reader *reader;
+    bags_row row;
+    bags_select *selects;
+    bool pending; /* it was read, for the next shard */
+    uint64_t next, stop, shard_bytes, pending_bytes, shard_count;
+    bool sharded, ended, wrote;
+    bags_export_report report;
+    void *marker;
+    const char *marker_path;
+    /* The file that is open. */
+    char file_path[4096], file_partial[4096];
+    void *file;
+    bool file_complete;
+    uint64_t file_at, file_existing;
+    bags_export_bytes file_bytes;
+    bags_buffer compare;
+    void *blocks;
+};
+
+/* Fail with "OUT: " or 'DATASET: field "NAME": ' (and with the datapoint that was read)
+ * and this text. Returns `code`. */
+BAGS_EXPERIMENTAL bags_code bags_target_fail(
+    bags_target *target, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
+BAGS_EXPERIMENTAL bags_code bags_target_fail_field(bags_target *target,
+    const bags_target_field *field, bags_code code, const char *format, ...)
+    BAGI_PRINTF(4, 5);
+BAGS_EXPERIMENTAL bags_code bags_target_fail_value(bags_target *target,
+    const bags_target_field *field, const char *format, ...) BAGI_PRINTF(3, 4);
+
+/* Memory that is zeroed, and valid until the export ends; text as printf makes it. NULL,
+ * with the error set, if out of memory. */
+BAGS_EXPERIMENTAL void *bags_target_alloc(
+    bags_target *target, size_t count, size_t size);
+BAGS_EXPERIMENTAL char *bags_target_format(bags_target *target, const char *format, ...)
+    BAGI_PRINTF(2, 3);
+
+/* Append bytes, or a JSON string, or a field's items as a JSON list (numbers and text).
+ * BAGS_ERROR_MEMORY. */
+BAGS_EXPERIMENTAL bags_code bags_target_put(
+    bags_target *target, bags_export_bytes *to, const void *data, size_t size);
+BAGS_EXPERIMENTAL bags_code bags_target_put_json(
+    bags_target *target, bags_export_bytes *to, const void *text, size_t size);
+BAGS_EXPERIMENTAL bags_code bags_target_put_list(
+    bags_target *target, bags_export_bytes *to, const bags_target_field *field);
+
+/* Read the next datapoint of the shard: sets the values of all fields. *more is false at
+ * the end of the shard. */
+BAGS_EXPERIMENTAL bags_code bags_target_next(bags_target *target, bool *more);
+
+/* Call `check` for all datapoints of the export, of all workers, with the values of
+ * `count` fields (at most 2): before anything is written. */
+BAGS_EXPERIMENTAL bags_code bags_target_scan(bags_target *target,
+    bags_target_field *const *fields, size_t count,
+    bags_code (*check)(bags_target *target, bags_target_field *field, void *user),
+    void *user);
+/* The most items of a field in a datapoint, without reading them. */
+BAGS_EXPERIMENTAL bags_code bags_target_most(
+    bags_target *target, const bags_target_field *field, uint64_t *most);
+/* Fail if a number of 64 bits is above 2^63-1: by the type if it is u64 or an array of
+ * uint64, else by the values. `format` completes the message: "TFRecord". */
+BAGS_EXPERIMENTAL bags_code bags_target_refuse_unsigned(
+    bags_target *target, bags_target_field *field, const char *format);
+/* The field with this name in the dataset, or in the export; NULL: none. */
+BAGS_EXPERIMENTAL bags_target_field *bags_target_find(
+    bags_target *target, const char *name);
+
+/* The path of the shard that is written. NULL if out of memory. */
+BAGS_EXPERIMENTAL char *bags_target_shard_path(bags_target *target);
+/* The range of datapoints of a shard of workers, or with shard_length. False if there
+ * is no such shard. */
+BAGS_EXPERIMENTAL bool bags_target_range(
+    const bags_target *target, uint64_t shard, uint64_t *start, uint64_t *stop);
+
+/* Write a file of the export from its start to its end, or compare it. Its directory is
+ * created. */
+BAGS_EXPERIMENTAL bags_code bags_target_file_open(
+    bags_target *target, const char *path);
+BAGS_EXPERIMENTAL bags_code bags_target_write(
+    bags_target *target, const void *data, size_t size);
+BAGS_EXPERIMENTAL bags_code bags_target_file_close(bags_target *target);
+/* The same for a file that a library writes, to *partial. It does not exist. */
+BAGS_EXPERIMENTAL bags_code bags_target_made_open(
+    bags_target *target, const char *path, const char **partial);
+BAGS_EXPERIMENTAL bags_code bags_target_made_close(bags_target *target);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_EXPORT_H */
