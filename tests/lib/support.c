@@ -22,7 +22,7 @@ static void must(bool done, const char *what, const char *path) {
 
 bags_error said;
 
-#define POISON_CODE 12345
+#define POISON_CODE 31 /* in C++, the last that a bags_code can have */
 
 void poison(void) {
     memset(&said, 0x5a, sizeof said);
