@@ -478,6 +478,6 @@ static void dx_close(bags_target *t) {
 }
 
 const bags_exporter bags_export_csv = {
-    "csv", ".csv", false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
-const bags_exporter bags_export_parquet = {
-    "parquet", ".parquet", false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
+    "csv", ".csv", false, false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
+const bags_exporter bags_export_parquet = {"parquet", ".parquet", false, false,
+    sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};

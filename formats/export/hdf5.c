@@ -487,5 +487,5 @@ static void hx_close(bags_target *t) {
     }
 }
 
-const bags_exporter bags_export_hdf5 = {
-    "hdf5", ".h5 .hdf5", false, sizeof(hx_state), hx_open, hx_shard, NULL, hx_close};
+const bags_exporter bags_export_hdf5 = {"hdf5", ".h5 .hdf5", false, false,
+    sizeof(hx_state), hx_open, hx_shard, NULL, hx_close};

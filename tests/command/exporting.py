@@ -262,6 +262,10 @@ def a_tar_has_a_sample_per_datapoint():
     run('export', 'ds', 'y.tar', '--fields', 'caption=txt,cls')
     with tarfile.open('y.tar') as tar:
         assert tar.getnames() == [f'{i:06}.{e}' for i in range(4) for e in ('cls', 'txt')]
+    # The key need not be a member.
+    run('export', 'ds', 'z.tar', '--fields', 'cls', '--key', 'id')
+    with tarfile.open('z.tar') as tar:
+        assert tar.getnames() == [row['id'] + '.cls' for row in rows]
     assert subprocess.run(['tar', 'tf', 'x.tar'], capture_output=True).returncode == 0
 
 
@@ -540,6 +544,8 @@ def images_lose_no_field_and_no_file():
     refuse('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label,path',
            says=('two images', 'a/x.jpg'))
     run('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label')
+    run('export', 'ds', 'one', '--to', 'images', '--fields', 'image', '--label', 'label')
+    assert files('one') == files('out')
     pathlib.Path('out/a/stray.jpg').write_bytes(b'')
     refuse('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label', '--resume',
            says='3 files')
