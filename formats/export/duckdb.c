@@ -437,7 +437,7 @@ static bags_code dx_open(bags_target *t) {
 static bags_code dx_shard(bags_target *t) {
     dx_state *d = (dx_state *)t->state;
     char *path = bags_target_shard_path(t);
-    const char *partial;
+    const char *partial = NULL;
     bool more = false;
     FORMAT_TRY(path ? bags_target_made_open(t, path, &partial) : BAGS_ERROR_MEMORY);
     d->failed = BAGS_OK;
