@@ -72,7 +72,7 @@ SPECS = {
     'hdf5': ({**NUMBERS, **FLOATS, 't': 'utf8', 'u': 'u64', 'v': 'array(float32,2,3)'}, {}),
 }
 TEXTS = ['', 'a', 'é', 'x,y', 'a "q"', 'two\nlines', ' sp ', '\u4e2d\U0001f600', 'NULL',
-         "it's", '\\N', 'a\tb']
+         "it's", '\\N', 'a\tb', 'a\r\nb', 'a\rb', '#c', '007', '1e5', 'nan', 'true', '"']
 
 
 def _value(rng, name, type):
