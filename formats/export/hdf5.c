@@ -113,6 +113,7 @@ static hid_t hx_type(bags_dtype dtype) {
         return hx_complex(H5T_IEEE_F32LE, 4);
     case BAGS_DTYPE_COMPLEX128:
         return hx_complex(H5T_IEEE_F64LE, 8);
+    case BAGS_DTYPE_NONE:
     default:
         return -1;
     }
@@ -240,7 +241,7 @@ static bags_code hx_put_field(
     return one ? hx_end_item(t, set) : BAGS_OK;
 }
 
-/* What libhdf5 reads of the items: pointers to text, or their lengths and pointers. */
+/* Make the items as libhdf5 reads them: pointers to text, or lengths and pointers. */
 static bags_code hx_memory(
     bags_target *t, const bags_target_field *field, hx_set *set, const void **out) {
     size_t size = bags_dtype_size(field->dtype);
@@ -458,7 +459,7 @@ static bags_code hx_close_file(bags_target *t) {
 static bags_code hx_shard(bags_target *t) {
     hx_state *h = (hx_state *)t->state;
     char *path = bags_target_shard_path(t);
-    const char *partial;
+    const char *partial = NULL;
     FORMAT_TRY(path ? bags_target_made_open(t, path, &partial) : BAGS_ERROR_MEMORY);
     h->file = H5Fcreate(partial, H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
     if (h->file <= 0)
@@ -487,5 +488,5 @@ static void hx_close(bags_target *t) {
     }
 }
 
-const bags_exporter bags_export_hdf5 = {
-    "hdf5", ".h5 .hdf5", false, sizeof(hx_state), hx_open, hx_shard, NULL, hx_close};
+const bags_exporter bags_export_hdf5 = {"hdf5", ".h5 .hdf5", false, false,
+    sizeof(hx_state), hx_open, hx_shard, NULL, hx_close};

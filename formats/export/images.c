@@ -274,5 +274,5 @@ static void ix_close(bags_target *t) {
     bags_buffer_free(&((ix_state *)t->state)->names.buffer);
 }
 
-const bags_exporter bags_export_images = {
-    "images", "", false, sizeof(ix_state), ix_open, ix_shard, ix_finish, ix_close};
+const bags_exporter bags_export_images = {"images", "", false, true, sizeof(ix_state),
+    ix_open, ix_shard, ix_finish, ix_close};

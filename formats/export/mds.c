@@ -401,5 +401,5 @@ static void mx_close(bags_target *t) {
     bags_buffer_free(&m->index.buffer);
 }
 
-const bags_exporter bags_export_mds = {
-    "mds", ".mds", true, sizeof(mx_state), mx_open, mx_shard, mx_finish, mx_close};
+const bags_exporter bags_export_mds = {"mds", ".mds", true, false, sizeof(mx_state),
+    mx_open, mx_shard, mx_finish, mx_close};

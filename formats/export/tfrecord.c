@@ -200,4 +200,4 @@ static void tx_close(bags_target *t) {
 }
 
 const bags_exporter bags_export_tfrecord = {"tfrecord", ".tfrecord .tfrecords", false,
-    sizeof(tx_state), tx_open, tx_shard, NULL, tx_close};
+    false, sizeof(tx_state), tx_open, tx_shard, NULL, tx_close};

@@ -317,7 +317,7 @@ static bags_code wx_open(bags_target *t) {
         w->digits++;
     for (size_t i = 0; i < t->count; i++) {
         bags_target_field *field = &t->fields[i];
-        if (field == w->key && !strcmp(field->name, "__key__"))
+        if (field == w->key && (field->hidden || !strcmp(field->name, "__key__")))
             field->kind = WX_KEY;
         else
             FORMAT_TRY(wx_prepare_field(t, field));
@@ -346,5 +346,5 @@ static void wx_close(bags_target *t) {
     bags_buffer_free(&w->npy);
 }
 
-const bags_exporter bags_export_webdataset = {
-    "webdataset", ".tar", false, sizeof(wx_state), wx_open, wx_shard, NULL, wx_close};
+const bags_exporter bags_export_webdataset = {"webdataset", ".tar", false, true,
+    sizeof(wx_state), wx_open, wx_shard, NULL, wx_close};

@@ -72,7 +72,7 @@ SPECS = {
     'hdf5': ({**NUMBERS, **FLOATS, 't': 'utf8', 'u': 'u64', 'v': 'array(float32,2,3)'}, {}),
 }
 TEXTS = ['', 'a', 'é', 'x,y', 'a "q"', 'two\nlines', ' sp ', '\u4e2d\U0001f600', 'NULL',
-         "it's", '\\N', 'a\tb']
+         "it's", '\\N', 'a\tb', 'a\r\nb', 'a\rb', '#c', '007', '1e5', 'nan', 'true', '"']
 
 
 def _value(rng, name, type):
@@ -262,6 +262,10 @@ def a_tar_has_a_sample_per_datapoint():
     run('export', 'ds', 'y.tar', '--fields', 'caption=txt,cls')
     with tarfile.open('y.tar') as tar:
         assert tar.getnames() == [f'{i:06}.{e}' for i in range(4) for e in ('cls', 'txt')]
+    # The key need not be a member.
+    run('export', 'ds', 'z.tar', '--fields', 'cls', '--key', 'id')
+    with tarfile.open('z.tar') as tar:
+        assert tar.getnames() == [row['id'] + '.cls' for row in rows]
     assert subprocess.run(['tar', 'tf', 'x.tar'], capture_output=True).returncode == 0
 
 
@@ -540,6 +544,8 @@ def images_lose_no_field_and_no_file():
     refuse('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label,path',
            says=('two images', 'a/x.jpg'))
     run('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label')
+    run('export', 'ds', 'one', '--to', 'images', '--fields', 'image', '--label', 'label')
+    assert files('one') == files('out')
     pathlib.Path('out/a/stray.jpg').write_bytes(b'')
     refuse('export', 'ds', 'out', '--to', 'images', '--fields', 'image,label', '--resume',
            says='3 files')
