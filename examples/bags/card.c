@@ -1,7 +1,7 @@
 /*
- * bags card: the description of a dataset that catalogues read, as Croissant 1.1 (JSON-LD)
- * or as the head of a README for Hugging Face (YAML). Facts that the
- * files do not state, such as the licence, are in the dataset's info.json.
+ * bags card: describe a dataset for catalogues, as Croissant 1.1 (JSON-LD) or as the
+ * YAML front matter of a Hugging Face README. Facts that the files do not state, such
+ * as the licence, come from the dataset's info.json.
  */
 #include "command.h"
 
@@ -27,7 +27,8 @@ static text out;
 
 /* ---- info.json ---- */
 
-/* Find info.json: next to spec.json, in the first shard of a sharded dataset. */
+/* Find info.json. It is next to spec.json; in a sharded dataset, it is in the first
+ * shard. */
 static void info_read(void) {
     static bags_buffer content;
     size_t count = 0;
@@ -43,14 +44,14 @@ static void info_read(void) {
         fail(BAGS_ERROR_VALUE, "%s: not a JSON object", file);
 }
 
-/* A member of info.json by its name in Croissant; NULL if there is none. */
+/* Look up a member of info.json by its Croissant name. NULL if there is none. */
 static json_object *info_get(const char *name) {
     json_object *value = NULL;
     (void)json_object_object_get_ex(info, name, &value);
     return value;
 }
 
-/* A member that must be text; NULL if there is none. */
+/* Like info_get, but the member must be a string. */
 static const char *info_text(const char *name) {
     json_object *value = info_get(name);
     if (!value)
@@ -60,7 +61,7 @@ static const char *info_text(const char *name) {
     return json_object_get_string(value);
 }
 
-/* The last part of the path. */
+/* By default, the dataset is named after the last component of its path. */
 static const char *default_name(void) {
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
@@ -73,12 +74,12 @@ static const char *default_name(void) {
 
 /* ---- fields ---- */
 
-/* A type as a card states it: its class, and the dtype and the shape of an array. */
+/* A type as a card describes it: its class, and an array's dtype and shape. */
 typedef struct described {
     type_class kind;
     bags_dtype dtype;
     bool sequence;
-    size_t dims; /* of which some may be unknown */
+    size_t dims; /* some may be unknown */
     bags_view shape[BAGS_MAX_DIMS];
 } described;
 
@@ -116,7 +117,7 @@ static void put_member(int indent, const char *name, const char *value) {
     text_json_string(&out, value);
 }
 
-/* The context of the specification's appendix. */
+/* The context from the appendix of the specification. */
 static void put_context(void) {
     static const char *const prefixes[][2] = {{"@language", "en"},
         {"@vocab", "http://schema.org/"}, {"sc", "http://schema.org/"},
@@ -144,7 +145,7 @@ static void put_context(void) {
     text_puts(&out, "\n  }");
 }
 
-/* The members that info.json states. The specification requires the first four. */
+/* The members that info.json provides. The specification requires the first four. */
 static void put_about(void) {
     static const char *const members[] = {"license", "url", "creator", "datePublished",
         "version", "keywords", "citeAs", "publisher", "dateCreated", "dateModified",
@@ -177,7 +178,7 @@ static void put_about(void) {
             text_string(&missing));
 }
 
-/* The files below a directory. `front` precedes their names. */
+/* The files below a directory. `front` is prepended to their names. */
 typedef struct file_list {
     const char *directory, *front;
     char **names;
@@ -191,7 +192,7 @@ static int add_file(void *user, const char *name) {
     char *file = path_join(in->directory, name);
     char *shown = string_format("%s%s", in->front, name);
     bags_path_kind kind = path_kind(file);
-    /* Files about the dataset, not of it. */
+    /* These files describe the dataset; they are not part of it. */
     bool is_card =
         !*in->front && (!strcmp(name, "croissant.json") || !strcmp(name, "README.md"));
     if (kind == BAGS_PATH_DIRECTORY) {
@@ -227,7 +228,7 @@ static void show_progress(uint64_t bytes) {
     interrupt_check();
 }
 
-/* A name as part of a URL: special characters are escaped. */
+/* Escape special characters in a name so that it can be part of a URL. */
 static const char *url_of(const char *name) {
     static text made;
     made.size = 0;
@@ -275,7 +276,7 @@ static const char *data_type(const described *d) {
                                           : "sc:Float";
 }
 
-/* "-1,2,3" for a sequence of arrays. */
+/* "-1,2,3" for a sequence of arrays of shape 2 x 3. */
 static void put_shape(const described *d) {
     next_line(10);
     text_puts(&out, "\"isArray\": true");
@@ -292,7 +293,7 @@ static void put_shape(const described *d) {
     text_puts(&out, "\"");
 }
 
-/* The Bags of a field, one for each shard. */
+/* The Bags that store a field: one per shard. */
 static void put_source(const char *field) {
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
@@ -339,7 +340,7 @@ static void put_records(void) {
 
 /* ---- YAML ---- */
 
-/* Write a name as a JSON string: YAML reads the same. */
+/* Write a name as a JSON string: every JSON string is also valid YAML. */
 static void put_yaml(const char *front, const char *value) {
     text_puts(&out, front);
     text_json_string(&out, value);
@@ -356,7 +357,7 @@ static const char *size_category(uint64_t length) {
     return "n>1T";
 }
 
-/* The dtype of one element, or a word for types without elements. */
+/* The dtype of one element, or a word for a type without elements. */
 static const char *feature_dtype(const described *d) {
     static const char *const dtypes[] = {[TYPE_OTHER] = "binary",
         [TYPE_NUMBER] = "int64",

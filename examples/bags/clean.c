@@ -1,10 +1,10 @@
 /*
- * Text of data, file names and servers is untrusted: it must not control a terminal.
+ * Text from data, file names and servers is untrusted and must not control a terminal.
  */
 #include "command.h"
 
-/* A control character (below U+0020, U+007F to U+009F), a separator of lines or
- * paragraphs, or a mark of the direction of text. */
+/* Recognizes control characters (below U+0020, U+007F to U+009F), line and paragraph
+ * separators, and marks that change the text direction. */
 size_t control_size(const unsigned char *at, size_t size, unsigned *code) {
     if (at[0] < 0x20 || at[0] == 0x7F) {
         *code = at[0];

@@ -1,6 +1,7 @@
 /*
- * The codecs of this build. A format whose library was not found has none: blobs of its
- * types are still packed and unpacked. Sizes of images and videos, from their headers.
+ * The codecs of this build. If the library of a format was not found, the build has no
+ * codec for it, but its blobs can still be packed and unpacked. Also reads the sizes of
+ * images and videos from their headers.
  */
 #include "command.h"
 
@@ -14,15 +15,15 @@
 option_number max_pixels;
 static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
-static bags_zstd_options zstd_options, zstd_blobs; /* of registry_get, registry_blobs */
+static bags_zstd_options zstd_options, zstd_blobs; /* one for each registry */
 
-/* A codec of this build, of a format whose file is formats/FORMAT.c. */
+/* A codec of this build. Its format is implemented in formats/FORMAT.c. */
 typedef struct linked {
     const char *format, *names;
     const char *symbol;
-    const bags_codec *codec; /* NULL: in a module, with this symbol */
+    const bags_codec *codec; /* NULL: it is in a module, under this symbol */
     void *options;
-    bool dictionaries; /* of zstd */
+    bool dictionaries; /* zstd only */
 } linked;
 
 static const linked all_linked[] = {
@@ -48,7 +49,7 @@ static const linked all_linked[] = {
 
 #define CODECS (sizeof all_linked / sizeof *all_linked)
 
-/* NULL with an error: its module is missing. */
+/* Returns NULL, with an error, if the codec's module is missing. */
 static const bags_codec *linked_codec(const linked *from, bags_error *err) {
     return from->codec
                ? from->codec
@@ -58,13 +59,13 @@ static const bags_codec *linked_codec(const linked *from, bags_error *err) {
 #ifdef BAGS_MODULES
 #include <pthread.h>
 
-/* The state of a codec that opens its module when a value is encoded or decoded, not when
- * a dataset with such a field is opened. */
+/* The state of a codec whose module is opened when the first value is encoded or
+ * decoded, rather than when a dataset with such a field is opened. */
 typedef struct late {
     const linked *from;
     char *type;
-    const bags_codec *codec; /* atomic; NULL: not open */
-    void *state;             /* of that codec */
+    const bags_codec *codec; /* atomic; NULL: not open yet */
+    void *state;             /* the state of that codec */
 } late;
 
 static bags_code late_open(const bags_codec *codec, const bags_type *type,
@@ -78,7 +79,7 @@ static bags_code late_open(const bags_codec *codec, const bags_type *type,
     return BAGS_OK;
 }
 
-/* Fails like a codec that bags.h opens. */
+/* Fails in the same way as a codec that bags.h opens. */
 static bags_code late_start(late *one, const bags_codec *codec, bags_error *err) {
     bags_allocator memory = bags_allocator_of(NULL);
     bags_codec with = *codec;
@@ -95,7 +96,7 @@ static bags_code late_start(late *one, const bags_codec *codec, bags_error *err)
     return BAGS_OK;
 }
 
-/* The open codec; NULL with an error. */
+/* Returns the codec, opening it first if necessary; NULL with an error. */
 static const bags_codec *late_get(late *one, bags_error *err) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     const bags_codec *codec = __atomic_load_n(&one->codec, __ATOMIC_ACQUIRE);
@@ -131,7 +132,8 @@ static void late_close(void *state) {
     free(one);
 }
 
-/* A frame states it, so that verify finds a missing dictionary without the module. */
+/* The frame itself states this, so verify can report a missing dictionary without
+ * opening the module. */
 static bool late_needed(void *state, bags_view blob) {
     bags_type type = {{(const unsigned char *)"zstd", 4}, {NULL, 0}, 0, false};
     (void)state;
@@ -159,7 +161,7 @@ static bags_code late_prepare(
                  : err->code;
 }
 
-/* A dictionary was prepared: the codec is open. */
+/* A dictionary was prepared before, so the codec is open. */
 static void late_discard(void *state, void *prepared) {
     late *one = (late *)state;
     one->codec->dictionary->discard(one->state, prepared);
@@ -172,7 +174,7 @@ static bags_code late_decode_with(void *state, const void *prepared, bags_view b
         one->state, prepared, blob, scratch, value, err);
 }
 
-/* These three follow an encode: the codec is open. */
+/* The next three are only called after an encode, so the codec is open. */
 static bool late_holds(void *state) {
     late *one = (late *)state;
     return one->codec->dictionary->holds && one->codec->dictionary->holds(one->state);
@@ -211,8 +213,8 @@ static void registry_link(bags_registry *registry, const linked *from) {
     must(bags_registry_add(registry, &codec, &failure));
 }
 
-/* Made when the first value is decoded or encoded: the options are known by then, and a
- * command that shows no value needs no codec. */
+/* A registry is made when the first value is decoded or encoded. By then the options
+ * are known, and a command that shows no value needs no codec. */
 static const bags_registry *registry_make(linked own[CODECS], bags_zstd_options *zstd) {
     bags_registry *registry = bags_registry_create(NULL, &failure);
     must_open(registry);
@@ -245,7 +247,7 @@ const bags_registry *registry_blobs(void) {
 }
 
 void registry_dictionary(const char *path) {
-    static bags_buffer file; /* as long as the registries */
+    static bags_buffer file; /* lives as long as the registries */
     const linked *from = all_linked;
     void *checked;
     zstd_options.no_dictionary = !strcmp(path, "none");
@@ -276,7 +278,7 @@ bool type_is_valid(const char *type) {
     static bags_buffer scratch;
     bags_view nothing = {(const unsigned char *)"", 0};
     bags_value ignored;
-    /* The arguments are checked first: any other failure is of the blob. */
+    /* The arguments are checked first, so any later failure comes from the blob. */
     bool valid =
         !codec_exists(type) || bags_decode(registry_get(), type, nothing, &scratch,
                                    &ignored, &failure) != BAGS_ERROR_TYPE;
@@ -292,7 +294,8 @@ char *type_complete(const char *type) {
     return string_format("%s", legal ? (const char *)out.data : type);
 }
 
-/* A known type names the format that the build lacks; an unknown one, a similar type. */
+/* For a known type, the message names the format missing from the build; for an unknown
+ * type, it suggests a similar one. */
 void codec_check(const char *type) {
     const type_info *info = type_find(type);
     char *inside = type_inside(type);
@@ -326,7 +329,8 @@ static void put_size(text *out, uint64_t height, uint64_t width) {
     text_member_number(out, "width", width);
 }
 
-/* False, once with a remark, if the module of a format is missing. */
+/* Returns false if the module of a format is missing, and prints a note the first
+ * time. */
 static bool has_format(const char *format, bool *said) {
 #ifdef BAGS_MODULES
     char *symbol = string_format("bags_%s_probe", format);
@@ -346,13 +350,13 @@ static bool has_format(const char *format, bool *said) {
 #endif
 }
 
-/* Only the header of an image is read, so its number of pixels has no limit. */
+/* Only reads the image's header, so the number of pixels is not limited. */
 static void put_image(const char *type, bags_view blob, text *out) {
     bool is_png = !strcmp(type_find(type)->ending, "png");
     bags_image image;
     memset(&image, 0, sizeof image);
     failure.code = BAGS_ERROR_TYPE;
-    (void)has_format; /* in a build without the codecs */
+    (void)has_format; /* unused in a build without the codecs */
     (void)is_png;
     (void)blob;
 #ifdef BAGS_WITH_JPEG
@@ -431,7 +435,7 @@ bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value)
 
 #endif
 
-/* Reads only the header; a video needs its library. */
+/* Only reads the header, but a video needs its library for this. */
 void media_members(const char *type, bags_view blob, text *out) {
     type_class kind = type_kind(type);
     if (kind == TYPE_IMAGE)

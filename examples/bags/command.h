@@ -3,7 +3,7 @@
  *
  * main.c lists the subcommands and runs one. Each is one file (info.c, get.c, ...) that
  * exports a `command`; import.c exports `images`, too. The other files serve them; each
- * calls only files that are on lower floors than itself:
+ * calls only files listed below it:
  *
  *     main.c
  *     info.c get.c export.c pack.c import.c sql.c ...        the subcommands
@@ -38,9 +38,9 @@
  *     failure.c     failures, standard output, memory
  *     clean.c       text that controls a terminal
  *     system.h      differences between POSIX and Windows
- * A failure is printed and ends the program. The exit code is 2 for an invalid command
- * line (BAGS_ERROR_ARGUMENT), otherwise 1. So no function here returns an error. Memory
- * that lives as long as the program is not freed.
+ * Any failure prints a message and ends the program, with exit code 2 for an invalid
+ * command line (BAGS_ERROR_ARGUMENT) and 1 otherwise, so no function here returns an
+ * error. Memory that is needed until the program ends is never freed.
  */
 #ifndef BAGS_COMMAND_H
 #define BAGS_COMMAND_H
@@ -63,82 +63,84 @@
 
 /* ---- clean.c: text that controls a terminal ---- */
 
-/* The size of the character at the start of valid UTF-8, and its code, if it controls a
- * terminal or changes the order in which it shows others; otherwise 0. */
+/* If the valid UTF-8 at this position begins with a character that controls a terminal
+ * or changes the display order of others, returns its size and stores its code.
+ * Otherwise returns 0. */
 size_t control_size(const unsigned char *at, size_t size, unsigned *code);
-/* Copy text with \x1b or \u202e in place of such characters, and \x9b in place of
- * bytes that are not UTF-8, truncated to the capacity. A signal handler may call it. */
+/* Copy a string, truncated to the capacity. Each such character is replaced by an
+ * escape like \x1b or \u202e, and each byte that is not UTF-8 by one like \x9b. May be
+ * called from a signal handler. */
 void clean_copy(char *out, size_t capacity, const char *string);
-/* True if that changes nothing. */
+/* True if clean_copy would change nothing. */
 bool is_clean(const char *string);
 
 /* ---- failure.c ---- */
 
-/* The error that library calls write. */
+/* Library calls write their errors here. */
 extern bags_error failure;
 
-/* The mapped Bag or dataset, for the message about a truncated file. NULL: none, or
- * several. */
+/* The path of the mapped Bag or dataset, for the message about a truncated file. NULL
+ * if there is none, or more than one. */
 extern const char *mapped_path;
 
-/* Called once when the program fails, before it prints the message. May extend the
- * message, and clean up. */
+/* Called once when the program fails, before the message is printed. It may clean up
+ * and extend the message. */
 extern void (*on_failure)(void);
 
-/* Called after the message was printed. If a signal interrupted the program, ends the
- * program by this signal. */
+/* Called after the message was printed. If a signal interrupted the program, it ends
+ * the program with the same signal. */
 extern void (*failure_ends)(void);
 
-/* The exit code after a failure: 1, unless a command has another meaning for that. */
+/* The exit code after a failure: 1, unless that has another meaning for the command. */
 extern int failure_exit;
 
-/* The subcommand. Messages about an invalid command line name its help. */
+/* The current subcommand. Messages about an invalid command line point to its help. */
 extern const char *failed_command;
 
-ENDS void die(void); /* with the message in `failure` */
+ENDS void die(void); /* prints `failure`, and exits */
 ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
 /* For an invalid command line. */
 #define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
 ENDS void fail_system(int error, const char *path, const char *doing);
-/* For signal handlers: print one line, and end with exit code 1. The path may be
- * NULL. */
+/* For signal handlers: print one line, then exit with code 1. The path may be NULL. */
 ENDS void fail_in_signal(const char *path, const char *what);
-void must(bags_code code);          /* be BAGS_OK, otherwise die */
-void must_open(const void *opened); /* not be NULL, otherwise die */
+void must(bags_code code);          /* dies unless `code` is BAGS_OK */
+void must_open(const void *opened); /* dies if `opened` is NULL */
 
 /* Add words before or after the message in `failure`. */
 #define failure_prefix(...) bags_prefix(&failure, failure.code, __VA_ARGS__)
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
-/* Translate the remedy in a message of the library from C functions and options to the
- * command's: "run `bags recover`". remedy: its offset, as in a bags_error. `die` and
- * `failure_suffix` call it. Valid until the next call. */
+/* Library messages suggest C functions and options as remedies. Translate them to the
+ * command's, such as "run `bags recover`". `remedy` is the offset of the remedy in the
+ * message, as in bags_error. `die` and `failure_suffix` call this. The result is valid
+ * until the next call. */
 const char *message_of_command(const char *message, size_t remedy);
-void note_failure(void); /* print it, and continue */
+void note_failure(void); /* prints `failure`, and continues */
 
-/* From now on, truncating a mapped file ends the program with a message. */
+/* From now on, if a mapped file is truncated, the program ends with a message. */
 void expect_truncation(void);
 
-/* Remove the bar that progress.c has drawn in the last line of stderr, before anything
- * else is printed. A signal handler may call it. */
+/* Erase the progress bar from the last line of stderr. Called before anything else is
+ * printed. May be called from a signal handler. */
 extern volatile bool bar_is_shown;
 void bar_hide(void);
 
-/* Print a remark: one line on stderr, as by text_clean. It removes the bar. */
+/* Print a one-line note on stderr, cleaned like text_clean does. Erases the progress
+ * bar first. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* Write to standard output. A full disk is a failure; if the program that reads the
- * output has closed it, this ends the program silently, as `bags get ... | head`
- * needs. */
+/* Write to standard output. A full disk is a failure. If the program that reads the
+ * output has closed it, the program ends silently, as in `bags get ... | head`. */
 void output(const void *data, size_t size);
-/* Call it last: false, and a message is printed, unless all of it has arrived. */
+/* Call this last. If not all output has arrived, prints a message and returns false. */
 bool output_is_complete(void);
-/* Memory, zeroed. `grow` makes an array of elements of this size longer by one,
- * if it is full: its capacity is a power of two. */
+/* Return zeroed memory. `grow` enlarges a full array, so that one more element of this
+ * size fits. The capacity is always a power of two. */
 void *allocate(size_t count, size_t size);
 void *grow(void *array, size_t count, size_t size);
 
-/* Like asprintf; and the same, valid until the sixteenth call after it, for the main
- * thread. */
+/* string_format is like asprintf. The result of temp_format is valid until the
+ * sixteenth call after it; only the main thread may call it. */
 char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
 const char *temp_format(const char *format, ...) BAGI_PRINTF(1, 2);
 
@@ -155,12 +157,11 @@ void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
 /* A JSON string; invalid UTF-8 becomes U+FFFD. */
 void text_json(text *out, const void *data, size_t size);
 void text_json_string(text *out, const char *string);
-/* JSON made elsewhere, with the same characters escaped as by text_json. */
+/* Append JSON made elsewhere, escaping the same characters as text_json. */
 void text_json_clean(text *out, bags_view json);
-/* Between the elements of a list, and the members of an object: ", ", but not before
- * the first. */
+/* Separate list elements or object members: appends ", ", except before the first. */
 void text_next(text *out);
-/* Start a member of an object; or write one, where NULL is null. */
+/* Start an object member, or write an entire one, where NULL becomes null. */
 void text_member(text *out, const char *name);
 void text_member_string(text *out, const char *name, const char *value);
 void text_member_number(text *out, const char *name, uint64_t value);
@@ -168,40 +169,43 @@ void text_member_number(text *out, const char *name, uint64_t value);
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
-/* The text, NUL-terminated, until it grows. */
+/* The text as a NUL-terminated string, valid until the text grows. */
 const char *text_string(text *out);
 
-/* As by clean_copy; JSON has its own escapes. */
+/* Append a string cleaned like clean_copy does. JSON has its own escapes. */
 void text_clean(text *out, const char *string);
-/* Like printf, with the values as by text_clean. Only the last character of the format
- * may be a newline. Lines that are no JSON are printed by it. */
+/* Like printf, but cleans the values like text_clean does. A newline may only be the
+ * last character of the format. All output lines that are not JSON are printed with
+ * it. */
 void print(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* Add a cell to the table, row by row, as by text_clean; it is to the right, or left. Then
- * write the table, whose columns are as wide as the widest cell, up to 60 characters. */
+/* Add a cell to the table, row by row, cleaned like text_clean does, and aligned right
+ * or left. table_put writes the table; each column is as wide as its widest cell, up to
+ * 60 characters. */
 void table_add(const char *words, bool right);
 void table_put(text *out, size_t columns);
 
-/* "1 blob", "2 blobs"; by temp_format. */
+/* "1 blob", "2 blobs"; the string comes from temp_format. */
 const char *counted(uint64_t count, const char *unit);
 bool has_ending(const char *word, const char *ending); /* ignores case */
 
-/* The best guess for an unknown word. Start with {word, size, NULL, 0}, and try each
- * existing name. */
+/* The best suggestion for an unknown word. Start with {word, size, NULL, 0}, then try
+ * each existing name. */
 typedef struct guess {
     const char *word;
     size_t size;
-    const char *name; /* NULL: none is similar */
+    const char *name; /* NULL: no name is similar */
     size_t distance;
 } guess;
 
 void guess_name(guess *from, const char *name);
-/* "; did you mean "X"?", where X is the name, with these words before and after it; or
- * "". By temp_format. */
+/* Returns "; did you mean "X"?", where X is the suggested name with the given words
+ * before and after it; or "" without a suggestion. The string comes from
+ * temp_format. */
 const char *guess_words(const guess *from, const char *before, const char *after);
 
-/* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
- * if it begins with "-". False if it is none. */
+/* Parse all of these bytes as a decimal 64-bit integer: a bags_int if it begins with
+ * "-", otherwise a bags_uint. False if they are not one. */
 bool number_parse(const char *word, size_t size, bags_value *out);
 
 /* ---- json.c ---- */
@@ -217,18 +221,19 @@ json_object *json_read(const char *string, size_t size);
 
 /* ---- progress.c ---- */
 
-/* Call it before the first of the others: BAGS_PROGRESS_SECONDS is checked. */
+/* Call it before the other functions. It checks BAGS_PROGRESS_SECONDS. */
 void progress_prepare(void);
-/* A bar on stderr, if that is a terminal and the work takes more than a second;
- * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0:
- * unknown) parts of the work; `count` units. */
+/* Show progress on stderr: a bar if stderr is a terminal and the work takes more than a
+ * second, otherwise one line per minute or per BAGS_PROGRESS_SECONDS. `done` of `total`
+ * (0 if unknown) measures the work; `count` is the number of units processed. */
 void progress_show(
     const char *title, const char *unit, uint64_t done, uint64_t total, uint64_t count);
-/* Remove the bar, at the end of the work. */
+/* Remove the bar when the work ends. */
 void progress_end(void);
 
 double seconds_now(void);
-/* A number of seconds above 0 in the environment; 0: none. */
+/* Read a positive number of seconds from an environment variable; 0 if it is not
+ * set. */
 double seconds_of(const char *variable);
 
 /* ---- interrupt.c: Ctrl-C and SIGTERM end the program at once, with a message, unless
@@ -236,15 +241,15 @@ double seconds_of(const char *variable);
 
 /* Call it first, with the words of the command line as they may be shown. */
 void interrupt_expect(char **line);
-/* Set the message of an interruption: the kept data ("" for none), then `next`, such as
- * "continue with", and the same command with the option `with` added. next and with may
- * be NULL. */
+/* Set the message that an interruption prints: the kept data ("" if none), then `next`,
+ * such as "continue with", and the same command line with the option `with` added.
+ * `next` and `with` may be NULL. */
 void interrupt_leaves(const char *kept, const char *next, const char *with);
-/* Remove this incomplete file on an interruption. NULL: none. The path must stay
+/* Remove this incomplete file on an interruption. NULL: remove none. The path must stay
  * valid. */
 void interrupt_removes(const char *path);
 /* From now on, the first signal only makes interrupt_check fail. The program then ends
- * like after any failure, and on_failure states what is kept. The second signal still
+ * as after any other failure, and on_failure states what is kept. A second signal still
  * ends it at once. */
 void interrupt_defer(void);
 void interrupt_check(void);
@@ -252,63 +257,66 @@ bool interrupt_pending(void);
 
 /* ---- files.c ---- */
 
-/* Read *size bytes of an open file at an offset, fewer only at its end. Returns 0 or an
- * errno value. */
+/* Read *size bytes of an open file at an offset. *size becomes smaller only at the end
+ * of the file. Returns 0 or an errno value. */
 int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
-/* Read a regular file into the buffer, followed by a zero byte. */
+/* Read a regular file into the buffer, and append a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
-/* Write a new file. It must not exist; it is removed if writing fails. */
+/* Write a new file. It must not exist yet, and is removed again if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
-/* sha256.c: the SHA-256 of a local file in hexadecimal digits; its size. `progress`
- * receives the number of the bytes that were read since its last call. */
+/* sha256.c: compute the SHA-256 of a local file as hexadecimal digits. Returns the
+ * file's size. `progress` receives the number of bytes read since its last call. */
 uint64_t file_sha256(const char *path, void (*progress)(uint64_t bytes), char hex[65]);
-/* Create a directory and its parents, if missing. */
+/* Create a directory and any missing parents. */
 void directory_make(const char *path);
-/* Remove a directory with everything in it, following no link. */
+/* Remove a directory and everything in it, without following links. */
 void directory_remove(const char *path);
-/* False if it is not a directory, or cannot be read. */
+/* False also if it is not a directory, or cannot be read. */
 bool directory_is_empty(const char *path);
 bool path_exists(const char *path);
 /* "directory/name". An absolute name stays as it is. */
 char *path_join(const char *directory, const char *name);
-/* The directory of a path, "." if it names none; by temp_format. */
+/* The parent directory of a path, or "." if the path names none. The string comes from
+ * temp_format. */
 const char *path_parent(const char *path);
-/* Fail if a local path, existing or not, is in the directory of a dataset, also through
- * links. */
+/* Fail if a local path, existing or not, is inside a dataset's directory. Links are
+ * resolved. */
 void path_must_be_outside(const char *path);
-/* File names for fields, after a prefix, valid and distinct on every file system: the
- * field's own name if it is short and plain. */
+/* File names for fields, each starting with a prefix, valid and distinct on every file
+ * system. A short and plain field name is used unchanged. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);
 
 /* ---- storage.c: where paths are ---- */
 
-/* The hooks that read a path: of local files, of the server of a URL, or of the archive
- * (x.zip, x.tar) with which it begins. Fails if that is invalid. Valid until the
- * program ends. */
+/* Find the hooks for reading a path: for local files, for the server of a URL, or for
+ * the archive (x.zip, x.tar) with which the path begins. Fails if the archive is
+ * invalid. The result is valid until the program ends. */
 const bags_io *io_for_path(const char *path);
-/* The same, but NULL if the archive is invalid. */
+/* Like io_for_path, but returns NULL if the archive is invalid. */
 const bags_io *io_find(const char *path, bags_error *err);
 bags_path_kind path_kind(const char *path);
-/* True if there is a file of this name in a directory. */
+/* True if the directory contains a file with this name. */
 bool path_has(const char *directory, const char *name);
 bool path_is_remote(const char *path);
-/* True of an archive, and of a path in it. */
+/* True for an archive, and for a path inside an archive. */
 bool path_is_archived(const char *path);
-/* Fail if the path is a URL. The message calls it `what`, and does not show its
- * password. */
+/* Fail if the path is a URL. The message calls it `what` and omits its password. */
 void path_must_be_local(const char *what, const char *path);
 /* Fail if the local path is in an archive. */
 void path_must_be_writable(const char *path);
-/* If the failure is that a path is not a dataset, append those below it. */
+/* If the failure is that a path is not a dataset, append the datasets below it to the
+ * message. */
 void path_hint(const char *path);
-/* The path for messages: a URL without query and user. Both are remembered for it. */
+/* The path for messages: the query and the user are removed from a URL, and remembered
+ * for it. */
 const char *path_without_secrets(const char *path);
-/* The same for a word that may be one; nothing is remembered. To be freed. */
+/* The same for any word that may be a URL, without remembering anything. Free the
+ * result. */
 char *path_shown(const char *word);
-/* For the URLs that are opened after it is set: how much of a file is read ahead. */
+/* How far to read ahead in each file. Applies to URLs opened after it is set. */
 extern bool no_read_ahead;
-/* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
- * io_for_path. */
+/* See bags_http_upload and bags_http_same. Any thread may call them after the URL was
+ * passed to io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
     void (*progress)(void *user, uint64_t bytes), bags_error *err);
 bags_code object_same(
@@ -319,16 +327,16 @@ bags_code object_same(
 typedef enum option_kind {
     OPTION_FLAG,   /* bool */
     OPTION_TEXT,   /* const char *, NULL if not given */
-    OPTION_PATH,   /* the same, of a local file or directory */
-    OPTION_LIST,   /* option_list: it may come again */
+    OPTION_PATH,   /* like OPTION_TEXT, but a local file or directory */
+    OPTION_LIST,   /* option_list: may be repeated */
     OPTION_CHOICE, /* option_choice */
     OPTION_NUMBER, /* option_number */
     OPTION_SIZE    /* option_number, given as 512, 10K, 512M, 10G or 2T */
 } option_kind;
 
 typedef struct option_choice {
-    const char *(*name)(size_t i); /* of a choice; NULL after the last */
-    size_t value;                  /* the number of that which was given */
+    const char *(*name)(size_t i); /* the name of choice i; NULL after the last */
+    size_t value;                  /* the index of the given choice */
     bool given;
 } option_choice;
 
@@ -338,18 +346,18 @@ typedef struct option_list {
 } option_list;
 
 typedef struct option_number {
-    uint64_t value;       /* its default, until it is given */
+    uint64_t value;       /* the default until it is given */
     uint64_t least, most; /* most 0: no limit */
     bool given;
 } option_number;
 
-/* A row of a table of options. The last row has no name. The tables drive parsing,
- * `bags help` and the man page. */
+/* A row in a table of options. The last row has no name. Parsing, `bags help` and the
+ * man page all use these tables. */
 typedef struct option {
     const char *name; /* without the -- */
     option_kind kind;
-    void *to;          /* where the value goes, as the kind states */
-    const char *value; /* what the help calls the value; NULL: a flag */
+    void *to;          /* where to store the value; the kind determines the type */
+    const char *value; /* the placeholder in the help; NULL: a flag */
     const char *help;
 } option;
 
@@ -358,61 +366,62 @@ typedef struct option {
 
 typedef enum argument_kind {
     ARGUMENT_WORD,
-    ARGUMENT_PATH, /* a path, also of a server or in an archive */
-    ARGUMENT_LOCAL /* of a local file or directory: a URL is refused */
+    ARGUMENT_PATH, /* a path; may be on a server or in an archive */
+    ARGUMENT_LOCAL /* a local file or directory; URLs are refused */
 } argument_kind;
 
 typedef struct command {
     const char *name;
     const char *summary;         /* half a line */
     const char *operands;        /* as in "PATH INDEX [SELECT...]" */
-    argument_kind kinds[3];      /* of the operands; of all others, the last */
+    argument_kind kinds[3];      /* of the operands; the last applies to all others */
     int least, most;             /* number of operands; most 0: no limit */
     const option *options;       /* its own; may be NULL */
     const option *shared;        /* reading_options, writing_options or NULL */
-    const char *about;           /* paragraphs, each ended by a newline */
+    const char *about;           /* paragraphs, each ending with a newline */
     const char *examples;        /* lines */
-    int (*run)(char **operands); /* up to NULL; returns the exit code */
+    int (*run)(char **operands); /* operands end with NULL; returns the exit code */
 } command;
 
-/* Parse the options, wherever they are, and check the number and kinds of the operands,
- * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
+/* Parse the options, wherever they are, and check the number and kinds of operands. The
+ * operands are moved to words[0], words[1], ..., NULL. Returns false after printing the
+ * help. */
 bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
-/* options_exclude: fail if an option of the list "a|b" is given together with another
- * of "c|d" (NULL: of the same list). options_need: fail if one is given without any
- * that it needs. */
+/* options_exclude fails if an option in the list "a|b" is given together with another
+ * one from "c|d" (NULL: from the same list). options_need fails if one is given without
+ * any of the options that it needs. */
 void options_exclude(const char *some, const char *others);
 void options_need(const char *some, const char *others);
 /* The first of "a|b|c" that is given, or NULL. */
 const char *options_given(const char *names);
-/* Option `i` of a command; NULL after the last. Includes its shared options and, if it
- * reads paths, the options of the cache. */
+/* Option `i` of a command; NULL after the last. Also covers its shared options and, if
+ * the command reads paths, the cache options. */
 const option *options_get(const command *about, size_t i);
-extern const option cache_options[]; /* of storage.c */
-extern option_number part_size;      /* the same: of uploads */
+extern const option cache_options[]; /* in storage.c */
+extern option_number part_size;      /* in storage.c; for uploads */
 
-/* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
- * precedes and follows its last "=" (without one, value is NULL), without spaces at
- * both ends. A name may contain "=", a type does not. False after the last part,
- * where *at is NULL. Changes the text. */
+/* Get the next part of 'a=int(8), b=utf8[]'. Parts end at a comma outside parentheses.
+ * Stores the text before and after the part's last "=", trimmed; value is NULL if there
+ * is no "=". (Names may contain "=", types never do.) Returns false, with *at set to
+ * NULL, after the last part. Modifies the text. */
 bool list_next(char **at, char **name, char **value);
 
-/* Text that wraps at the width of the help. The first line continues at column `at`,
- * the others are indented. */
+/* Append text wrapped at the width of the help. The first line continues at column
+ * `at`; the others are indented. */
 void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
 /* ---- worker.c ---- */
 
-/* --worker auto: to find the number of this worker. */
+/* --worker auto: find out the number of this worker. */
 extern option_choice worker_auto;
-/* If --worker was given: set the number of this worker and the count of workers. The
- * option number_name must not be given as well; the option count_name must agree. */
+/* If --worker was given, set the number of this worker and the count of workers. The
+ * option number_name must not be given too; the option count_name must agree. */
 void worker_find(const char *number_name, option_number *number, const char *count_name,
     option_number *count);
 
-/* The options of commands whose workers make shards of one dataset. Such a command
- * calls worker_check. `start` and `stop` are of type option_number. */
+/* The options of commands whose workers each write shards of one dataset. Such a
+ * command must call worker_check. `start` and `stop` are option_number variables. */
 #define WORKER_OPTIONS(start, stop)                                                    \
     {"shard-stop", OPTION_NUMBER, &(stop), "K",                                        \
         "the number of workers that share the input"},                                 \
@@ -427,13 +436,13 @@ void worker_check(option_number *start, option_number *stop);
 
 /* ---- manual.c ---- */
 
-/* `bags help`, and the man page; the list of commands ends with NULL. */
+/* `bags help` and the man page. The list of commands ends with NULL. */
 void commands_help(text *out, const command *const *commands);
 void manual_help(text *out, const command *const *commands);
 
 /* ---- completion.c ---- */
 
-/* The scripts for shells, and the function that they call to complete the last word. */
+/* The shell scripts, and the function they call to complete the last word. */
 void completion_bash(text *out, const command *const *commands);
 void completion_zsh(text *out, const command *const *commands);
 void completion_words(
@@ -453,56 +462,59 @@ typedef enum type_class {
 
 #define PYTHON_VERSIONS 4
 
-/* A version of the Python packages, and the types it reads. */
+/* A version of the Python packages, and the types that it can read. */
 typedef struct python_version {
-    const char *name; /* of --for */
+    const char *name; /* as given to --for */
     bool sequences;
-    bool idx; /* it needs .idx files */
+    bool idx; /* needs .idx files */
 } python_version;
 
 extern const python_version python_versions[PYTHON_VERSIONS];
 
-/* A type of the command's table. */
+/* A row in the command's table of types. */
 typedef struct type_info {
     const char *name;
-    const char *forms; /* as in a spec, with arguments */
+    const char *forms; /* as written in a spec, with arguments */
     const char *value;
-    const char *format; /* the file in formats/ with its codec; NULL: built in */
-    /* For each version of the Python packages the type by which it reads the same
-     * values: with an asterisk, and the same arguments. NULL: it reads none. */
+    const char *format; /* the file in formats/ that has the codec; NULL: built in */
+    /* For each version of the Python packages, the type under which it reads the same
+     * values. An asterisk stands for the same arguments. NULL: it cannot read them. */
     const char *python[PYTHON_VERSIONS];
-    const char *ending; /* of files; NULL: by their first bytes */
+    const char *ending; /* the file name extension; NULL: depends on the first bytes */
     type_class kind;
 } type_info;
 
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
-/* The class of a type's values; for a compressed type, of the inner type. */
+/* The class of a type's values. For a compressed type, the class of the inner type. */
 type_class type_kind(const char *type);
-/* utf8[] of zstd(utf8)[]; NULL of other types. Free it. */
+/* utf8[] for zstd(utf8)[]; NULL for types that are not compressed. Free the result. */
 char *type_inside(const char *type);
 bool type_is_compressed(const char *type);
-/* The type (perhaps the same) under which a version reads the values of a type. NULL if
- * there is none. Free it. Images and video keep their bytes, other values do not. */
+/* The type (possibly the same one) under which a version reads the values of a type.
+ * NULL if there is none. Free the result. Images and videos keep their bytes; other
+ * values do not. */
 char *type_for_python(const char *type, size_t version);
-/* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
+/* The dtype stated in a type, such as array(float32,2); BAGS_DTYPE_NONE if it states
+ * none. */
 bags_dtype type_dtype(const char *type);
-/* The ending of a file with a blob of this type: "jpg". Valid as long as
+/* The file name extension for a blob of this type, such as "jpg". Valid as long as
  * `buffer`. */
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
-/* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
+/* The type of files that begin like this ("jpeg", "png", "npy", ...), or NULL. */
 const char *type_of_bytes(bags_view file);
-/* A hint on the syntax of types inside others, for an invalid type; or "". */
+/* For an invalid type, a hint about the syntax of nested types; otherwise "". */
 const char *type_hint(const char *type);
 void types_help(text *out);
 
 /* ---- codecs.c ---- */
 
-/* False if the type's codec does not accept its arguments; `failure` states why. */
+/* False if the type's codec rejects the arguments; `failure` then states why. */
 bool type_is_valid(const char *type);
-/* As the format has it, such as array(float32) for float32. Free it. */
+/* The type as the format spells it, such as array(float32) for float32. Free the
+ * result. */
 char *type_complete(const char *type);
-/* Images with more pixels are not decoded. */
+/* Images with more pixels than this are not decoded. */
 extern option_number max_pixels;
 #define OPTION_MAX_PIXELS                                                              \
     {                                                                                  \
@@ -510,33 +522,34 @@ extern option_number max_pixels;
             "decode images of up to N pixels (268435456)"                              \
     }
 
-/* All built-in types, and the formats that were linked. */
+/* The registry of all built-in types and all linked formats. */
 const bags_registry *registry_get(void);
-/* The same, but values of zstd(TYPE) are the blobs of TYPE. */
+/* The same, except that a value of type zstd(TYPE) is the inner blob of type TYPE. */
 const bags_registry *registry_blobs(void);
-/* Call it first where writers have the dictionary of zstd in a file, or "none". */
+/* Writers call this first. `path` is the file that contains the zstd dictionary, or
+ * "none". */
 void registry_dictionary(const char *path);
-/* From now on, decode palettes as colours, with transparency as alpha, or (the default)
- * as indices. */
+/* From now on, decode palette images to colours, with transparency as alpha. By default
+ * they are decoded to indices. */
 void registry_expand_palettes(bool expand);
-/* Call it first where images are to be turned upright, as their EXIF orientation
- * states. */
+/* Call this first to turn images upright, following their EXIF orientation. */
 void registry_orient(void);
-/* Fail with the file that has the codec, if none was linked for this type. */
+/* If no codec was linked for this type, fail with a message that names the missing
+ * file. */
 void codec_check(const char *type);
 bool codec_exists(const char *type);
-/* Append the size of an image, or the frames of a video and their size, to an object.
- * Other types have none. `failure` has the error; BAGS_OK if there is none. */
+/* Append members to an object: the size of an image, or the size and number of frames
+ * of a video. Nothing for other types. `failure` contains the error, or BAGS_OK. */
 void media_members(const char *type, bags_view blob, text *out);
-/* Open a video, to read some of its frames: T x H x W x 3, valid until the next call.
- * False: `failure` states why. */
+/* Open a video to read some of its frames, as T x H x W x 3. They are valid until the
+ * next call. Returns false, with the reason in `failure`, if that fails. */
 bool frames_open(bags_view blob, uint64_t *count);
 bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value);
 void formats_print(void);
 
 /* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
-/* Print a msgpack_object. False if it is not valid. */
+/* Append a msgpack_object as JSON. False if it is not valid. */
 bool msgpack_to_json(const void *object, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
@@ -544,35 +557,36 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
 #define MAX_LIST 1024 /* elements of the arrays that --lists writes as lists */
 
-/* Write a value exactly, as a manifest may contain it: numbers and text; arrays
- * without dimensions, and others of at most `most` elements as nested lists, unless
- * that is 0. False, and nothing is written, if it is anything else. */
+/* Write a value exactly, as a manifest may contain it: numbers, text, arrays without
+ * dimensions, and other arrays of up to `most` elements as nested lists (`most` 0:
+ * never). For anything else, writes nothing and returns false. */
 bool value_write(text *out, const char *type, const bags_value *value, size_t most);
-/* The bytes of a value that are in memory. */
+/* The bytes of a value in memory. */
 static inline bags_view value_bytes(const bags_value *value) {
     bags_view out = {(const unsigned char *)value->data, value->size};
     return out;
 }
 
-/* True if `bags get` shows a value of this type, not only its size: decode it first. */
+/* True if `bags get` shows the values of this type and not only their sizes; such blobs
+ * must be decoded first. */
 bool value_is_shown(const char *type);
-/* Write a blob of this type as `bags get` shows it; value NULL: it is not shown, or not
- * decoded, and `failure` has the error. Or an array that was decoded. How many had an
- * error. */
+/* value_show writes a blob of this type as `bags get` shows it. `value` is NULL if it
+ * is not shown or was not decoded, with the error in `failure`. array_show writes a
+ * decoded array. errors_shown counts the values with errors. */
 extern uint64_t errors_shown;
 void value_show(
     const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
-/* True if a float32 is shown as this number. */
+/* True if some float32 is shown as exactly this number. */
 bool single_is_shown(double value);
-/* Write {"KEY": NAME}, in place of a blob that is a file. */
+/* Write {"KEY": NAME} instead of the value of a blob that was written to a file. */
 void value_file(text *line, const char *key, const char *name);
 /* Encode an array as a .npy file. */
 bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
 
 /* ---- parse.c ---- */
 
-/* How values of a manifest are read. */
+/* How to read the values of a manifest. */
 typedef struct value_reader {
     const char *directory; /* of the manifest */
     bool unchecked;        /* do not decode encoded values to check them */
@@ -580,19 +594,21 @@ typedef struct value_reader {
     uint64_t shape[BAGS_MAX_DIMS];
 } value_reader;
 
-/* The value that JSON means in a field of this type, valid as long as the JSON,
- * and until the next call. */
+/* Interpret JSON as a value of a field of this type. The result is valid until the next
+ * call, and as long as the JSON. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
 /* Store a number as an element of an integer dtype. False if it is out of range. */
 bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
-/* The element that text is: a number without a loss, except that float64 rounds; true or
- * false. For a type of arrays without dimensions; valid until the next call. */
+/* Parse text as an element: true, false, or a number that the type represents exactly
+ * (float64 may round). For array types without dimensions. Valid until the next
+ * call. */
 bags_value element_from_text(const char *type, const bags_value *value);
-/* A blob of a type or, of zstd(utf8), the value of a blob of utf8, to be compressed. The
- * value is valid as long as the blob's bytes and the scratch. */
+/* The value that encodes as this blob of a type. For zstd(utf8), the blob is of type
+ * utf8 and encoding compresses it. The value is valid as long as the blob's bytes and
+ * the scratch buffer. */
 bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratch);
 
-/* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
+/* ---- source.c: the Bag or dataset being read. A Bag is treated like a dataset with
  * one plain field "blob" of type bytes. ---- */
 
 extern const option reading_options[];
@@ -600,71 +616,75 @@ extern const option reading_options[];
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
 bags_reader *dataset_open(const char *path, const bags_registry *registry);
-/* Open it again, with another registry: fail unless it is of the same version. */
+/* Open it again with another registry. Fails if the version of the dataset has
+ * changed. */
 bags_reader *dataset_again(
     const bags_reader *as, const char *path, const bags_registry *registry);
-/* Remark that a Bag is an empty file. NULL: do nothing. */
+/* Print a note if a Bag is an empty file. NULL: do nothing. */
 void bag_note_empty(const char *path, const bag_reader *opened);
-/* The dataset, or NULL: it is a Bag. */
+/* The dataset, or NULL if the source is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
-/* Fail unless all that was read is of one version of the dataset. */
+/* Fail unless everything read so far came from one version of the dataset. */
 void source_check(void);
-/* The number of a field; count: none has this name. */
+/* The index of a field, or `count` if no field has this name. */
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size);
-/* Text after "no such field": a similar name, if any, and the first 20 fields. Valid as
- * long as a text of temp_format. */
+/* Text to follow "no such field": a similar name, if any, and the first 20 fields. The
+ * string comes from temp_format. */
 const char *field_guess(const char *word, const bags_field *fields, size_t count);
 /* Fail because the Bag or dataset at `path` has no such field. The message lists the
  * existing fields. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);
-/* The number of an existing field; otherwise fail. */
+/* The index of a field; fails if it does not exist. */
 size_t field_require(
     const char *path, const char *name, const bags_field *fields, size_t count);
-/* The next field of an option's "FIELD,...", or "OLD=NEW,..." if `value` is not NULL; see
- * list_next. */
+/* Get the next field from an option's "FIELD,...", or from "OLD=NEW,..." if `value` is
+ * not NULL; see list_next. */
 bool fields_next(char **at, const char *which, const char *path,
     const bags_field *fields, size_t count, size_t *field, char **value);
 uint64_t source_length(void);
 uint64_t source_size(void);
 const bags_field *source_fields(size_t *count);
 bool source_is_sequence(size_t field);
-/* Read a datapoint; NULL, 0: all fields. */
+/* Read a datapoint. Pass NULL, 0 for all fields. */
 void source_get(uint64_t index, const bags_select *selects, size_t count);
-/* Start to read datapoints of a remote dataset. */
+/* Start reading datapoints of a remote dataset. */
 void source_prefetch(const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
-/* The number of items of a sequence; forgets what source_get read. */
+/* The number of items in a sequence. Discards the datapoint that source_get read. */
 uint64_t source_count(uint64_t index, size_t field);
 size_t source_items(size_t slot);
 bags_view source_bytes(size_t slot, size_t item);
-/* An item's blob to be stored elsewhere, where its dictionary is not. The datapoint was
- * read to slot `slot`; `at` is the item's number in the sequence. */
+/* An item's blob in a form that does not depend on a dictionary, so that it can be
+ * stored elsewhere. `slot` identifies the field as it was read, `at` the item in the
+ * sequence. */
 bags_view source_alone(
     uint64_t index, size_t field, size_t slot, size_t item, uint64_t at);
-/* Decode an item. False if its type has no codec or it does not decode; then
- * `failure` has the error. */
+/* Decode an item. Returns false, with the error in `failure`, if its type has no codec
+ * or decoding fails. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
-/* The shards of a copy: as long as the longest of a dataset, if any that was passed is
- * sharded. */
+/* Make the shards of a copy as long as the longest shard of the datasets passed so far,
+ * if any of them is sharded. */
 void shards_follow(const bags_reader *reader, bags_writer_options *writing);
-/* The shards in a directory in the order of their numbers, including shards that no
- * reader accepts. Only `number` and `digits` are set. *count is 0 if it is not a
- * directory. */
+/* List the shards in a directory in numerical order, including any that no reader
+ * accepts. Only sets `number` and `digits`. *count is 0 if it is not a directory. */
 bags_shard *shards_list(const char *path, size_t *count);
-/* The directory of a shard of the dataset at `path`; by temp_format. */
+/* The directory of a shard of the dataset at `path`. The string comes from
+ * temp_format. */
 const char *shard_path(const char *path, const bags_shard *shard);
-/* The missing numbers before shard i of a list: *start <= number < the result. */
+/* The numbers missing before shard i in a list: from *start up to, but excluding, the
+ * result. */
 uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
-/* Write all that are missing: "000002, 000004 to 000006". False if none is. */
+/* Append all missing numbers, like "000002, 000004 to 000006". False if none is
+ * missing. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
 
 /* ---- compact.c: derived datasets, and blobs that no datapoint refers to ---- */
 
-/* The options --compact and --whole of commands that pass a dataset on. */
+/* The options --compact and --whole, shared by the commands that pass a dataset on. */
 extern bool write_compact, write_whole;
 #define WHOLE_OPTIONS                                                                  \
     {"compact", OPTION_FLAG, &write_compact, NULL,                                     \
@@ -675,7 +695,8 @@ extern bool write_compact, write_whole;
             "`bags derive` did not select"                                             \
     }
 
-/* Derive a dataset, with the registry, progress and interruptions of the command. */
+/* Derive a dataset using the command's registry, progress display and interrupt
+ * handling. */
 bags_code dataset_derive(char *title, const char *from, const char *to,
     bags_derive_options *how, bags_derive_report *report);
 /* True if all shards have checksums. */
@@ -686,7 +707,7 @@ void dataset_compact(
 
 /* ---- pair.c ---- */
 
-/* Write the documents of a field of the source as X.idx, X.bin. */
+/* Write the documents in a field of the source as X.idx and X.bin. */
 void export_pair(const char *index, const char *name);
 
 /* ---- target.c: the formats of `bags export --to` ---- */
@@ -707,102 +728,101 @@ void export_to_format(const char *out, bool resume);
 
 /* ---- index.c ---- */
 
-/* The indexes of a dataset will be opened: start to look them up, on a server. */
+/* Start looking up the indexes on a server, because they will be opened soon. */
 void indexes_expect(const char *path, const bags_reader *reader);
 
-/* The numbers of the fields that have an index. Remarks state why an index cannot be
- * used. */
+/* The numbers of all fields with an index. Prints a note if an index cannot be used. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count);
-/* The names of their files in the dataset's directory, "index/id.bag". */
+/* The file names of the indexes relative to the dataset, such as "index/id.bag". */
 char **index_files(const char *path, size_t *count);
-/* Find the datapoints with the keys of a word such as "id=7", "time=100:200", "id=a*"
- * or "time<=7": the positions start <= i < stop of an index. Fails if the one key does
- * not exist. */
+/* Find the datapoints that match a word such as "id=7", "time=100:200", "id=a*" or
+ * "time<=7". They are at positions start <= i < stop of the index. Fails if a single
+ * key does not exist. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop);
-/* The datapoints at `count` positions. */
+/* Get the datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 
-/* ---- live.c: the datapoints of a dataset that is being written, by numbers that stay.
- * One thread at a time. If a function returns false, `failure` has the reason; views are
- * valid until the next call. ---- */
+/* ---- live.c: read a dataset that is being written. The numbers of datapoints never
+ * change. Only one thread at a time may call these. If a function returns false,
+ * `failure` has the reason; views are valid until the next call. ---- */
 
 /* Open a dataset. The path must stay valid. Ends the program if it is not a dataset. */
 void live_open(const char *path);
-/* Look for more datapoints, and write the state as JSON. */
+/* Look for new datapoints, and write the state as JSON. */
 void live_state(text *out, const char *name);
-/* The number of items, of a plain field 1. */
+/* The number of items; 1 for a plain field. */
 bool live_items(uint64_t datapoint, size_t field, uint64_t *count);
-/* A blob; of a compressed field, the blob of the type inside. */
+/* Read a blob. A compressed blob is returned uncompressed, as its inner type. */
 bool live_blob(uint64_t datapoint, size_t field, uint64_t item, bags_view *blob);
-/* Items of a sequence of numbers or vectors: see curve_read. */
+/* Read items of a sequence of numbers or vectors; see curve_read. */
 bool live_curve(uint64_t datapoint, size_t field, uint64_t start, uint64_t stop,
     uint64_t step, bags_view *numbers);
 
 /* ---- pack.c: lines as datapoints ---- */
 
-/* Open a manifest. Its lines have the fields of a --spec, `count` of them. */
+/* Open a manifest whose lines have the `count` fields of a --spec. */
 const bags_field *lines_spec(const char *manifest, const char *with, size_t *count);
-/* Read up to `most` lines and put this worker's lines into the open sink. Returns their
- * number; less than `most` at the end. */
+/* Read up to `most` lines, and write this worker's lines to the open sink. Returns how
+ * many were read; fewer than `most` only at the end. */
 uint64_t lines_put(uint64_t most);
-/* After a failure: where it was. */
+/* Add the position in the manifest to a failure message. */
 void lines_explain(void);
 
 /* ---- writing.c: the options of the commands that write ---- */
 
 extern const option writing_options[];
-extern const char *dictionary_given; /* an option of pack: a file, or "none" */
+extern const char *dictionary_given; /* for pack: a file, or "none" */
 
-/* Check writing_options, and the path to which a Bag or dataset is written; NULL:
- * nothing is. */
+/* Check writing_options, and the output path of the Bag or dataset (NULL: nothing is
+ * written). */
 void writing_check(const char *path, bool is_bag);
 /* Like --no-sync. */
 void writing_no_sync(bool no_sync);
-/* True if input number `i` is this worker's; a hash may take the place of the
+/* True if this worker should process input `i`. A hash may be used instead of a
  * number. */
 bool writing_is_mine(uint64_t i);
 
 /* ---- existing.c ---- */
 
-/* With --append: the spec.json of the dataset that is appended to, to be freed. NULL if
- * none is finished. */
+/* With --append, the spec.json of the existing dataset. Free the result. NULL if no
+ * dataset or shard is finished. */
 char *existing_spec(const char *path);
 
-/* ---- sink.c: the Bag or dataset that is written. With --resume the input must repeat
- * the existing datapoints first: they are compared.
+/* ---- sink.c: the Bag or dataset being written. With --resume, the input must first
+ * repeat the existing datapoints so that they can be compared.
  *
  *     for each datapoint of the input
  *         if (sink_next()): sink_begin, sink_put for every value, sink_end
  * ---- */
 
-/* Start to write, or to resume. path, input (which messages name) and fields must
- * stay valid. A Bag has one plain field. */
+/* Start to write, or to resume. The path, the input's name (for messages) and the
+ * fields must stay valid. A Bag has one plain field. */
 void sink_open(const char *path, const char *input, const bags_field *fields,
     size_t count, bool is_bag);
 bool sink_is_sequence(size_t field);
-/* Start the next datapoint of the input. False if it exists and need not be
+/* Start the next datapoint of the input. False if it already exists and need not be
  * compared. */
 bool sink_next(void);
 void sink_begin(void);
 void sink_put(size_t field, size_t item, const bags_value *value);
 void sink_end(void);
 void sink_flush(void);
-/* Milliseconds after which to call it, if the input makes the caller wait. */
+/* If the caller waits for input, it must call sink_flush after this many
+ * milliseconds. */
 int sink_patience(void);
-/* Number of datapoints appended. */
+/* The number of appended datapoints. */
 uint64_t sink_length(void);
 /* Finish, and print a summary. */
 void sink_finish(void);
 /* Close it without a message. */
 bags_code sink_close(void);
-/* To be called by on_failure: keep what was written, and append to the message
- * how to continue. */
+/* For on_failure: keep what was written, and append to the message how to continue. */
 void sink_failed(void);
 
 /* ---- dedup.c: equal blobs ---- */
 
-/* The number of a blob of this field and shard with the same bytes. If none is known,
- * `next`: the caller must store the blob under this number. */
+/* The number of the blob with the same bytes in this field and shard. If none is known,
+ * returns `next`, and the caller must store the blob under this number. */
 uint64_t dedup_find(uint64_t shard, size_t field, bags_view blob, uint64_t next);
 
 /* ---- lines.c: the lines of the manifest ---- */
@@ -815,18 +835,18 @@ typedef enum line_state {
 
 /* "-" is standard input. */
 void lines_open(const char *path);
-/* The next line, NUL-terminated, without its newline, valid until the next call.
- * LINE_LATER: none came within `patience` milliseconds. */
+/* The next line without its newline, NUL-terminated and valid until the next call.
+ * LINE_LATER if no line arrived within `patience` milliseconds. */
 line_state lines_next(int patience, char **line, size_t *size);
-/* The path, the number of the last line from 1, and the bytes read and in all (0:
- * unknown). */
+/* The path, the number of the last line (starting at 1), the number of bytes read, and
+ * the total (0 if unknown). */
 const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
 
 /* ---- select.c: selection of datapoints ---- */
 
-/* Options that select datapoints, in the order in which they apply. */
+/* The options that select datapoints, listed in the order in which they are applied. */
 typedef struct select_options {
     const char *rows, *where, *exclude, *range;
     option_number shuffle;
@@ -852,17 +872,17 @@ extern select_options selecting;
         "shuffle", OPTION_NUMBER, &selecting.shuffle, "SEED", "in a random order"      \
     }
 
-/* The selected datapoints in their order: *count numbers, to be freed. NULL: all. The
- * datasets are as one, whose numbers continue. `length` is the number of datapoints, or of
- * windows if --rows selects windows. */
+/* The numbers of the *count selected datapoints in order, to be freed; NULL: all.
+ * Numbers continue from one dataset to the next. `length` is the number of datapoints,
+ * or of windows if --rows selects windows. */
 uint64_t *select_datapoints(const bags_reader *const *readers, size_t readers_count,
     uint64_t length, size_t *count);
 /* 0, 1, 2, ...; to be freed. */
 uint64_t *select_all(uint64_t length);
 
-/* If the failure is SQLite's, append suggestions for the words of the query. */
+/* If the failure comes from SQLite, suggest corrections for words in the query. */
 void sql_hint(const bags_reader *reader);
-/* Fail: this build has no SQL. */
+/* Fail because this build has no SQL. */
 ENDS void sql_missing(void);
 
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
@@ -875,13 +895,16 @@ typedef struct range_word {
     uint64_t step;
 } range_word;
 
-/* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be missing. */
+/* Parse i, start:stop, start:stop:step or [i,j,k]. Each part of a range may be
+ * omitted. */
 range_word indices_parse(const char *word);
-/* For words that are not lists: start <= i < stop; empty if there is no such index. */
+/* For words that are not lists: the range start <= i < stop, empty if there is no such
+ * index. */
 void indices_range(
     const range_word *items, uint64_t length, uint64_t *start, uint64_t *stop);
-/* The number of all; and each. An index that is not below `length` is an error, whose
- * message begins with `where`; a range is clamped. */
+/* indices_count returns how many indices a word selects, indices_at returns index i of
+ * them. An index not below `length` is an error whose message begins with `where`; a
+ * range is clamped. */
 uint64_t indices_count(const range_word *all, const char *where, uint64_t length);
 uint64_t indices_at(const range_word *all, uint64_t length, uint64_t i);
 

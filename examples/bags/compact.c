@@ -1,6 +1,6 @@
 /*
- * Commands that pass a dataset on, as a copy or a zip file, refuse unreferenced blobs:
- * a selection may have removed them on purpose.
+ * Commands that pass on a dataset as a copy or a zip file refuse unreferenced blobs,
+ * since a selection may have removed them on purpose.
  */
 #include "command.h"
 

@@ -1,7 +1,8 @@
 /*
  * Completion for bash and zsh. `bags help bash` and `bags help zsh` print scripts, and
  * `make install` installs them. The scripts call `bags help complete WORD...` with the
- * words of a line up to the incomplete one. It prints FILES, or the possible words.
+ * words of a line up to the incomplete one. It prints FILES or a list of possible
+ * words.
  */
 #include "command.h"
 
@@ -64,12 +65,12 @@ static void put_value(text *out, const option *one) {
         text_format(out, "%s\n", to->name(i));
 }
 
-/* bash splits words at = and :, and treats both as words. */
+/* bash splits words at = and :, and treats those characters as words too. */
 void completion_words(
     text *out, const command *const *commands, int count, char **words) {
     const char *last = count ? words[count - 1] : "";
     const command *of = NULL;
-    const option *valued = NULL; /* whose value comes next */
+    const option *valued = NULL; /* the option whose value comes next */
     size_t operand = 0;
     if (count < 2) {
         put_commands(out, commands, "help --help --version");

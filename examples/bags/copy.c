@@ -1,21 +1,22 @@
 /*
- * bags copy: a finished dataset, or a Bag, to another place: local, or an object store.
+ * bags copy: copy a finished dataset or a Bag to a local directory or an object store.
  *
  * Several threads copy all Bags first, then each spec.json, beginning with the last
- * shard. Until the end the copy is unfinished for every reader.
+ * shard, so every reader sees an unfinished dataset until the end.
  *
- * A local copy has a record until its end, spec.json.copied or, for a Bag,
- * NAME.bag.copied. Its lock excludes other copies:
+ * While it is made, a local copy has a record, spec.json.copied or, for a Bag,
+ * NAME.bag.copied. It is locked to keep other copies out, and contains:
  *
  *     boot of the system | hash of the identities of all files of the source
  *
- * After an interruption, the record identifies the version of the existing files. If
- * the source is still this version, complete files are kept. A part of a file,
- * NAME.copy, continues at its end, but only in the same boot, since it may not be on
- * stable storage. Otherwise all of them are removed before the record is replaced.
+ * After an interruption, the record tells which version the existing files are. If the
+ * source still has this version, complete files are kept. A partial file, NAME.copy, is
+ * continued at its end, but only within the same boot, since after a reboot it may lack
+ * bytes that never reached stable storage. All other files are removed before the record
+ * is replaced.
  *
- * A complete file keeps its version: the nanoseconds of its time are a hash of the
- * identity of the server's file. Changing the file sets another time.
+ * A complete file records its own version: the nanoseconds of its modification time are
+ * a hash of the identity of the server's file. Changing the file changes the time.
  */
 #include "command.h"
 #include "system.h"
@@ -31,14 +32,14 @@
 
 #define MAX_THREADS 32
 #define UPLOAD_THREADS 8 /* each may hold a part of 64 MiB */
-/* Bytes read at once; bytes requested in advance, of all files together. After a kill,
- * requested bytes that were not written yet are sent again. */
+/* Bytes read at once, and bytes requested in advance for all files together. After a
+ * kill, requested bytes that were not written yet are requested again. */
 #define COPY_SIZE ((size_t)1 << 20)
 #define COPY_AHEAD ((size_t)16 << 20)
-#define COPY_LEAST ((size_t)256 << 10) /* of one file */
+#define COPY_LEAST ((size_t)256 << 10) /* per file */
 #define EXPECTED 64                    /* shards that are looked up at once */
 
-/* When a file is copied. */
+/* The phase in which a file is copied. */
 enum { PHASE_BAGS, PHASE_SPECS, PHASE_LAST, PHASES };
 
 typedef struct entry {
@@ -47,30 +48,30 @@ typedef struct entry {
     bags_identity identity;
     int phase;
     bool last;     /* a spec.json, or the .bag of a Bag */
-    bool finished; /* the place to which it is copied has the last one */
-    bool missing;  /* it is not copied, and the copy must not have it */
-    bool index;    /* it may be replaced */
+    bool finished; /* the last file of its shard exists at the destination */
+    bool missing;  /* not copied; the copy must not have it */
+    bool index;    /* an existing copy may be replaced */
 } entry;
 
 static entry *entries;
 static size_t count;
-static const char *source, *target; /* datasets, or Bags without their .bag */
+static const char *source, *target; /* paths of datasets, or of Bags without .bag */
 static const bags_io *in, *out;
 static bool to_url;
 static char *record_path;
-static void *record_file; /* NULL: it is not locked */
+static void *record_file; /* NULL: not locked */
 
-/* Of the threads. */
+/* State shared by the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int now;
 static size_t next_entry, files_left, thread_count;
 static uint64_t bytes_done, bytes_total, files_copied, files_kept;
 static bags_error fault;
 
-/* ---- what there is to copy ---- */
+/* ---- collecting the files ---- */
 
-/* Add a file of the dataset. It may be missing, unless it is the last. With `omit` it
- * is not copied. */
+/* Add a file of the dataset. Any file but the last may be missing. With `omit`, it is
+ * not copied. */
 static void add(const char *name, bool last, bool omit) {
     entry one = {0};
     one.last = last;
@@ -97,7 +98,7 @@ static void add_shard(const bags_reader *reader, size_t shard) {
         add(temp_format("/%s", name), i == 0, false);
 }
 
-/* Indexes belong to the first shard. */
+/* The first shard has the indexes. */
 static void add_indexes(void) {
     size_t length;
     char **names = index_files(source, &length);
@@ -129,7 +130,7 @@ static void lock_target(const char *name) {
 }
 
 /* Never replace the files of a crashed or running writer: `bags recover` can still
- * finish them. The error of a reader states if the writer is running. */
+ * finish them. The reader's error states whether the writer is running. */
 static void check_not_begun(const char *directory) {
     char *path = string_format("%s", directory);
     if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json")) {
@@ -143,7 +144,7 @@ static void check_not_begun(const char *directory) {
     free(path);
 }
 
-/* If one directory contained two datasets, readers would see one, or a mixture. */
+/* If one directory contained two datasets, readers would see only one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
     static bags_shard *found; /* still reachable after a failure */
     size_t found_count;
@@ -185,12 +186,13 @@ static void plan_dataset(void) {
         for (; expected < shards_count && expected < i + EXPECTED; expected++)
             expect_shard(reader, expected);
         add_shard(reader, i);
-        /* In a local copy they would not match: they contain the times of the
-         * source. */
+        /* Indexes contain the times of the source's files, so they would not match a
+         * local copy. */
         if (i == 0 && to_url)
             add_indexes();
     }
-    /* Opens every Bag. All added files have the version that the reader has open. */
+    /* Opens every Bag. All files added here must have the version that the reader
+     * opened. */
     must(bags_reader_info(reader, &about, NULL, &failure));
     if (!write_whole)
         must(format_check_referenced(reader, &options.env, &failure));
@@ -199,8 +201,9 @@ static void plan_dataset(void) {
     bags_reader_close(reader);
 }
 
-/* The checksums of a dataset's Bag have its name and what binds the dataset together:
- * they would not fit to a copy outside of it. */
+/* If the Bag belongs to a dataset, its checksums are omitted: they cover its name and
+ * what ties the dataset together, so they would not match a copy outside the
+ * dataset. */
 static void plan_bag(void) {
     bag_reader_options options = {0};
     options.env.io = in;
@@ -221,7 +224,8 @@ static void plan_bag(void) {
     lock_target(".bag");
 }
 
-/* Each shard's last file precedes its others. True if all shards are finished. */
+/* Find out which shards are finished: a shard's last file comes before its other files.
+ * True if all are. */
 static bool find_finished(void) {
     bool finished = false, all = true;
     for (size_t i = 0; i < count; i++) {
@@ -235,13 +239,13 @@ static bool find_finished(void) {
 
 /* ---- versions ---- */
 
-/* False if nothing identifies the version of a file. (A server's inode and time are
+/* False if nothing identifies a file's version. (For a server, the inode and time are
  * hashes. They are equal if it sends neither an ETag nor a Last-Modified.) */
 static bool has_version(const entry *one) {
     return in->identify && one->identity.inode != one->identity.time;
 }
 
-/* Continue a hash with a file of the source, and its version. */
+/* Continue a hash with a source file and its version. */
 static uint64_t hash_version(uint64_t hash, const entry *one) {
     const bags_identity *from = &one->identity;
     uint64_t numbers[] = {from->device, from->inode, from->time, from->size};
@@ -251,7 +255,7 @@ static uint64_t hash_version(uint64_t hash, const entry *one) {
 
 #define NANOSECONDS 1000000000
 
-/* Mark a complete file of a server with its version. If that is not possible, the next
+/* Mark a complete file with the version of the server's file. If that fails, the next
  * copy compares the file. */
 static void mark_version(const entry *one, const char *path) {
     bags_identity found;
@@ -272,10 +276,10 @@ static bool is_marked(const entry *one) {
 
 /* ---- the record ---- */
 
-static bool keep_parts; /* parts of files are of this version */
-static bool keep_files; /* and so are complete ones */
+static bool keep_parts; /* partial files have this version */
+static bool keep_files; /* complete files have this version */
 
-/* The record of the source; "" if nothing identifies its version. */
+/* The record for the source, or "" if nothing identifies its version. */
 static const char *make_record(void) {
     static const char boot_path[] = "/proc/sys/kernel/random/boot_id";
     static bags_buffer boot;
@@ -291,8 +295,9 @@ static const char *make_record(void) {
     return temp_format("%.*s %016jx\n", (int)strcspn(id, " \n"), id, (uintmax_t)hash);
 }
 
-/* Find the existing files of this version, and remove all others, before the record is
- * written. After a power failure, no record is of other files. */
+/* Decide which existing files have this version, and remove all others before the
+ * record is written. Even after a power failure, a record never describes other
+ * files. */
 static void start_record(void) {
     char *record = string_format("%s", make_record());
     char *found = (char *)allocate(strlen(record) + 1, 1);
@@ -321,7 +326,7 @@ static void start_record(void) {
     free(found);
 }
 
-/* ---- copying a file: what fails is written to the error ---- */
+/* ---- copying a file; failures are returned as errors ---- */
 
 static void advance(void *user, uint64_t bytes) {
     (void)user;
@@ -331,16 +336,17 @@ static void advance(void *user, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Request the bytes that follow `from`, or `*requested`, of a remote file: the more,
- * the fewer files are copied at once. Those that have not started count, so that all
- * together do not request more. Returns how many to read at once. */
+/* Request the bytes that follow `from` (or `*requested`) in a remote file. The fewer
+ * files are being copied, the more is requested for each. Files that have not started
+ * also count, to keep the total within the limit. Returns how many bytes to read at
+ * once. */
 static size_t request_ahead(
     const entry *one, void *file, uint64_t from, uint64_t *requested) {
     pthread_mutex_lock(&mutex);
     size_t files = files_left < thread_count ? files_left : thread_count;
     pthread_mutex_unlock(&mutex);
     size_t window = files ? COPY_AHEAD / files : COPY_AHEAD;
-    if (window > bytes_total / 16) /* what is lost by a kill is a small part */
+    if (window > bytes_total / 16) /* a kill then loses only a small part */
         window = (size_t)(bytes_total / 16);
     window = window > COPY_LEAST ? window : COPY_LEAST;
     size_t size = window < COPY_SIZE ? window : COPY_SIZE;
@@ -352,8 +358,8 @@ static size_t request_ahead(
     return size;
 }
 
-/* Copy the bytes that follow `at` to a new file, or with `compare` find out whether it
- * has them. `data` has space for 2 * COPY_SIZE. */
+/* Copy the bytes that follow `at` to a new file, or, with `compare`, check that it
+ * already contains them. `data` has room for 2 * COPY_SIZE bytes. */
 static bags_code pass_bytes_in(unsigned char *data, const entry *one, uint64_t at,
     void *from, void *to, bool compare, bool *same, bags_error *err) {
     unsigned char *written = data + COPY_SIZE;
@@ -385,8 +391,8 @@ static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
     return code;
 }
 
-/* Compare finished files with the source: by the ETag of a server or the version that
- * was copied, if that is enough, otherwise byte by byte. */
+/* Compare finished files with the source. A server's ETag or the copied version is
+ * compared if that suffices; otherwise every byte. */
 static bags_code compare_file(const entry *one, bool *same, bags_error *err) {
     void *from = NULL, *to = NULL;
     uint64_t size = 0;
@@ -428,12 +434,11 @@ static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error 
     }
     if (one->finished)
         return compare_file(one, same, err);
-    *same = true; /* start_record has kept it */
+    *same = true; /* start_record kept it */
     return BAGS_OK;
 }
 
-/* Append to NAME.copy until the bytes are on stable storage. The caller closes both
- * files. */
+/* Append to NAME.copy, and sync it to stable storage. The caller closes both files. */
 static bags_code write_partial(
     const entry *one, const char *partial, void **from, void **to, bags_error *err) {
     uint64_t start = 0;
@@ -452,8 +457,8 @@ static bags_code write_partial(
     return bags_fail_io(out, out->sync(out->user, *to), partial, "sync", err);
 }
 
-/* The name appears when the bytes are on stable storage; the name of a last file, only if
- * nothing has it. */
+/* Give the file its name once its bytes are on stable storage. A last file never
+ * replaces an existing one. */
 static bags_code write_file(const entry *one, bags_error *err) {
     char *partial = string_format("%s.copy", one->to);
     void *from = NULL, *to = NULL;
@@ -481,8 +486,8 @@ static bags_code fail_different(const entry *one, bags_error *err) {
         bags_path_tail(one->to));
 }
 
-/* A process that was killed in publish_file has left the other name of a last file. What
- * else has this name, such as a copy that the user made, stays. */
+/* If a process was killed in publish_file, the last file still has a second name.
+ * Remove it. Any other file with this name, such as the user's own copy, stays. */
 static void remove_other_name(const entry *one) {
     char *partial = string_format("%s.copy", one->to);
     bags_identity to, other;
@@ -512,9 +517,10 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Before anything is written: nothing is added to a finished dataset with another spec,
- * since all shards have the same; and what an interrupted copy of another dataset has
- * left would become a part of this one, and readers would take it for damage. */
+/* Check two things before anything is written. Nothing may be added to a finished
+ * dataset with a different spec, since all shards must have the same one. And files
+ * left by an interrupted copy of another dataset would become part of this one, and
+ * readers would report them as damage. */
 static void check_entries(void) {
     for (size_t i = 0; i < count; i++) {
         const entry *one = &entries[i];
@@ -579,7 +585,7 @@ static void copy_phase(int next, size_t threads) {
     die();
 }
 
-/* All of it must be of one version. */
+/* All files must have the version that was opened. */
 static void check_source(void) {
     for (size_t i = 0; in->expect && i < count; i++)
         in->expect(in->user, entries[i].from);
@@ -589,7 +595,8 @@ static void check_source(void) {
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
 }
 
-/* Copy the referenced blobs to a new dataset. It cannot be continued. */
+/* Copy the referenced blobs to a new dataset. An interrupted copy cannot be
+ * continued. */
 static int copy_compact(bags_path_kind kind) {
     bags_derive_report made;
     if (kind != BAGS_PATH_DIRECTORY)

@@ -1,9 +1,9 @@
 /*
  * pack --dedup: find a blob with the same bytes in the shard being written.
  *
- * Blobs are compared by SipHash-2-4 of 128 bits with a key that is drawn at each start:
- * no input can force equal hashes, and among 10^12 blobs two are equal with a
- * probability of 10^-14. The table has a fixed size. A forgotten blob is stored again.
+ * Blobs are compared by their 128-bit SipHash-2-4, with a new random key in each run.
+ * So no input can force a collision, and the probability of any collision among 10^12
+ * blobs is 10^-14. The table has a fixed size; a blob evicted from it is stored again.
  */
 #include "command.h"
 #include "system.h"
@@ -12,8 +12,7 @@
 #define SETS ((size_t)1 << 18) /* 24 MiB */
 
 typedef struct hashed {
-    uint64_t
-        hash[2]; /* of the shard's and the field's numbers and the bytes; 0: none */
+    uint64_t hash[2]; /* of the shard and field numbers and the bytes; 0: none */
     uint64_t blob;
 } hashed;
 
@@ -43,7 +42,7 @@ static void sip_word(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* The hash of two numbers and the bytes after them. */
+/* Hash two numbers, followed by the bytes. */
 static void hash_blob(uint64_t shard, uint64_t field, bags_view blob, uint64_t out[2]) {
     uint64_t v[4] = {UINT64_C(0x736f6d6570736575) ^ key[0],
         UINT64_C(0x646f72616e646f6d) ^ key[1] ^ 0xEE,

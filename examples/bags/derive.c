@@ -1,5 +1,5 @@
 /*
- * bags derive: another version of a dataset that shares or copies its Bags.
+ * bags derive: make another version of a dataset, sharing or copying its Bags.
  */
 #include "command.h"
 
@@ -46,15 +46,15 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* Several datasets are one, whose numbers continue. */
+/* Several datasets are treated as one; numbers continue from each to the next. */
 static const bags_reader **readers;
-static bags_derive_more *froms; /* the same */
+static bags_derive_more *froms; /* the same datasets, for bags_derive */
 static size_t froms_count;
-static uint64_t length;  /* of all */
-static const char *from; /* the first */
-static bool checksums;   /* all have them */
+static uint64_t length;  /* of all datasets */
+static const char *from; /* the first dataset */
+static bool checksums;   /* all datasets have them */
 
-/* Open a dataset that datapoints or fields come from. */
+/* Open a dataset that provides datapoints or fields. */
 static bags_reader *open_from(const char *path) {
     bags_reader *opened = dataset_open(path, registry_get());
     if (copying)
@@ -83,7 +83,7 @@ static void open_all(char **operands, size_t count) {
 
 /* ---- directories next to OUT ---- */
 
-/* Directories that this process creates, and removes after a failure. */
+/* Directories created by this process. They are removed after a failure. */
 static char *claimed[2];
 static size_t claimed_count;
 
@@ -98,7 +98,8 @@ static void explain_failure(void) {
     remove_claimed();
 }
 
-/* Make the directory OUT.ENDING, of this worker if there are several. */
+/* Make the directory OUT.ENDING, with this worker's number if there are several
+ * workers. */
 static const char *claim(const char *to, const char *ending) {
     const bags_io *io = bags_io_local();
     char *path = shard_stop.value > 1 ? string_format("%s.%s-%ju", to, ending,
@@ -188,7 +189,7 @@ static void choose_fields(const char *to) {
     given.fields_count = derived_count;
 }
 
-/* Encode the lines, as a dataset with the shards of DATASET. */
+/* Encode the lines as a dataset with the same shards as DATASET. */
 static void encode_lines(void) {
     uint64_t number = 0, found = 0;
     char *unread;
@@ -218,9 +219,10 @@ static void encode_lines(void) {
 static uint64_t *rows; /* NULL: all */
 static size_t rows_count;
 
-/* ---- making it ---- */
+/* ---- deriving ---- */
 
-/* The shards of a copy: as long as the longest of DATASET, if that has any. */
+/* Make the shards of a copy as long as the longest shard of DATASET, if it has
+ * shards. */
 static void choose_copy(void) {
     static bags_writer_options writing;
     bool limited = shard_size.given || shard_length.given;
@@ -259,7 +261,7 @@ static bags_derive_report derive(
     return made;
 }
 
-/* Print the result, once everything has its final name. */
+/* Print the result once everything has its final name. */
 static void print_made(const char *to, const bags_derive_report *made) {
     if (!made->shards)
         print("%s: no shard is left for this worker\n", to);
@@ -274,7 +276,7 @@ static void print_made(const char *to, const bags_derive_report *made) {
             counted(made->linked, "byte"), counted(made->made, "byte"));
 }
 
-/* OUT also contains the blobs that were not selected. */
+/* Print a note that OUT also contains the blobs that were not selected. */
 static void print_shared(const char *to, uint64_t linked) {
     if (linked)
         print("%s: shares the files of %s; --copy omits the blobs that were not "
@@ -315,12 +317,12 @@ static void parse_split(void) {
         usage("--split: the parts add up to %g, more than 1", sum);
 }
 
-/* A datapoint of the selection and its group. */
+/* A selected datapoint and its group. */
 typedef struct member {
-    uint64_t major, minor; /* the order in which they are sorted; then by index */
-    uint64_t first;        /* the first datapoint of the selection in this group */
-    uint64_t size;         /* of the group */
-    size_t index;          /* of the datapoint in the selection */
+    uint64_t major, minor; /* sort keys, followed by the index */
+    uint64_t first;        /* the first selected datapoint in this group */
+    uint64_t size;         /* number of datapoints in the group */
+    size_t index;          /* index of the datapoint in the selection */
 } member;
 
 static int compare_members(const void *a, const void *b) {
@@ -332,8 +334,9 @@ static int compare_members(const void *a, const void *b) {
     return one->index < two->index ? -1 : one->index > two->index;
 }
 
-/* Two values with one hash would be in one part as well. Of zstd(TYPE), the blobs of TYPE
- * are equal, not their frames. */
+/* Hash the values to group them. Different values with the same hash would end up in
+ * the same part, too. For zstd(TYPE), the inner blobs are hashed, since equal values
+ * may have different frames. */
 static void hash_values(member *members) {
     static bags_row row;
     bags_buffer plain = {0};
@@ -374,8 +377,8 @@ static void hash_values(member *members) {
     bags_row_free(&row);
 }
 
-/* The datapoints of the selection, by groups: of one each, or of equal values. The largest
- * groups come first, in a random order if they are equal. */
+/* Group the selected datapoints: one per group, or all with equal values. Sort the
+ * groups by decreasing size, and groups of equal size randomly. */
 static member *make_groups(void) {
     static member *members; /* not freed: a failure ends the program */
     members = (member *)allocate(rows_count + 1, sizeof *members);
@@ -391,7 +394,7 @@ static member *make_groups(void) {
         for (size_t k = i; k < stop; k++)
             members[k].size = stop - i;
     }
-    /* The number of a group is the number of its first datapoint. */
+    /* A group is numbered by its first datapoint. */
     for (size_t i = 0; i < rows_count; i++)
         members[i].major = members[i].first;
     qsort(members, rows_count, sizeof *members, compare_members);
@@ -405,14 +408,14 @@ static member *make_groups(void) {
     return members;
 }
 
-/* The part of each datapoint of the selection. A group goes to the part that lacks the
- * most datapoints: so sizes are as exact as the groups allow. */
+/* Assign each selected datapoint to a part. Each group goes to the part that still
+ * lacks the most datapoints, so that the sizes are as exact as the groups allow. */
 static size_t *assign_parts(void) {
     member *members = make_groups();
     size_t *part_of = (size_t *)allocate(rows_count + 1, sizeof *part_of);
     double *lacks = (double *)allocate(parts_count + 1, sizeof *lacks), sum = 0;
     uint64_t start = 0;
-    for (size_t k = 0; k <= parts_count; k++) { /* the last one is of no part */
+    for (size_t k = 0; k <= parts_count; k++) { /* the last entry belongs to no part */
         sum += k < parts_count ? parts[k].part : 1;
         uint64_t stop = (uint64_t)(sum * (double)rows_count + 0.5);
         stop = stop < rows_count ? stop : rows_count;
@@ -434,7 +437,8 @@ static size_t *assign_parts(void) {
     return part_of;
 }
 
-/* All parts appear at once, when OUT.parts becomes OUT, except parts of workers. */
+/* All parts appear at once, when OUT.parts is renamed to OUT, unless there are several
+ * workers. */
 static void derive_split(const char *to) {
     const bags_io *io = bags_io_local();
     if (!rows) {

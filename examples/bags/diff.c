@@ -1,5 +1,5 @@
 /*
- * bags diff: the differences of two datasets.
+ * bags diff: show the differences between two datasets.
  */
 #include "command.h"
 
@@ -27,7 +27,7 @@ enum { ADDED, REMOVED, MOVED, FIELD_ADDED, FIELD_REMOVED, FIELD_TYPE, LISTS };
 
 static text line, lists[LISTS];
 
-/* The fields that have changed datapoints, in the order of their names. */
+/* A field with changed datapoints. Sorted by name. */
 typedef struct changed_field {
     char *name;
     text list;
@@ -36,7 +36,7 @@ typedef struct changed_field {
 static changed_field *changed;
 static size_t changed_count;
 
-/* The list of a field, whose place the sorted names determine. */
+/* The list of a field, inserted in sorted order if it is new. */
 static text *changed_list(const char *name) {
     size_t i = changed_count;
     while (i > 0 && strcmp(changed[i - 1].name, name) >= 0)
@@ -50,7 +50,7 @@ static text *changed_list(const char *name) {
     return &changed[i].list;
 }
 
-/* A datapoint: its number or its key. */
+/* Write the number or the key of a datapoint. */
 static void put_datapoint(text *out, const bags_difference *found) {
     const bags_value *key = found->key;
     if (!key) {
@@ -89,7 +89,7 @@ static void collect(const bags_difference *found) {
     }
 }
 
-/* A name that a reader of the line cannot mistake for several. */
+/* Write a name, quoted if a reader of the line could take it for several names. */
 static void put_name(text *out, const char *name) {
     if (*name && strcspn(name, " ,:\"") == strlen(name) && is_clean(name))
         text_puts(out, name);

@@ -1,12 +1,12 @@
 /*
- * --resume and --append: what exists of the dataset already.
+ * --resume and --append: the part of the dataset that already exists.
  *
  * --resume: the input starts with the existing datapoints. The first, the last and a
  * hundred in between are encoded again and compared, so that another input is refused
- * instead of losing its first datapoints. --append: every datapoint of the input is
- * new. It works after finalize too, when the numbers of the shards no longer tell which
- * worker wrote them. Both follow the finished shards: checksums and .idx files, or
- * their absence.
+ * rather than losing its first datapoints. --append: every datapoint of the input is
+ * new. This works after `bags finalize` too, when shard numbers no longer tell which
+ * worker wrote a shard. Both options write checksums and .idx files if, and only if,
+ * the finished shards have them.
  */
 #include "sink.h"
 
@@ -15,10 +15,10 @@
 #define SAMPLES 101
 
 static sink_target *to;
-static bags_reader *before; /* of the datapoints that exist */
-static uint64_t existing;   /* their number */
-static uint64_t seen;       /* datapoints of the input that are this worker's */
-static bool comparing;      /* the last of them exists, and is compared */
+static bags_reader *before; /* reads the existing datapoints */
+static uint64_t existing;   /* how many datapoints exist */
+static uint64_t seen;       /* datapoints of the input for this worker */
+static bool comparing;      /* the last datapoint seen exists and is being compared */
 static bags_row row;
 
 static int field_order(const void *a, const void *b) {
@@ -52,7 +52,8 @@ void existing_open(sink_target *given, const bags_writer *resumed) {
     existing = resumed ? bags_writer_resumed(resumed) : bags_reader_length(before);
 }
 
-/* The dataset or its first shard, whichever is finished; NULL if none is. */
+/* The path of a finished dataset or of its first finished shard; NULL if nothing is
+ * finished. */
 static char *find_finished(const char *of) {
     size_t length, i = 0;
     if (path_has(of, "spec.json"))
@@ -72,7 +73,7 @@ char *existing_spec(const char *out) {
     return spec;
 }
 
-/* A shard without refs has such files next to its of->fields. */
+/* Without refs, a shard has such files for its fields instead. */
 static bool finished_has(
     const sink_target *of, const char *finished, const char *ending) {
     return path_has(finished, temp_format("refs.%s", ending)) ||
@@ -80,7 +81,8 @@ static bool finished_has(
                path_has(finished, temp_format("%s.%s", of->fields[0].name, ending)));
 }
 
-/* bags_writer_open follows its .idx files itself: another worker may be removing them. */
+/* bags_writer_open itself follows the .idx files, since another worker may be removing
+ * them. */
 void existing_follow(const sink_target *of) {
     char *finished = find_finished(of->path);
     if (!finished)
@@ -103,7 +105,7 @@ void existing_follow(const sink_target *of) {
 
 /* ---- comparing ---- */
 
-/* Compare the first, the last and a hundred of the existing datapoints in between. */
+/* Only compare the first, the last and a hundred datapoints in between. */
 bool existing_next(void) {
     uint64_t i = seen++, last = existing - 1;
     comparing = i < existing;
@@ -128,7 +130,7 @@ ENDS static void fail_difference(size_t field, const char *what) {
                     : " and options");
 }
 
-/* The blob of an item that exists or, of zstd(TYPE), of TYPE. */
+/* The blob of an existing item. For zstd(TYPE), its inner blob of type TYPE. */
 static bags_view encoded(size_t field, size_t item) {
     size_t slot = to->states[field].before;
     bags_view blob = bags_row_bytes(&row, slot, item);

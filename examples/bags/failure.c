@@ -1,7 +1,8 @@
 /*
- * How the program ends: a failure is printed, and everything that was printed must have
- * arrived. With it the memory that every file needs, and stderr. It calls nothing but
- * clean.c; what a failure needs of others they pass here: on_failure, failure_ends.
+ * How the program ends: failures are printed, and all output must have arrived. Also
+ * contains the memory functions that every file needs, and access to stderr. This file
+ * calls only clean.c. Other files install callbacks for anything else a failure must
+ * do: on_failure, failure_ends.
  */
 #include "command.h"
 #include "system.h"
@@ -27,8 +28,7 @@ void bar_hide(void) {
         bar_is_shown = false;
 }
 
-/* Names of files and fields in a message may contain characters that control a
- * terminal. */
+/* File and field names in a message may contain characters that control a terminal. */
 void note(const char *format, ...) {
     char message[2 * BAGS_ERROR_SIZE], clean[4 * sizeof message];
     va_list arguments;
@@ -42,7 +42,7 @@ void note(const char *format, ...) {
 
 /* ---- failures ---- */
 
-/* The library's remedies name functions and options of C. */
+/* The library's remedies name C functions and options. */
 static const struct remedy {
     const char *words, *command;
 } remedies[] = {
@@ -62,7 +62,7 @@ static const struct remedy {
     {"shard_start", "--shard-start"},
 };
 
-/* Translate only once: text that is appended later is already the command's. */
+/* Translate only once: text appended later is already in the form the command uses. */
 static void failure_translate(void) {
     snprintf(failure.message, sizeof failure.message, "%s",
         message_of_command(failure.message, failure.remedy));
@@ -111,7 +111,7 @@ void die(void) {
 }
 
 void fail(bags_code code, const char *format, ...) {
-    bags_error made = failure; /* whose message may be among the arguments */
+    bags_error made = failure; /* the arguments may include its message */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(made.message, sizeof made.message, format, arguments);
@@ -122,12 +122,13 @@ void fail(bags_code code, const char *format, ...) {
     die();
 }
 
-/* An error of the system in words; an existing file names the way out. */
+/* Fail with a system error in words. If the file already exists, also suggest a way
+ * out. */
 void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
         fail(BAGS_ERROR_EXISTS, "%s: already exists; remove it, or write to a new path",
             path);
-    if (error == EFAULT) /* of a write, what is SIGBUS of a read */
+    if (error == EFAULT) /* in a write, the equivalent of SIGBUS in a read */
         fail(BAGS_ERROR_IO, "%s%s" TRUNCATED, mapped_path ? mapped_path : "",
             mapped_path ? ": " : "");
     bags_fail_io(NULL, error, path, doing, &failure);
@@ -138,7 +139,7 @@ void fail_system(int error, const char *path, const char *doing) {
 void fail_in_signal(const char *path, const char *what) {
     static atomic_flag failed = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&failed))
-        pause(); /* another thread prints it */
+        pause(); /* another thread prints the message */
     bar_hide();
     char clean[BAGS_ERROR_SIZE] = "";
     if (path)
@@ -184,7 +185,7 @@ void failure_suffix(const char *format, ...) {
 
 /* ---- output and memory ---- */
 
-/* The program that reads the output may have ended: this ends silently, too. */
+/* If the program that reads the output has ended, this one ends silently, too. */
 void output(const void *data, size_t size) {
     errno = 0;
     if (size == 0 || fwrite(data, 1, size, stdout) == size)
@@ -194,7 +195,8 @@ void output(const void *data, size_t size) {
     fail_system(errno ? errno : EIO, "standard output", "write");
 }
 
-/* stdio may hold bytes until the end: only fclose shows that all of them arrived. */
+/* stdio may buffer bytes until the end; only fclose shows whether all of them
+ * arrived. */
 bool output_is_complete(void) {
     bool complete = !ferror(stdout);
     errno = 0;
@@ -241,7 +243,7 @@ char *string_format(const char *format, ...) {
     return made;
 }
 
-/* Sixteen in turn, so that a call may have several as arguments. */
+/* Sixteen buffers in turn, so that several results can be arguments to one call. */
 const char *temp_format(const char *format, ...) {
     static char *temps[16];
     static size_t next;

@@ -1,7 +1,7 @@
 /*
- * Files, directories, and names for files. Only regular files are read: a manifest
- * that names a pipe or a device must not make the command wait. New files are
- * created exclusively: nothing is overwritten.
+ * Files, directories, and names for files. Only regular files are read, so that a
+ * manifest that names a pipe or a device cannot make the command wait. New files are
+ * created exclusively, so nothing is overwritten.
  */
 #include "command.h"
 #include "system.h"
@@ -51,7 +51,7 @@ int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *siz
     return error;
 }
 
-/* It grows while reading: the size that the system reports may be 0, as in /proc. */
+/* The buffer grows while reading: the reported size may be 0, as in /proc. */
 bags_view file_read(const char *path, bags_buffer *buffer) {
     const bags_io *io = bags_io_local();
     uint64_t expected = 0;
@@ -60,8 +60,8 @@ bags_view file_read(const char *path, bags_buffer *buffer) {
     int error = io->open(io->user, path, BAGS_IO_READ, &file);
     must(bags_fail_io(io, error, path, "open", &failure));
     error = io->size(io->user, file, &expected);
-    /* Always more than the file has: its end is where a read is short, and a zero
-     * byte follows. */
+    /* Always ask for more than the file has: a short read marks its end, and leaves
+     * room for the zero byte. */
     while (!error && more > 0) {
         must(bags_buffer_reserve(
             buffer, size + (size ? 0 : (size_t)expected) + 4096, &failure));
@@ -158,8 +158,9 @@ void directory_remove(const char *path) {
 #define MAX_NAME 48
 #define PLAIN "abcdefghijklmnopqrstuvwxyz0123456789_-"
 
-/* True if a name can be used unchanged: short, of plain characters, without capitals
- * (some file systems fold them), and not a device of Windows (3 or 4 characters). */
+/* True if a name can be used unchanged: it is short, consists of plain characters, has
+ * no capitals (some file systems fold case), and is not a Windows device (3 or 4
+ * characters). */
 static bool is_good_name(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul", "com", "lpt"};
     size_t size = strlen(name);
@@ -171,7 +172,7 @@ static bool is_good_name(const char *name) {
     return true;
 }
 
-/* Append ~ and the field's number to other names. No good name contains a ~. */
+/* Append ~ and the field's number to all other names. No good name contains a ~. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix) {
     char **names = (char **)allocate(count, sizeof *names);
     for (size_t i = 0; i < count; i++) {

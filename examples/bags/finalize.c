@@ -1,5 +1,5 @@
 /*
- * bags finalize: close the gaps in the numbers of shards.
+ * bags finalize: close the gaps in the shard numbers.
  */
 #include "command.h"
 

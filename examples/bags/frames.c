@@ -1,5 +1,5 @@
 /*
- * The options of `bags load --frames`: which window of each field a sample has.
+ * The options of `bags load --frames`: the window of each field in a sample.
  */
 #include "frames.h"
 
@@ -14,7 +14,7 @@ framing_options framing = {.pad = {pad_name, 0, false}};
 
 static bags_frames_options frames;
 
-/* The options whose value is a list of FIELD=VALUE. */
+/* The options whose value is a list of FIELD=VALUE pairs. */
 static const struct {
     const char *name, **given, *expected;
 } lists[] = {
@@ -25,7 +25,7 @@ static const struct {
     {"tolerance", &framing.tolerance, "FIELD=SECONDS, as camera=0.02"},
 };
 enum { OFFSETS, SECONDS, TIMES, RATE, TOLERANCE, LISTS };
-#define MOST 1048576 /* items of a window */
+#define MOST 1048576 /* items in a window */
 
 /* ---- values ---- */
 
@@ -34,7 +34,7 @@ ENDS static void fail_value(int list, const char *field, const char *value) {
         lists[list].expected);
 }
 
-/* A number that ends at `end`. *at moves there. */
+/* Parse a number that must end at `end`. Moves *at there. */
 static double parse_real(
     int list, const char *field, const char *value, const char **at, char end) {
     char *stop = NULL;
@@ -79,8 +79,8 @@ static void parse_offsets(bags_load_field *field, const char *value) {
     field->offset_count = count;
 }
 
-/* START:STOP:STEP: START + k * STEP below STOP. A product that differs from STOP by less than
- * 10^-9 of a step is STOP, rounded. */
+/* START:STOP:STEP means START + k * STEP while below STOP. A product that differs from
+ * STOP by less than 10^-9 of a step counts as STOP because of rounding. */
 static void parse_seconds(bags_load_field *field, const char *value) {
     const char *at = value;
     double start = parse_real(SECONDS, field->name, value, &at, ':');
@@ -102,7 +102,8 @@ static void parse_seconds(bags_load_field *field, const char *value) {
     field->second_count = count;
 }
 
-/* Set one option of a field. The times and the rate of the clock are options of the loader. */
+/* Set one option of a field. For the clock, the times and the rate are options of the
+ * loader. */
 static void set_value(int list, bags_load_field *field, bool is_clock, char *value) {
     if (list == OFFSETS)
         parse_offsets(field, value);
@@ -133,7 +134,7 @@ static bags_load_field *find_loaded(
     return NULL;
 }
 
-/* Apply one of the lists to the fields that are loaded. */
+/* Apply one of the lists to the loaded fields. */
 static void apply_list(int list, const char *of, const bags_field *all,
     size_t all_count, bags_load_field *fields, size_t count) {
     char *at = string_format("%s", *lists[list].given), *name, *value;

@@ -1,5 +1,5 @@
 /*
- * frames.h - what load.c needs of frames.c: the options of windows of frames.
+ * frames.h - the interface of frames.c for load.c: the options for windows of frames.
  */
 #ifndef BAGS_COMMAND_FRAMES_H
 #define BAGS_COMMAND_FRAMES_H
@@ -34,10 +34,11 @@ extern framing_options framing;
             "crop the images of all fields alike"                                      \
     }
 
-/* True if a field is loaded without --fields: it is plain, the clock, or has a window. */
+/* True if a field is loaded when --fields is not given: it is plain, is the clock, or
+ * has a window. */
 bool frames_names(size_t field, const char *of, const bags_field *all, size_t count);
-/* Set the windows of the fields that are loaded. Returns the options of the loader. They last
- * as long as the program. */
+/* Set the windows of the loaded fields. Returns the loader options. They last as long
+ * as the program. */
 const bags_frames_options *frames_apply(const char *of, const bags_field *all,
     size_t all_count, bags_load_field *fields, size_t count);
 

@@ -1,15 +1,15 @@
 /*
- * bags get: datapoints, or single blobs, by index.
+ * bags get: show datapoints, or single blobs, by index.
  */
 #include "command.h"
 
-#define KEYS_AT_ONCE 64 /* datapoints that are read together */
+#define KEYS_AT_ONCE 64 /* datapoints read together */
 
 /* A parsed word such as frames[0:8:2]. */
 typedef struct selection {
     size_t field;
-    bool whole;  /* all blobs of the field; otherwise the items: */
-    bool frames; /* not the blob, a video, but of its frames the items: */
+    bool whole;  /* all blobs of the field; otherwise items: */
+    bool frames; /* items are frames of the blob, a video */
     range_word items;
     bool sequence; /* shown as a list */
 } selection;
@@ -37,20 +37,21 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* ---- which fields ---- */
+/* ---- fields ---- */
 
 static const bags_field *fields;
 static size_t fields_count;
 static selection *selections;
 static bags_select *selects;
-static size_t count; /* of both */
+static size_t count; /* of selections and selects */
 
-/* FIELD, FIELD[i] or FIELD[START:STOP:STEP]; of a video the items are frames. */
+/* Parse FIELD, FIELD[i] or FIELD[START:STOP:STEP]. For a video, the items are
+ * frames. */
 static selection parse_selection(const char *word) {
     selection out = {0, true, false, {NULL, false, NULL, 0, 0, 0, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
-    /* A field's name may itself end in brackets. */
+    /* The field's name may itself end in brackets. */
     out.field = field_find(fields, fields_count, word, size);
     out.whole = out.field < fields_count;
     if (!out.whole) {
@@ -74,7 +75,7 @@ static selection parse_selection(const char *word) {
     return out;
 }
 
-/* Parse the SELECT words; without one, all fields are selected. */
+/* Parse the SELECT words. All fields are selected if there are none. */
 static void parse_selections(char **words, size_t words_count) {
     count = words_count ? words_count : fields_count;
     selections = (selection *)allocate(count, sizeof *selections);
@@ -117,7 +118,7 @@ ENDS static void fail_items(uint64_t index, size_t i, uint64_t length) {
         one->frames ? "frame" : "item", one->items.word, (uintmax_t)length);
 }
 
-/* FIELD[i] must exist. */
+/* Fail if an item selected by FIELD[i] does not exist. */
 static void check_items(uint64_t index) {
     for (size_t i = 0; i < count; i++)
         if (selections[i].items.one && source_items(i) != 1)
@@ -126,10 +127,10 @@ static void check_items(uint64_t index) {
 
 /* ---- output ---- */
 
-static char **names; /* of files, for each field */
+static char **names; /* file names for each field */
 static text line;
 
-/* Write a blob to its own file, whose name becomes the value that is shown. */
+/* Write a blob to its own file. The file name is shown as the value. */
 static void put_file(uint64_t index, size_t slot, const char *suffix,
     const char *ending, bags_view blob) {
     const char *name = temp_format("%06ju-%s%s.%s", (uintmax_t)index,
@@ -140,7 +141,7 @@ static void put_file(uint64_t index, size_t slot, const char *suffix,
     free(path);
 }
 
-/* A value in the line; with --out, the name of a file. */
+/* Write a value to the line; with --out, write the name of its file. */
 static void put_blob(uint64_t index, size_t slot, size_t item) {
     const selection *one = &selections[slot];
     const char *type = fields[one->field].type;
@@ -169,7 +170,7 @@ static void put_blob(uint64_t index, size_t slot, size_t item) {
 
 /* ---- frames of videos ---- */
 
-/* Open the video of a slot, and find the frames that are selected. False: it does not
+/* Open the video in a slot, and find the selected frames. False if it does not
  * decode. */
 static bool open_frames(uint64_t index, size_t slot, uint64_t *start, uint64_t *stop) {
     const range_word *items = &selections[slot].items;
@@ -184,7 +185,7 @@ static bool open_frames(uint64_t index, size_t slot, uint64_t *start, uint64_t *
     return true;
 }
 
-/* Frames of 1 x H x W x 3 as one of H x W x 3. */
+/* Turn an array of 1 x H x W x 3 into H x W x 3. */
 static void make_frame(bags_value *frames) {
     frames->shape++;
     frames->dims--;
@@ -196,7 +197,7 @@ ENDS static void fail_frames(uint64_t index, size_t slot) {
     die();
 }
 
-/* A frame as an array or, with --out, as a PNG file. */
+/* Write a frame as an array or, with --out, as a PNG file. */
 static void put_frame(uint64_t index, size_t slot, uint64_t i, bags_value *frame) {
     static bags_buffer scratch;
     bags_view blob;
@@ -248,8 +249,8 @@ static void show_datapoint(uint64_t index) {
     text_output(&line);
 }
 
-/* --npy: write the decoded array or frames as a file. A blob of type npy is such a file
- * already. */
+/* --npy: return the decoded array or frames in .npy format. A blob of type npy already
+ * has this format. */
 static bags_view read_npy(uint64_t index) {
     static bags_buffer scratch;
     const bags_field *field = &fields[selections[0].field];
@@ -278,7 +279,7 @@ static bags_view read_npy(uint64_t index) {
     return npy_encode(&value, &scratch);
 }
 
-/* Read a datapoint, and print it or, with --raw and --npy, its one blob. */
+/* Read a datapoint, and print it; with --raw and --npy, only its single blob. */
 static void get_one(uint64_t index) {
     for (size_t i = 0; i < count; i++)
         resolve(index, i);
@@ -292,7 +293,7 @@ static void get_one(uint64_t index) {
     output(blob.data, blob.size);
 }
 
-/* The datapoints at these positions of an index. */
+/* Print the datapoints at these positions in an index. */
 static void get_keys(uint64_t start, uint64_t stop) {
     if (directory)
         directory_make(directory);
@@ -334,7 +335,7 @@ static int run(char **operands) {
     if (directory)
         path_must_be_outside(directory);
     uint64_t start = 0, stop = 1;
-    char **words = operands + (key ? 1 : 2); /* SELECT */
+    char **words = operands + (key ? 1 : 2); /* the SELECT words */
     size_t words_count = 0;
     if (!key && !operands[1])
         usage("missing INDEX, or --key");
@@ -369,7 +370,7 @@ static int run(char **operands) {
         get_keys(start, stop);
     else
         get_all(&datapoints);
-    if (key || !datapoints.one) /* they may be of several shards */
+    if (key || !datapoints.one) /* the datapoints may be in several shards */
         source_check();
     if (errors_shown)
         fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded: see \"error\"", source_path(),

@@ -1,6 +1,6 @@
 /*
- * bags import: import other formats as a dataset. bags images is bags import --from
- * images with its own options.
+ * bags import: import other formats as a dataset. `bags images` is `bags import --from
+ * images` with its own options.
  */
 #include "command.h"
 #include "system.h"
@@ -11,12 +11,12 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The importers of this build, in the order in which they are tried. Those without #ifdef
- * need no library. */
+/* The importers of this build, in the order in which they are tried. An importer
+ * without an #ifdef needs no library. */
 static const struct built {
     const char *name, *symbol;
-    const bags_importer *importer;    /* NULL: in a module, with this symbol, */
-    bool (*detect)(const char *path); /* and has this; otherwise it may be NULL */
+    const bags_importer *importer;    /* NULL: it is in a module, under this symbol, */
+    bool (*detect)(const char *path); /* and has this function; otherwise may be NULL */
 } importers[] = {
 #ifdef BAGS_WITH_IMPORT_GULP
     {"gulp", LINKED(bags_import_gulp), bags_import_is_gulp},
@@ -66,7 +66,7 @@ static const char *header_name(size_t i) {
     return names[i];
 }
 
-/* Those of integers. */
+/* The integer dtypes. */
 static const char *dtype_name(size_t i) {
     return i < 8 ? bags_dtype_name((bags_dtype)(BAGS_DTYPE_UINT8 + (int)i)) : NULL;
 }
@@ -81,7 +81,7 @@ static const char *fields_words, *types_words;
 static const char *image_type, *classes_path;
 static bool dry_run, any_type, skip_damaged;
 
-/* Options of folders of images. */
+/* The options for image folders. */
 #define IMAGES_OPTIONS                                                                 \
     {"classes", OPTION_PATH, &classes_path, "FILE",                                    \
         "labels of images are numbers, int(4): the line of the class folder's name "   \
@@ -154,8 +154,8 @@ static bool importer_accepts(const struct built *importer, const char *path) {
     return detect && detect(path);
 }
 
-/* Each importer checks the path; two that accept it need --from. A path that none
- * accepts may be a dataset already, or a manifest. */
+/* Each importer checks the path. If two accept it, --from is required. A path that no
+ * importer accepts may already be a dataset, or be a manifest. */
 static const bags_importer *importer_find(const char *path) {
     const struct built *found = NULL;
     for (size_t i = 0; importers[i].name; i++) {
@@ -187,7 +187,7 @@ static const bags_importer *importer_find(const char *path) {
 
 /* ---- fields ---- */
 
-/* The words of --fields and --type: NAME=VALUE, or NAME with a value of NULL. */
+/* A word of --fields or --type: NAME=VALUE, or NAME with a value of NULL. */
 typedef struct pair {
     char *name, *value;
 } pair;
@@ -207,20 +207,21 @@ static pair *split(const char *words, size_t *length) {
 
 /* A field of the dataset. */
 typedef struct plan {
-    size_t from; /* the field's number in the source */
+    size_t from; /* the field's index in the source */
     const char *name, *type;
     bool sequence;
-    bool convert; /* --type gave it this type, */
-    bool gather;  /* which is an array, of a sequence of numbers */
+    bool convert; /* --type specified the type, */
+    bool gather;  /* and it turns a sequence of numbers into an array */
 } plan;
 
 static const char *source_name; /* the path, for messages */
 static bags_source *source;
-static bool images; /* it is a folder of images */
+static bool images; /* the source is a folder of images */
 static plan *plans;
 static size_t count;
 
-/* The number of a source's field, whose name may be as the source has it. */
+/* The index of a field of the source. The word may also be the field's original
+ * name. */
 static size_t find_source(const char *word) {
     size_t size = strlen(word);
     char *name = (char *)allocate(size + 2, 1);
@@ -238,7 +239,8 @@ static void add_plan(size_t field, const char *name) {
     plans[count++] = one;
 }
 
-/* Add a field of --fields, perhaps renamed. No name and no field may be repeated. */
+/* Add a field given by --fields, possibly renamed. Neither a name nor a field may be
+ * repeated. */
 static void add_given(size_t field, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(plans[i].name, name))
@@ -251,7 +253,7 @@ static void add_given(size_t field, const char *name) {
     add_plan(field, name);
 }
 
-/* --fields, or else all. */
+/* Add the fields in --fields, or all fields without it. */
 static void select_fields(void) {
     for (size_t i = 0; i < fields_given_count; i++) {
         size_t field = find_source(fields_given[i].name);
@@ -262,12 +264,12 @@ static void select_fields(void) {
         add_plan(i, source->fields[i].name);
 }
 
-/* True of the field whose type the importer itself makes. */
+/* True for the field whose type the importer itself determines. */
 static bool is_image(size_t field) {
     return images && !strcmp(source->fields[field].name, "image");
 }
 
-/* --type: by its name in the dataset, or else in the source. */
+/* Apply --type: a name refers to a field of the dataset, or else of the source. */
 static void override_types(void) {
     for (size_t k = 0; k < types_given_count; k++) {
         const char *name = types_given[k].name, *type = types_given[k].value;
@@ -292,13 +294,13 @@ static int compare_names(const void *left, const void *right) {
     return strcmp(((const plan *)left)->name, ((const plan *)right)->name);
 }
 
-/* The fields of the dataset, in the order in which it stores them. */
+/* The fields of the dataset, in storage order. */
 static bags_field *plan_fields(void) {
     select_fields();
     override_types();
     if (count == 0)
         fail(BAGS_ERROR_FIELD, "%s: it has no fields", source_name);
-    /* The order of spec.json. */
+    /* The order in spec.json. */
     qsort(plans, count, sizeof *plans, compare_names);
     bags_field *fields = (bags_field *)allocate(count, sizeof *fields);
     for (size_t i = 0; i < count; i++) {
@@ -330,7 +332,7 @@ static bool is_meant(const char *word, const char *field) {
     return same;
 }
 
-/* The type that --type states for a field of the source, or NULL; see override_types. */
+/* The type given by --type for a field of the source, or NULL; see override_types. */
 static const char *find_type(const char *field) {
     const char *name = field, *found = NULL;
     for (size_t i = 0; i < fields_given_count; i++)
@@ -354,7 +356,7 @@ static bags_source_want what_is_wanted(void *user, const char *field) {
 
 /* ---- images ---- */
 
-/* Check the type of the images before the files are searched for. */
+/* Check the type of the images before searching for files. */
 static void check_image_type(void) {
     bags_type parsed;
     if (!image_type)
@@ -375,8 +377,8 @@ static void show_note(void *user, const char *message) {
     note("%s", message);
 }
 
-/* Images are turned upright, and palettes expanded, if they are converted: a JPEG of
- * indices would be no image. */
+/* Turn images upright and expand palettes if images are converted: a JPEG of palette
+ * indices would not show the image. */
 static void prepare_images(bags_source_options *how) {
     check_image_type();
     registry_orient();
@@ -397,12 +399,12 @@ ENDS static void fail_open(void) {
     die();
 }
 
-static const char **classes; /* the lines of --classes */
+static const char **classes; /* the lines in the --classes file */
 static size_t classes_count;
 
-/* Write the class folders' names to the file, if it does not exist. Several
- * workers may do so at once: the first one counts, also if another found a folder
- * that is new. */
+/* Write the names of the class folders to the file, unless it exists. Several workers
+ * may do so at once: the first to finish counts, even if another one found a new
+ * folder. */
 static void write_classes(void) {
     static text lines;
     static char *partial;
@@ -417,7 +419,7 @@ static void write_classes(void) {
 }
 
 static void read_classes(void) {
-    static bags_buffer file; /* the names stay in it */
+    static bags_buffer file; /* the names point into it */
     if (dry_run && !path_exists(classes_path)) {
         classes = source->images->classes;
         classes_count = source->images->class_count;
@@ -437,9 +439,9 @@ static void read_classes(void) {
     }
 }
 
-/* The first line with the name of a class. */
+/* The number of the first line with the name of a class. */
 static uint64_t find_class(const char *name) {
-    static size_t at; /* images of one class follow each other */
+    static size_t at; /* images of the same class are adjacent */
     if (at < classes_count && !strcmp(classes[at], name))
         return at;
     for (at = 0; at < classes_count; at++)
@@ -482,9 +484,9 @@ static void print_images(const bags_images *about) {
 
 static bool in_datapoint; /* a failure is in this datapoint, */
 static uint64_t datapoint;
-static const plan *in_plan; /* in a value of this field, or NULL */
+static const plan *in_plan; /* in a value of this field; NULL: unknown */
 
-/* Text as the number that it is. */
+/* Parse text as a number. */
 static bags_value number_from_text(const bags_value *value) {
     const char *word = (const char *)value->data;
     bags_value number;
@@ -494,7 +496,7 @@ static bags_value number_from_text(const bags_value *value) {
     return number;
 }
 
-/* JSON as msgpack. */
+/* Convert JSON text to msgpack. */
 static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch) {
     char *string = (char *)allocate(value->size + 1, 1);
     memcpy(string, value->data, value->size);
@@ -505,7 +507,7 @@ static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch
     return blob;
 }
 
-/* An element of an array of integers. */
+/* Get an element of an integer array. */
 static bags_value integer_of(const bags_value *array, size_t i) {
     unsigned char bytes[8];
     size_t size = bags_dtype_size(array->dtype);
@@ -514,8 +516,8 @@ static bags_value integer_of(const bags_value *array, size_t i) {
     return bags_import_integer(array->dtype, bytes);
 }
 
-/* Convert whole numbers, the elements of an array or `items` values, to elements of the
- * dtype of --type. It must represent each of them. */
+/* Convert integers (the elements of an array, or `items` values) to the dtype given by
+ * --type. It must represent each of them. */
 static bags_value array_from_integers(
     const plan *to, const bags_value *values, size_t items) {
     static bags_buffer elements;
@@ -540,26 +542,26 @@ static bags_value array_from_integers(
         is_array ? values->shape : &length, elements.data);
 }
 
-/* Content of the values of a source's field. */
+/* The content of the values of a source field. */
 typedef enum content {
     CONTENT_TEXT,
-    CONTENT_ELEMENTS, /* an array */
-    CONTENT_BYTES,    /* an array with elements of one byte */
+    CONTENT_ELEMENTS, /* array elements */
+    CONTENT_BYTES,    /* array elements of one byte each */
     CONTENT_OTHER,
     CONTENTS
 } content;
 
-/* Conversion of a value by --type. */
+/* How --type converts a value. */
 typedef enum conversion {
-    AS_BLOB = 0, /* its bytes must be a blob of the type */
-    AS_NUMBER,   /* text is a number */
-    AS_ELEMENT, /* text is the element of an array, never its bytes: any text could be */
-    AS_JSON,    /* JSON text becomes msgpack */
-    AS_ELEMENTS /* integers become other integers; one of them is a number */
+    AS_BLOB = 0, /* the bytes must be a blob of the type */
+    AS_NUMBER,   /* parse text as a number */
+    AS_ELEMENT,  /* parse text as one element, never as the bytes of an array */
+    AS_JSON,     /* parse JSON text, store msgpack */
+    AS_ELEMENTS  /* integers become other integers; a single one becomes a number */
 } conversion;
 
-/* All others: AS_BLOB, including an array that keeps its dtype. Encoding checks that
- * numbers and arrays fit. */
+/* All other combinations are AS_BLOB, including an array that keeps its dtype. Numbers
+ * and arrays are checked when they are encoded. */
 static const conversion conversions[CONTENTS][TYPE_VIDEO + 1] = {
     [CONTENT_TEXT] = {[TYPE_NUMBER] = AS_NUMBER,
         [TYPE_ARRAY] = AS_ELEMENT,
@@ -583,8 +585,8 @@ static conversion find_conversion(const char *type, const char *to) {
     return conversions[one][kind];
 }
 
-/* Convert an array, or a blob of its own type, to an array of other integers or to a
- * number. */
+/* Convert an array, or a blob that decodes to one, to an array of other integers or to
+ * a number. */
 static bags_value convert_elements(const plan *to, const bags_value *value) {
     static bags_buffer decoded;
     bags_view blob = value_bytes(value);
@@ -602,7 +604,7 @@ static bags_value convert_elements(const plan *to, const bags_value *value) {
     return array;
 }
 
-/* Bytes that must be a blob of the type. */
+/* Pass on bytes that must be a blob of the type. */
 static bags_value convert_blob(const plan *to, bags_view blob) {
     static bags_buffer scratch, decoded;
     bags_value ignored;
@@ -611,7 +613,7 @@ static bags_value convert_blob(const plan *to, bags_view blob) {
     return value_from_blob(to->type, blob, &decoded);
 }
 
-/* The value that --type makes of one. */
+/* Convert a value as --type requires. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch, decoded;
     conversion how = find_conversion(source->fields[to->from].type, to->type);
@@ -634,7 +636,7 @@ static bags_value convert(const plan *to, const bags_value *value) {
     return convert_blob(to, value_bytes(value));
 }
 
-/* The values of a field of the dataset. */
+/* The values for a field of the dataset. */
 static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
     const bags_entry *entry = &entries[to->from];
     static bags_value array;
@@ -686,7 +688,7 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
     text_puts(line, field->sequence ? "]" : "");
 }
 
-/* --dry-run: reads one datapoint, and writes nothing. */
+/* --dry-run: show one datapoint without writing anything. */
 static void show(const bags_field *fields) {
     static text line;
     const bags_entry *entries;
@@ -726,8 +728,8 @@ static void put_datapoint(const bags_entry *entries) {
     in_datapoint = false;
 }
 
-/* All datapoints of this worker. If the length is unknown, or some may be left out, each is
- * read before the sink counts it. */
+/* Write all datapoints of this worker. If the length is unknown, or datapoints may be
+ * left out, each is read before the sink counts it. */
 static void put_all(void) {
     const bags_entry *entries;
     bool known = source->length != BAGS_SOURCE_UNKNOWN;
@@ -755,7 +757,8 @@ static void put_all(void) {
             known ? source->length : 0, sink_length());
     }
     progress_end();
-    /* The data after the last datapoint may be invalid as well: a checksum, a count. */
+    /* Data after the last datapoint, such as a checksum or a count, may also be
+     * invalid. */
     if (known) {
         must(bags_source_read(source, source->length, &entries, &failure));
         if (entries)
@@ -764,7 +767,7 @@ static void put_all(void) {
     }
 }
 
-/* Append the place of the failure, and the kept data. */
+/* Append the position of the failure, and which data was kept. */
 static void explain_failure(void) {
     progress_end();
     if (in_plan)
@@ -778,8 +781,8 @@ static void explain_failure(void) {
 }
 
 #if defined BAGS_WITH_IMPORT_HDF5 && !defined _WIN32 && !defined __SANITIZE_ADDRESS__
-/* libhdf5 crashes on some damaged files, and no check before can prevent it. The
- * destination is then as after a kill. */
+/* libhdf5 crashes on some damaged files, and no prior check can prevent that. The
+ * destination is left as after a kill. */
 static void say_crashed(int number) {
     (void)number;
     fail_in_signal(source_name, "libhdf5 crashed; the file is damaged");
@@ -803,7 +806,7 @@ static void show_opening(void *user, uint64_t bytes) {
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
 }
 
-/* Remark on content of the source that no field has. */
+/* Print a note about source content that no field contains. */
 static void note_left_out(void) {
     static text line;
     for (size_t i = 0; i < source->left_out_count; i++) {
@@ -818,7 +821,7 @@ static void note_left_out(void) {
     }
 }
 
-/* Options that only one importer has. */
+/* Refuse options that only other importers have. */
 static void check_options(const bags_importer *importer) {
     const char *of_tokens = options_given("dtype|separator|document");
     const char *of_images = options_given("classes|skip-damaged|max-pixels");

@@ -1,5 +1,5 @@
 /*
- * bags index: sorted indexes of fields; and the keys of `bags get --key`.
+ * bags index: make sorted indexes of fields. Also implements `bags get --key`.
  */
 #include "command.h"
 
@@ -16,7 +16,7 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* ---- which there are ---- */
+/* ---- existing indexes ---- */
 
 void indexes_expect(const char *path, const bags_reader *reader) {
     const bags_io *io = io_for_path(path);
@@ -32,8 +32,8 @@ void indexes_expect(const char *path, const bags_reader *reader) {
             temp_format("%s/index/%s.bag", shard_path(path, &first), fields[i].name));
 }
 
-/* Open each index to check if it matches the dataset. Remark on an index that does not,
- * and treat it as missing. */
+/* Open each index to check that it matches the dataset. Print a note about an index
+ * that does not, and treat it as missing. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count) {
     bags_index_options how = {0};
     size_t shards_count, fields_count;
@@ -53,7 +53,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
             die();
         if (!code)
             found[(*count)++] = i;
-        /* Some servers answer 403 for a missing file. */
+        /* Some servers respond with 403 to a request for a missing file. */
         else if (code == BAGS_ERROR_CORRUPT ||
                  (code == BAGS_ERROR_IO &&
                      !(how.env.io->read_many && failure.system == EACCES)))
@@ -62,7 +62,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
     return found;
 }
 
-/* Each index is a Bag with its checksums. */
+/* Each index is a Bag with checksums. */
 char **index_files(const char *path, size_t *count) {
     bags_reader_options reading = {0};
     size_t length, ignored;
@@ -96,8 +96,8 @@ ENDS static void fail_key(const char *what) {
     usage("%s: --key %s: %s", source_path(), given, what);
 }
 
-/* Parse a number, the first bytes of a word. One with a fraction is in *real; of a
- * field of float32, it means the key that is shown like that. */
+/* Parse the number at the start of a word. A fraction is stored in *real; in a float32
+ * field, it means the key that is shown like that. */
 static bags_value parse_number(
     const char *word, size_t size, bool is_single, double *real) {
     char *end = NULL;
@@ -116,7 +116,7 @@ static bags_value parse_number(
     return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
 }
 
-/* The field of FIELD=KEY or FIELD<=KEY. Its name may contain an = or end in <. */
+/* Find the field in FIELD=KEY or FIELD<=KEY. Its name may contain = or end in <. */
 static size_t find_field(const char *word, const bags_field *fields, size_t count,
     const char **key, bool *before) {
     const char *at = strchr(word, '=');
@@ -138,7 +138,7 @@ static size_t find_field(const char *word, const bags_field *fields, size_t coun
 
 static bags_index *found_index;
 
-/* An index that is missing names the command that makes it. */
+/* If the index is missing, the message names the command that makes it. */
 static void open_index(size_t field, const char *name) {
     bags_index_options how = {0};
     how.env.io = io_for_path(source_path());
@@ -158,7 +158,8 @@ static void open_index(size_t field, const char *name) {
 /* Kinds of keys. */
 typedef enum key_kind { KEY_EQUAL, KEY_RANGE, KEY_PREFIX, KEY_BEFORE } key_kind;
 
-/* The value of a key of text or bytes. A final * stands for any end, two for one. */
+/* Parse a key of a text or bytes field. A final * matches any ending; a final ** stands
+ * for a literal *. */
 static bags_value parse_text(const char *key, key_kind *kind) {
     size_t size = strlen(key);
     bool is_star = *kind == KEY_EQUAL && size > 0 && key[size - 1] == '*';
@@ -168,8 +169,9 @@ static bags_value parse_text(const char *key, key_kind *kind) {
     return bags_utf8_sized(key, size - is_star);
 }
 
-/* A key of a number field is a number or a range START:STOP. A key of a text field is a
- * text, or a prefix with a star. A missing START or STOP is unbounded. */
+/* A key of a number field is a number or a range START:STOP. A key of a text field is
+ * text, or a prefix followed by a star. If START or STOP is missing, that side is
+ * unbounded. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     static bags_buffer scratch;
     size_t count = 0;
@@ -218,7 +220,8 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
             is_number ? (int)strlen(key) : (int)from.size, key);
 }
 
-/* Positions count in the order of the keys; the index has the number of each. */
+/* Positions are in key order; the index stores the number of the datapoint at each
+ * position. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints) {
     static bags_buffer scratch, positions;
     static bags_row row;
@@ -232,7 +235,7 @@ void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints) {
 
 /* ---- the command ---- */
 
-static uint64_t indexed; /* datapoints */
+static uint64_t indexed; /* datapoints in the index */
 
 static void progress(void *user, uint64_t done, uint64_t total) {
     (void)user;

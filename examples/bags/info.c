@@ -1,16 +1,16 @@
 /*
- * bags info: print the content of a Bag or a dataset, as text or as JSON.
+ * bags info: print what a Bag or a dataset contains, as text or as JSON.
  */
 #include "command.h"
 
 #include "random.h"
 
-/* The numbers of missing shards are listed one by one. An invalid directory name must
- * not make the list endless. */
+/* Missing shard numbers are listed one by one. An invalid directory name must not make
+ * the list endless. */
 #define MAX_MISSING 1000000
 
-/* How much --ratio measures at most; and the fewest values that a dictionary is made of:
- * see bags_codec_zstd. */
+/* The most that --ratio measures, and the fewest values from which a dictionary is
+ * made; see bags_codec_zstd. */
 #define RATIO_BLOBS 1000
 #define RATIO_SIZE (16 << 20)
 #define RATIO_LEAST 64
@@ -38,32 +38,32 @@ static const option options[] = {
 
 static bool is_bag;
 static bags_info info;
-static const bags_field *fields; /* of a Bag, none */
+static const bags_field *fields; /* none for a Bag */
 static bags_field_info *sizes;   /* of each field */
 static size_t count;
-static const bags_shard *shards; /* of a Bag, none */
+static const bags_shard *shards; /* none for a Bag */
 static size_t shards_count;
 static uint64_t unfinished;
-static const bags_shard *existing; /* the same, and skipped ones */
+static const bags_shard *existing; /* the same, and skipped shards */
 static size_t existing_count;
-/* Unreferenced blobs of all fields, unless unknown. */
+/* Unreferenced blobs in all fields, unless unknown. */
 static bags_field_info unreferenced;
 static bool unreferenced_is_known;
-static size_t *indexes; /* the fields that have one */
+static size_t *indexes; /* the fields that have an index */
 static size_t indexes_count;
 static text out;
 
-/* ---- what there is to show ---- */
+/* ---- collecting facts ---- */
 
-/* Of a Bag: its checksums are the file NAME.crc. */
+/* The checksums of a Bag are in the file NAME.crc. */
 static bool has_crc(void) {
     const char *path = source_path();
     const char *crc = temp_format("%.*s.crc", (int)strlen(path) - 4, path);
     return has_ending(path, ".bag") && path_kind(crc) == BAGS_PATH_FILE;
 }
 
-/* It would download all refs of a server, and a faulty dataset has none that can be
- * counted. */
+/* This would download all refs from a server, and nothing can be counted in a faulty
+ * dataset. */
 static void load_unreferenced(void) {
     bags_env env = {NULL, io_for_path(source_path())};
     bags_field_info *found = (bags_field_info *)allocate(count, sizeof *found);
@@ -77,7 +77,7 @@ static void load_unreferenced(void) {
     free(found);
 }
 
-/* Find out everything first: a failure must not follow half of an output. */
+/* Collect everything before printing, so that no failure follows partial output. */
 static void load(void) {
     const bags_reader *reader = source_dataset();
     is_bag = !reader;
@@ -157,7 +157,7 @@ static void show_json(void) {
 
 /* ---- as text ---- */
 
-/* With one decimal, in powers of 1024. */
+/* A size with one decimal, in powers of 1024. */
 static const char *size_words(uint64_t size) {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double shown = (double)size / 1024;
@@ -168,7 +168,7 @@ static const char *size_words(uint64_t size) {
                        : temp_format("%.1f %s", shown, units[unit]);
 }
 
-/* A name is a JSON string if it contains anything that is special to a terminal or to a
+/* Write a name as a JSON string if it contains anything special to a terminal or to a
  * reader of the table. */
 static const char *name_words(const char *name) {
     static text made;
@@ -232,25 +232,25 @@ static void show_text(void) {
     put_table();
 }
 
-/* ---- what zstd would save ---- */
+/* ---- --ratio: savings from zstd ---- */
 
-/* The field is encoded twice: as by bags_encode, and as by a writer with a
- * dictionary. */
+/* The field is encoded twice: by bags_encode, and as a writer with a dictionary does
+ * it. */
 enum { RATIO_ALONE, RATIO_WRITER };
 
 static struct {
     size_t field;
     char *type;   /* zstd(...) */
     char *inside; /* NULL: the field is not compressed */
-    /* Arrays (their bytes are transposed) and compressed values are encoded by value.
-     * Any other blob is encoded as bytes: it becomes the content of a frame
-     * unchanged. */
+    /* Arrays (whose bytes are transposed) and compressed values are encoded as values.
+     * Any other blob is encoded as bytes: it becomes the content of a frame without
+     * changes. */
     bool by_value;
     const bags_codec *codec;
     void *states[2];
     bool alone;           /* a dictionary would not help */
     bags_view dictionary; /* size 0: none yet */
-    /* Of the blobs that were encoded: */
+    /* Totals over the encoded blobs: */
     uint64_t blobs, plain, sizes[2];
 } sample;
 
@@ -305,20 +305,21 @@ static void sample_add(size_t item) {
     }
 }
 
-/* True for as much as is measured or, `training`, as a dictionary is made of. */
+/* True if enough blobs were measured or, with `training`, enough values were collected
+ * for a dictionary. */
 static bool sample_is_enough(bool training) {
     if (training)
         return !sample.codec->dictionary->holds(sample.states[RATIO_WRITER]);
     return sample.blobs >= RATIO_BLOBS || sample.plain >= RATIO_SIZE;
 }
 
-/* Encode one of every `step` datapoints below `length`, at random, since what repeats may
- * do so in steps. */
+/* Encode one random datapoint out of every `step` below `length`; with fixed steps, the
+ * sample might follow a pattern that repeats in the data. */
 static void sample_read(uint64_t length, uint64_t step, bool training) {
     bags_select whole = bags_select_all(sample.field);
     uint64_t start = 0, numbers[1024];
     sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
-    /* Request more each time: a server answers them in one round trip. */
+    /* Request ever larger batches: a server answers each in one round trip. */
     for (size_t part = 4, i; start < length; part = part < 1024 ? part * 2 : part) {
         for (i = 0; i < part && start < length; i++, start += step) {
             numbers[i] = start + format_mix(start) % step;
@@ -344,7 +345,7 @@ static void put_part(int which) {
 }
 
 /* Like a writer, train the dictionary on the first datapoints, at most the first shard.
- * Measure a sample of all. */
+ * Then measure a sample of all datapoints. */
 static void show_ratio(void) {
     fields = source_fields(&count);
     if (!source_dataset())
