@@ -742,7 +742,7 @@ static bags_code archive_tar_read(
 
 /* ---- hooks ---- */
 
-/* What a path refers to. */
+/* The target that a path resolves to. */
 typedef struct archive_path {
     bags_path_kind kind;
     const archive_member *member; /* for a file */
