@@ -1,7 +1,7 @@
 /*
  * archive.c - datasets inside zip and tar files, read in place. No library.
  *
- * The members become a read-only tree of files behind the hooks of bags.h:
+ * The hooks of bags.h present the members as a read-only tree of files:
  *
  *     zip   the directory at the end states name, size and the offset of a local
  *           header, after which the stored bytes are:
@@ -9,13 +9,14 @@
  *     tar   header | bytes | header | bytes | ... | zeros
  *           The headers are read once, when the archive is opened.
  *
- * Both become one array of members, sorted by name: archive_search finds a member. A
- * directory is every name up to a slash, so that those which the archive does not list
- * exist, too. A zip's local header is checked when its member is opened. Nothing of an
- * open archive changes, so threads need no locks.
+ * Either format becomes one array of members, sorted by name; archive_search searches
+ * it. Every name prefix that ends at a slash is a directory, even if the archive has no
+ * entry for it. A zip member's local header is checked when the member is opened. An
+ * open archive is immutable, so threads need no locks.
  *
- * If the hooks below can map, a member is mapped by adding its offset. Remote hooks are
- * told which bytes will be read soon (read_many without a buffer), and keep them.
+ * If the underlying hooks can map files, a mapped member is just an offset into the
+ * archive's map. Remote hooks are told which bytes will be read soon (read_many without
+ * a buffer), and keep them.
  */
 #include "blocks.h"
 #include "files.h"
@@ -28,22 +29,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARCHIVE_BLOCK 512           /* of tar */
-#define ARCHIVE_LOCAL_SIZE 30       /* zip: a local header without its variable part */
-#define ARCHIVE_ENTRY_SIZE 46       /* an entry of the directory */
-#define ARCHIVE_END_SIZE 22         /* the record at the end */
-#define ARCHIVE_END64_SIZE 56       /* the same of zip64 */
-#define ARCHIVE_LOCATOR_SIZE 20     /* is between END64 and END */
-#define ARCHIVE_COMMENT_MOST 0xFFFF /* after END */
+#define ARCHIVE_BLOCK 512           /* block size of tar */
+#define ARCHIVE_LOCAL_SIZE 30       /* zip: a local header's fixed part */
+#define ARCHIVE_ENTRY_SIZE 46       /* zip: a directory entry */
+#define ARCHIVE_END_SIZE 22         /* zip: the end record */
+#define ARCHIVE_END64_SIZE 56       /* zip64: its end record */
+#define ARCHIVE_LOCATOR_SIZE 20     /* zip64: sits between END64 and END */
+#define ARCHIVE_COMMENT_MOST 0xFFFF /* most bytes of comment after END */
 #define ARCHIVE_NAME_MOST 0xFFFF
-#define ARCHIVE_PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
-#define ARCHIVE_FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
-/* Bytes that are announced of a member: its start, since bags_zip fills the header up to a
- * page; its end, where a Bag has its table. */
+#define ARCHIVE_PAX_MOST ((uint64_t)1 << 20)     /* most bytes in one pax header */
+#define ARCHIVE_FILLING_MOST ((uint64_t)1 << 20) /* most zeros after the end of a tar */
+/* How much of a member to announce: at the start, because bags_zip pads the header to a
+ * page; at the end, because a Bag's table is there. */
 #define ARCHIVE_SOON_START ((size_t)4096 + ARCHIVE_BLOCK)
 #define ARCHIVE_SOON_TABLE ((uint64_t)4 << 10)
 
-/* Windows accepts both slashes. */
+/* Windows accepts slashes and backslashes. */
 #ifdef _WIN32
 #define ARCHIVE_IS_SLASH(c) ((c) == '/' || (c) == '\\')
 #else
@@ -52,22 +53,22 @@
 
 typedef struct archive_member {
     union {
-        size_t at;        /* in bags_archive.names while that grows, */
-        const char *text; /* then this. A directory's name ends in a slash */
+        size_t at;        /* offset in bags_archive.names while that buffer grows, */
+        const char *text; /* then the pointer. A directory's name ends in a slash */
     } name;
     uint32_t name_size;
-    uint16_t error;  /* why it cannot be opened, as errno; 0: it can */
-    bool located;    /* offset of the bytes, not of the local header */
+    uint16_t error;  /* errno if the member cannot be opened; 0 if it can */
+    bool located;    /* `offset` points at the bytes, not at the local header */
     uint64_t offset; /* in the archive */
     uint64_t size;
-    uint64_t stop; /* all of it is below this offset */
+    uint64_t stop; /* the entire member lies below this offset */
 } archive_member;
 
 struct bags_archive {
-    bags_buffer memory; /* of this struct */
+    bags_buffer memory; /* the allocation that holds this struct */
     bags_allocator allocator;
     bags_buffer names, members_memory;
-    const char *path; /* follows this struct */
+    const char *path; /* stored right after this struct */
     size_t path_size;
     size_t names_size;
     archive_member *members;
@@ -80,13 +81,13 @@ struct bags_archive {
 
 /* An open member. */
 typedef struct archive_file {
-    bags_buffer memory; /* of this struct */
+    bags_buffer memory; /* the allocation that holds this struct */
     archive_member member;
 } archive_file;
 
 /* ---- errors ---- */
 
-/* The archive itself is damaged at an offset. */
+/* Report damage to the archive itself, at an offset. */
 static bags_code archive_fail(
     const bags_archive *a, const char *why, uint64_t offset, bags_error *err) {
     return bags_fail(
@@ -112,7 +113,7 @@ static bool archive_is_marked(const unsigned char *p, unsigned a, unsigned b) {
     return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
 }
 
-/* Bytes of the archive that are in memory. */
+/* A window of the archive's bytes in memory. */
 typedef struct archive_window {
     bags_buffer buffer;
     uint64_t start;
@@ -120,8 +121,8 @@ typedef struct archive_window {
     size_t step; /* bytes per read */
 } archive_window;
 
-/* View a part of the archive until the next call with this window. The caller has
- * checked that it is within the archive. */
+/* Map part of the archive; the view stays valid until the next call with this window.
+ * The caller has checked that the range lies within the archive. */
 static bags_code archive_bytes(const bags_archive *a, archive_window *w,
     uint64_t offset, size_t size, const unsigned char **out, bags_error *err) {
     uint64_t rest = a->size - offset;
@@ -141,7 +142,7 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
     return BAGS_OK;
 }
 
-/* Start to read what will be needed, if the hooks can do that. */
+/* Start reading bytes that will be needed soon, if the hooks can do so. */
 static void archive_expect(const bags_archive *a, uint64_t offset, uint64_t size) {
     bags_io_read read = {NULL, offset, NULL, (size_t)size, 0};
     read.file = a->file;
@@ -151,13 +152,13 @@ static void archive_expect(const bags_archive *a, uint64_t offset, uint64_t size
 
 /* ---- members ---- */
 
-/* True for a file that readers of datasets open. */
+/* True for a file that dataset readers open. */
 static bool archive_is_of_dataset(const char *name, size_t size) {
     return format_is_of_bag(name, size) || format_ends(name, size, "spec.json");
 }
 
-/* Copy a name without empty and "." parts, and without a slash at the end. Returns
- * NULL, or why it is invalid. `to` may be `name`. */
+/* Copy a name, dropping empty and "." parts and any trailing slash. Returns NULL on
+ * success, otherwise why the name is invalid. `to` may be `name`. */
 static const char *archive_clean_name(
     char *to, size_t *to_size, const char *name, size_t size) {
     size_t used = 0;
@@ -181,18 +182,17 @@ static const char *archive_clean_name(
     return NULL;
 }
 
-/* A member as its format states it. */
+/* A member as described by its archive format. */
 typedef struct archive_found {
     const char *name;
     size_t name_size;
     uint64_t offset, size;
     bool directory, located;
     int error;       /* see archive_member */
-    const char *why; /* the same in words */
+    const char *why; /* `error` in words */
 } archive_found;
 
-/* Add a member. A member that cannot be read is an error if a reader of datasets would
- * open it. */
+/* Add a member. An unreadable member is an error if dataset readers would open it. */
 static bags_code archive_add(
     bags_archive *a, const archive_found *found, bags_error *err) {
     size_t size = found->name_size;
@@ -234,7 +234,8 @@ static bags_code archive_add(
     return BAGS_OK;
 }
 
-/* Compare a member's name with `name`, followed by `last` unless it is 0. */
+/* Compare a member's name with `name` plus the character `last` (unless `last` is
+ * 0). */
 static int archive_order_name(
     const archive_member *m, const char *name, size_t size, int last) {
     size_t common = m->name_size < size ? m->name_size : size;
@@ -247,7 +248,8 @@ static int archive_order_name(
     return order ? order : m->name_size > size + 1;
 }
 
-/* For qsort. A directory (its name ends in a slash) follows a file of its name. */
+/* For qsort. A directory, whose name ends in a slash, sorts after a file with the same
+ * name. */
 static int archive_compare_names(const void *x, const void *y) {
     const archive_member *b = (const archive_member *)y;
     return archive_order_name((const archive_member *)x, b->name.text, b->name_size, 0);
@@ -259,7 +261,7 @@ static int archive_compare_offsets(const void *x, const void *y) {
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-/* The first member whose name is not below. */
+/* Find the first member whose name does not sort before `name`. */
 static size_t archive_search(
     const bags_archive *a, const char *name, size_t size, int last) {
     size_t start = 0, stop = (size_t)a->length;
@@ -273,8 +275,8 @@ static size_t archive_search(
     return start;
 }
 
-/* True if member i is in the directory, or is its own entry. The empty name is the
- * archive. */
+/* True if member i is inside the directory, or is the directory's own entry. An empty
+ * name means the archive itself. */
 static bool archive_is_below(
     const bags_archive *a, size_t i, const char *name, size_t size) {
     if (i >= a->length || size == 0)
@@ -284,7 +286,7 @@ static bool archive_is_below(
            !memcmp(m->name.text, name, size);
 }
 
-/* All members were added: sort them, and refuse duplicate names. */
+/* Sort the members once all are added, and reject duplicate names. */
 static bags_code archive_sort(bags_archive *a, bags_error *err) {
     size_t length = (size_t)a->length;
     if (length > 0)
@@ -307,10 +309,10 @@ static bags_code archive_sort(bags_archive *a, bags_error *err) {
 /* The entries: offsets in the archive. */
 typedef struct archive_zip_directory {
     uint64_t start, stop, length;
-    uint64_t shift; /* bytes before what its writer took for the start */
+    uint64_t shift; /* bytes before the writer's idea of the start */
 } archive_zip_directory;
 
-/* Find the directory by the records at the end. */
+/* Locate the directory using the records at the end of the file. */
 static bags_code archive_zip_find_directory(const bags_archive *a, archive_window *w,
     uint64_t end, archive_zip_directory *out, bags_error *err) {
     const uint64_t more = ARCHIVE_END64_SIZE + ARCHIVE_LOCATOR_SIZE;
@@ -359,8 +361,9 @@ static bags_code archive_zip_find_directory(const bags_archive *a, archive_windo
     return BAGS_OK;
 }
 
-/* Replace saturated numbers of 32 bits by the extra field of zip64. False if they are
- * missing. `extra` has been read; numbers are in its order. */
+/* Replace saturated 32-bit numbers with their values from the zip64 extra field. False
+ * if a value is missing. `extra` is already in memory, and the numbers are listed in
+ * its order. */
 static bool archive_zip_widen(
     const unsigned char *extra, size_t size, uint64_t *numbers[], size_t count) {
     const unsigned char *from = extra;
@@ -387,7 +390,7 @@ static bool archive_zip_widen(
     return true;
 }
 
-/* Add the member of an entry that has been read. */
+/* Add the member for a directory entry that is in memory. */
 static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
     const archive_zip_directory *directory, bags_error *err) {
     uint64_t flags = bags_load_bytes(p + 8, 2, false),
@@ -400,7 +403,7 @@ static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
     uint64_t offset = bags_load_bytes(p + 42, 4, false),
              mode = bags_load_bytes(p + 38, 4, false) >> 16;
     uint64_t *wide[3] = {&size, &packed, &offset};
-    uint64_t stop = directory->start - directory->shift; /* of the members */
+    uint64_t stop = directory->start - directory->shift; /* where the members end */
     const char *wrong = NULL;
     archive_found found;
     memset(&found, 0, sizeof found);
@@ -424,7 +427,8 @@ static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
     found.size = found.error ? packed : size;
     found.offset = directory->shift + offset;
     uint64_t disk =
-        bags_load_bytes(p + 34, 2, false); /* all ones: in zip64's, and there is one */
+        bags_load_bytes(p + 34, 2, false); /* all ones: the number is in the zip64
+                                              field, if there is one */
     if (disk != 0 && disk != 0xFFFF && !wrong)
         wrong = "on another disk";
     if (!wrong && (offset > stop || stop - offset < ARCHIVE_LOCAL_SIZE + name_size ||
@@ -444,7 +448,7 @@ static bags_code archive_zip_locate(
     size_t name_size = (size_t)bags_load_bytes(p + 26, 2, false);
     size_t extra = (size_t)bags_load_bytes(p + 28, 2, false);
     size_t all = ARCHIVE_LOCAL_SIZE + name_size + extra;
-    bool later = bags_load_bytes(p + 6, 2, false) & 8; /* the sizes follow the bytes */
+    bool later = bags_load_bytes(p + 6, 2, false) & 8; /* sizes follow the data */
     if (!archive_is_marked(p, 3, 4))
         return archive_fail_corrupt(a, m, "no local header", err);
     if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
@@ -453,7 +457,7 @@ static bags_code archive_zip_locate(
     uint64_t packed = bags_load_bytes(p + 18, 4, false),
              size = bags_load_bytes(p + 22, 4, false);
     uint64_t *wide[2] = {&size, &packed};
-    /* The bytes are a copy, and may be changed. */
+    /* The window holds a copy, so the bytes may be changed. */
     char *name = (char *)w->buffer.data + (m->offset - w->start) + ARCHIVE_LOCAL_SIZE;
     if (archive_clean_name(name, &name_size, name, name_size) ||
         archive_order_name(m, name, name_size, 0))
@@ -471,7 +475,8 @@ static bags_code archive_zip_locate(
     return BAGS_OK;
 }
 
-/* A zip's members are known, and that they end at `stop`: find where each ends. */
+/* Given all members of a zip and the end of the last one (`stop`), find where each
+ * ends. */
 static bags_code archive_zip_check_overlap(
     bags_archive *a, uint64_t stop, bags_error *err) {
     if (a->length > 0)
@@ -487,8 +492,8 @@ static bags_code archive_zip_check_overlap(
     return BAGS_OK;
 }
 
-/* Read the directory. Only the directory states the content of the archive: local
- * headers without an entry, such as deleted members, are ignored. */
+/* Read the directory. It is authoritative: unlisted local headers, such as deleted
+ * members, are ignored. */
 static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t end,
     uint64_t *start, bags_error *err) {
     archive_zip_directory directory;
@@ -525,7 +530,7 @@ static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t e
 
 /* ---- tar ---- */
 
-/* Facts about a member from the headers before it. */
+/* Facts about a member taken from the headers before it. */
 typedef struct archive_tar_next {
     bags_buffer name;
     size_t name_size; /* 0: none */
@@ -533,7 +538,7 @@ typedef struct archive_tar_next {
     bool has_size, any;
 } archive_tar_next;
 
-/* A number of a header: octal digits, or base 256 if the first bit is set. */
+/* Parse a header's number: octal digits, or base 256 if the top bit is set. */
 static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *out) {
     uint64_t number = 0;
     size_t i = 0;
@@ -554,7 +559,7 @@ static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *ou
     return true;
 }
 
-/* True if the sum of its bytes is right. The bytes of the sum count as spaces. */
+/* True if the checksum is right. The checksum's own bytes count as spaces. */
 static bool archive_tar_is_header(const unsigned char *p) {
     uint64_t sum = 0, stored;
     for (size_t i = 0; i < ARCHIVE_BLOCK; i++)
@@ -574,7 +579,8 @@ static size_t archive_text_size(const unsigned char *p, size_t most) {
     return end ? (size_t)((const unsigned char *)end - p) : most;
 }
 
-/* A name of any length for the next member: the window moves before it is used. */
+/* Save a name of any length for the next member, because the window moves before the
+ * name is needed. */
 static bags_code archive_tar_keep_name(
     archive_tar_next *next, const void *name, size_t size, bags_error *err) {
     FORMAT_TRY(bags_buffer_reserve(&next->name, size + 1, err));
@@ -618,7 +624,7 @@ static bags_code archive_tar_pax(const bags_archive *a, uint64_t offset,
     return BAGS_OK;
 }
 
-/* Add the member of a header. */
+/* Add the member described by a header. */
 static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
     uint64_t offset, uint64_t size, archive_tar_next *next, bags_error *err) {
     char joined[155 + 1 + 100], type = (char)p[156];
@@ -632,7 +638,7 @@ static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
     found.name = (const char *)next->name.data;
     found.name_size = next->name_size;
     if (found.name_size == 0) {
-        /* Only POSIX has a prefix; GNU has other things there. */
+        /* Only POSIX has a prefix; GNU uses these bytes for something else. */
         size_t prefix =
             memcmp(p + 257, "ustar", 6) ? 0 : archive_text_size(p + 345, 155);
         size_t name = archive_text_size(p, 100), at = prefix ? prefix + 1 : 0;
@@ -663,8 +669,8 @@ static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
                  : archive_add(a, &found, err);
 }
 
-/* Only zeros may follow the end: otherwise, members appended after it would be lost
- * silently. */
+/* Check that only zeros follow the end marker. Members appended after it would
+ * otherwise be lost silently. */
 static bags_code archive_tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {
     uint64_t rest = a->size - at;
@@ -678,9 +684,9 @@ static bags_code archive_tar_check_end(
 }
 
 /*
- * A tar is a list of headers, some of which are about the next one:
- *     L, K   its name, or the name of its link's target (GNU)
- *     x, g   records of its name, size, ... or for all later members (pax)
+ * A tar is a list of headers. Some of them describe the next header:
+ *     L, K   its name, or its link target (GNU)
+ *     x, g   its name, size, ... (x), or defaults for all later members (g) (pax)
  *     V      a label
  *
  *     [L | x | g | V]*  member  [L | x | g | V]*  member ... two blocks of zeros
@@ -692,7 +698,7 @@ static bags_code archive_tar_read(
     for (;; at += (size + ARCHIVE_BLOCK - 1) / ARCHIVE_BLOCK * ARCHIVE_BLOCK) {
         const unsigned char *p = NULL;
         bool fits = at <= a->size && a->size - at >= ARCHIVE_BLOCK;
-        if (fits && size > w->step) /* also the table of the Bag before it */
+        if (fits && size > w->step) /* also reads the table of the Bag before it */
             archive_expect(a, at - ARCHIVE_BLOCK - ARCHIVE_SOON_TABLE,
                 ARCHIVE_BLOCK + ARCHIVE_SOON_TABLE + w->step);
         FORMAT_TRY(fits ? archive_bytes(a, w, at, ARCHIVE_BLOCK, &p, err) : BAGS_OK);
@@ -736,16 +742,16 @@ static bags_code archive_tar_read(
 
 /* ---- hooks ---- */
 
-/* The target of a path. */
+/* The target that a path resolves to. */
 typedef struct archive_path {
     bags_path_kind kind;
-    const archive_member *member; /* of a file */
-    size_t first;                 /* of a directory: its first member, */
-    const char *name;             /* which starts with the directory's name, */
-    size_t size;                  /* 0: the archive itself */
+    const archive_member *member; /* for a file */
+    size_t first;                 /* for a directory: its first member, */
+    const char *name;             /* whose name begins with the directory's name, */
+    size_t size;                  /* `size` bytes long; 0: the archive itself */
 } archive_path;
 
-/* Find a path. Returns 0, or an errno value. */
+/* Resolve a path. Returns 0 or an errno value. */
 static int archive_look_up(const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
     bags_buffer memory = bags_buffer_of(&a->allocator);
@@ -784,7 +790,8 @@ static int archive_kind(void *user, const char *path, bags_path_kind *kind) {
     return error;
 }
 
-/* The names in a directory, each once, though all of its members follow each other. */
+/* List each name in a directory once. All members below one child are adjacent in the
+ * array. */
 static int archive_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
@@ -800,7 +807,8 @@ static int archive_list(void *user, const char *path,
         size_t size = m->name_size - start;
         const char *slash = (const char *)memchr(name, '/', size);
         size = slash ? (size_t)(slash - name) : size;
-        /* '0' follows '/': the first name that is not below the child. */
+        /* '0' is the character after '/', so this finds the first name not below the
+         * child. */
         i = slash && size > 0 ? archive_search(a, m->name.text, start + size, '/' + 1)
                               : i + 1;
         if (size == 0) /* the directory's own entry */
@@ -817,8 +825,8 @@ static int archive_list(void *user, const char *path,
     return error;
 }
 
-/* Request the first bytes (with the header) and the last bytes of a member that will be
- * opened. */
+/* Announce the first bytes (including the header) and last bytes of a member that is
+ * about to be opened. */
 static void archive_expect_member(const bags_archive *a, const archive_member *m) {
     bool is_small = m->size <= ARCHIVE_SOON_TABLE;
     archive_expect(a, m->offset, ARCHIVE_SOON_START + (is_small ? m->size : 0));
@@ -839,12 +847,12 @@ static int archive_close(void *user, void *file) {
     return 0;
 }
 
-/* The code of archive_zip_locate, as errno. */
+/* Call archive_zip_locate and convert its code to an errno. */
 static int archive_locate(const bags_archive *a, archive_member *m, bags_error *err) {
     archive_window window;
     memset(&window, 0, sizeof window);
     window.buffer = bags_buffer_of(&a->allocator);
-    window.step = ARCHIVE_SOON_START; /* all of a header with one read, usually */
+    window.step = ARCHIVE_SOON_START; /* usually reads the entire header at once */
     err->system = 0;
     bags_code code = m->located ? BAGS_OK : archive_zip_locate(a, &window, m, err);
     bags_buffer_free(&window.buffer);
@@ -854,8 +862,8 @@ static int archive_locate(const bags_archive *a, archive_member *m, bags_error *
                                        : EBADMSG;
 }
 
-/* The local header is read now, not when the archive is opened: a dataset of a million
- * members would otherwise need a million reads. */
+/* The local header is read here rather than when the archive is opened, because a
+ * dataset with a million members would then need a million reads. */
 static int archive_open(void *user, const char *path, int mode, void **file) {
     const bags_archive *a = (const bags_archive *)user;
     archive_path at;
@@ -909,12 +917,12 @@ static int archive_read_at(
                                 read.size, done);
 }
 
-/* One call of the hooks below, with the offsets in the archive. */
+/* Forward to the underlying hooks in one call, with offsets in the archive. */
 static void archive_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
     bags_buffer memory = bags_buffer_of(&a->allocator);
     if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
-        return; /* they are read one by one */
+        return; /* the reads are then done one by one */
     bags_io_read *moved = (bags_io_read *)(void *)memory.data;
     for (size_t i = 0; i < count; i++) {
         moved[i] = reads[i];
@@ -926,7 +934,7 @@ static void archive_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_buffer_free(&memory);
 }
 
-/* Explain the error of opening a member, or of the hooks below. */
+/* Explain why a member could not be opened, or the underlying hooks' error. */
 static void archive_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     const bags_archive *a = (const bags_archive *)user;
@@ -945,7 +953,7 @@ static void archive_explain(
     }
 }
 
-/* The archive is mapped once: a member is a place in its map. */
+/* The archive is mapped once, and a member is a range of that map. */
 static int archive_map(void *user, void *file, size_t size, const void **data) {
     const bags_archive *a = (const bags_archive *)user;
     const archive_member *m = &((const archive_file *)file)->member;
@@ -955,7 +963,7 @@ static int archive_map(void *user, void *file, size_t size, const void **data) {
     return 0;
 }
 
-/* The map is the archive's. */
+/* Nothing to do: the map belongs to the archive. */
 static int archive_unmap(void *user, const void *data, size_t size) {
     (void)user;
     (void)data;
@@ -990,7 +998,8 @@ static void archive_set_hooks(bags_archive *a) {
 
 /* ---- open and close ---- */
 
-/* Find a zip's last record: *end receives its offset. Otherwise it is a tar. */
+/* Find a zip's end record and store its offset in *end. Without one, the file is a
+ * tar. */
 static bags_code archive_zip_find_end(const bags_archive *a, archive_window *w,
     uint64_t *end, bool *is_zip, bags_error *err) {
     size_t most = ARCHIVE_END_SIZE + ARCHIVE_COMMENT_MOST;
@@ -1007,7 +1016,7 @@ static bags_code archive_zip_find_end(const bags_archive *a, archive_window *w,
     return code;
 }
 
-/* Names move while they are collected: pointers to them are set afterwards. */
+/* Names move while they are being collected, so pointers to them are set afterwards. */
 static bags_code archive_load(bags_archive *a, bags_error *err) {
     uint64_t end = 0, start = 0;
     bool is_zip = false;
@@ -1032,7 +1041,7 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     return code ? code : archive_sort(a, err);
 }
 
-/* The map is made last: the size may be refused before. */
+/* Map last, because the size may be rejected first. */
 static bags_code archive_start(bags_archive *a, bags_error *err) {
     const void *map = NULL;
     int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);

@@ -1,5 +1,5 @@
 /*
- * aws.c - the settings of S3: options, the environment, and the files in ~/.aws.
+ * aws.c - S3 settings from options, the environment, and the files in ~/.aws.
  */
 #include "url.h"
 
@@ -39,7 +39,7 @@ static char *s3_aws_file(const char *variable, const char *name) {
     return home ? bagi_http_format("%s/.aws/%s", home, name) : NULL;
 }
 
-/* The first of an option and two variables that is not empty. */
+/* The first non-empty one of an option and two environment variables. */
 static char *s3_setting(const char *option, const char *variable, const char *other) {
     char *found = http_copy(option);
     found = found ? found : http_copy(getenv(variable));
@@ -47,7 +47,7 @@ static char *s3_setting(const char *option, const char *variable, const char *ot
 }
 
 /* Keys, region and endpoint of S3: options, then the environment, then the files in
- * ~/.aws. The key of one place is never used with the secret of another. */
+ * ~/.aws. A key from one source is never combined with a secret from another. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
     const char *profile = getenv("AWS_PROFILE");
     char *keys = s3_aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");

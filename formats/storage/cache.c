@@ -1,9 +1,9 @@
 /*
- * cache.c - bytes that were read through other hooks, kept in a directory.
+ * cache.c - keeps the bytes read through other hooks in a directory.
  *
- * An object is a path with its identity (of a server: ETag, Last-Modified, size, query
- * and user). Its bytes are kept in blocks of 16 KiB. Neighbouring blocks are in one
- * sparse file, a segment, the unit of eviction:
+ * An object is a path plus its identity (for a server: ETag, Last-Modified, size, query
+ * and user). Its bytes are kept in 16 KiB blocks. Neighbouring blocks share a sparse
+ * file, a segment, the unit of eviction:
  *
  *     DIRECTORY/bags-cache-1/CACHEDIR.TAG    the directory was made by this file
  *                            usage           bytes of all segments and answers
@@ -20,14 +20,15 @@
  *               2560     the path, NUL-terminated
  *               4096     data
  *
- * A record is the CRC-32C of its block, and a CRC-32C of that with the segment's and the
- * block's number; 0: the block is missing. It is written after the block. So a block
- * that a crash leaves or damages is read again, and so is a block that another process
- * truncates or deletes. All numbers are little-endian.
+ * A record holds its block's CRC-32C, and a second CRC-32C computed over the first one
+ * and the numbers of the segment and the block. 0 means that the block is missing. The
+ * record is written after the block. A block that a crash left incomplete or damaged,
+ * or that another process truncated or deleted, is therefore fetched again. All numbers
+ * are little-endian.
  *
- * A block that is being read is locked: in this process by `busy`, against others by a
- * lock on its record. Others wait for it, at most CACHE_PATIENCE seconds, then read it
- * themselves.
+ * A block that is being fetched is locked: within this process by `busy`, against other
+ * processes by a lock on its record. Other readers wait for the block for at most
+ * CACHE_PATIENCE seconds, then fetch it themselves.
  */
 #include "cache_files.h"
 
@@ -41,16 +42,16 @@
 
 #define CACHE_BLOCK ((uint64_t)16 << 10)
 #define CACHE_BLOCK_SHIFT 14
-#define CACHE_MAX_SHIFT 22 /* of segments */
+#define CACHE_MAX_SHIFT 22 /* of a segment's size */
 #define CACHE_MAX_BLOCKS ((size_t)1 << (CACHE_MAX_SHIFT - CACHE_BLOCK_SHIFT))
 #define CACHE_HEADER 4096
 #define CACHE_RECORDS 72
 #define CACHE_PATH (CACHE_RECORDS + 8 * CACHE_MAX_BLOCKS)
 #define CACHE_LONGEST (CACHE_HEADER - CACHE_PATH - 1)
-#define CACHE_READ ((uint64_t)16 << 20)  /* bytes of one read, at most, at once */
-#define CACHE_AHEAD ((uint64_t)64 << 20) /* bytes that are read in advance at once */
-#define CACHE_STEP 16                    /* blocks that are loaded at once */
-#define CACHE_OPEN 256                   /* segments */
+#define CACHE_READ ((uint64_t)16 << 20)  /* most bytes one read fetches at once */
+#define CACHE_AHEAD ((uint64_t)64 << 20) /* most bytes read in advance at once */
+#define CACHE_STEP 16                    /* blocks loaded at once */
+#define CACHE_OPEN 256                   /* most open segments */
 #define CACHE_BUCKETS 4096
 #define CACHE_THREADS 2
 #define CACHE_PATIENCE 30.0
@@ -70,15 +71,15 @@ typedef struct cache_segment {
     uint64_t number;
     unsigned users;
     int file;
-    uint32_t seed; /* of the records: the CRC-32C of the header */
+    uint32_t seed; /* for the records: the header's CRC-32C */
     time_t touched;
     uint64_t records[CACHE_MAX_BLOCKS];
-    unsigned char busy[CACHE_MAX_BLOCKS]; /* a thread of this process reads it */
+    unsigned char busy[CACHE_MAX_BLOCKS]; /* a thread of this process is fetching it */
 } cache_segment;
 
-/* One version of what is at a path. It lives until the cache is closed. */
+/* One version of the object at a path. It lives until the cache is closed. */
 typedef struct cache_object {
-    struct cache_object *next; /* in its bucket */
+    struct cache_object *next; /* in the same hash bucket */
     char *path;
     bags_identity identity;
     uint64_t hash;
@@ -88,17 +89,17 @@ typedef struct cache_object {
 /* An open file. */
 typedef struct cache_file {
     const struct cache_hooks *hooks;
-    cache_object *object; /* NULL: it is not kept */
+    cache_object *object; /* NULL: not cached */
     void *inner;
 } cache_file;
 
-/* A range that was announced. */
+/* A range announced by the reader. */
 typedef struct cache_ahead {
     const cache_file *file;
     uint64_t start, stop;
 } cache_ahead;
 
-/* The hooks over others. */
+/* Hooks that wrap other hooks. */
 typedef struct cache_hooks {
     struct cache_hooks *next;
     bags_io io;
@@ -112,8 +113,8 @@ struct bags_cache {
     bool (*interrupted)(void *user);
     void *interrupted_user;
     pid_t process;
-    pthread_mutex_t mutex;  /* of everything below */
-    pthread_cond_t changed; /* something is queued, or nothing is read in advance */
+    pthread_mutex_t mutex;  /* guards everything below */
+    pthread_cond_t changed; /* work was queued, or reading in advance is done */
     cache_object *objects[CACHE_BUCKETS];
     cache_segment *newest, *oldest;
     size_t open_count;
@@ -125,14 +126,14 @@ struct bags_cache {
     bool stop;
 };
 
-/* A block that a call needs and that is not stored. */
+/* A block that a call needs and the cache lacks. */
 typedef struct cache_block {
     const cache_file *file;
     uint64_t number; /* in the object */
     unsigned char *data;
     size_t size;
     cache_segment *segment;   /* NULL: it cannot be stored */
-    const bags_io_read *read; /* by which it is read */
+    const bags_io_read *read; /* the read that fetches it */
     bool claimed, complete;
 } cache_block;
 
@@ -151,7 +152,8 @@ static double cache_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* A hash for names of files. It need not be unique: the files state what they are. */
+/* A hash for file names. It need not be unique, because each file states what it
+ * holds. */
 static uint64_t cache_hash(const char *path, const bags_identity *identity) {
     unsigned char bytes[32] = {0};
     if (identity)
@@ -210,7 +212,7 @@ static void cache_header(const bags_cache *cache, const cache_object *object,
     cache_put(out + 64, bags_crc32c(0, out, CACHE_HEADER));
 }
 
-/* Open the file of a segment. True if it is of this object. */
+/* Open a segment's file. True if it belongs to this object. */
 static bool cache_segment_open(const bags_cache *cache, const char *name,
     const unsigned char *header, cache_segment *segment) {
     unsigned char found[CACHE_HEADER];
@@ -230,8 +232,8 @@ static bool cache_segment_open(const bags_cache *cache, const char *name,
     return false;
 }
 
-/* The segment, counted among its users; NULL if it does not exist or, with `create`,
- * cannot be made. *error: why it cannot. The mutex is not held. */
+/* Get a segment and count the caller as a user. NULL if the segment does not exist or,
+ * with `create`, cannot be made; *error then says why. The mutex is not held. */
 static cache_segment *cache_segment_get(
     bags_cache *cache, cache_object *object, uint64_t number, bool create, int *error) {
     char name[64];
@@ -295,7 +297,7 @@ static void cache_segment_leave(bags_cache *cache, cache_segment *segment) {
     pthread_mutex_unlock(&cache->mutex);
 }
 
-/* It is used: eviction takes others first. */
+/* Mark a segment as used, so that eviction takes others first. */
 static void cache_touch(bags_cache *cache, cache_segment *segment) {
     time_t now = time(NULL);
     pthread_mutex_lock(&cache->mutex);
@@ -311,8 +313,8 @@ static size_t cache_block_size(const cache_object *object, uint64_t block) {
     return (size_t)(rest < CACHE_BLOCK ? rest : CACHE_BLOCK);
 }
 
-/* Copy the existing records of blocks, starting at `first` of the segment: another
- * process may have stored missing blocks. */
+/* Reread the records of blocks, starting at the segment's block `first`, because
+ * another process may have stored missing blocks. */
 static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
     uint64_t first, size_t count, uint64_t *out) {
     unsigned char found[8 * CACHE_MAX_BLOCKS];
@@ -331,8 +333,8 @@ static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
     return known;
 }
 
-/* Load the bytes start <= i < stop of an object, all in one segment, up to the first
- * block that is missing or damaged. Returns where the loaded bytes end. */
+/* Load an object's bytes start <= i < stop (all in one segment) up to the first missing
+ * or damaged block. Returns where the loaded bytes end. */
 static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
     uint64_t stop, unsigned char *to) {
     uint64_t records[CACHE_STEP], at = start;
@@ -349,7 +351,7 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
             size += cache_block_size(segment->object, first + i);
         if (size == 0)
             break;
-        /* Blocks that are all in the result are read to their place. */
+        /* Blocks that lie entirely within the result are read straight into place. */
         unsigned char *data =
             from == at && from + size <= stop ? to + (at - start) : memory;
         size_t done = bagi_cache_read(
@@ -378,8 +380,9 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
 
 /* ---- locks of blocks ---- */
 
-/* Lock (F_WRLCK) or unlock (F_UNLCK) the record of a block against other processes; with
- * `ask`, find out whether that is possible. True also where there are no such locks. */
+/* Lock (F_WRLCK) or unlock (F_UNLCK) the record of a block against other processes;
+ * with `ask`, only test whether that is possible. Also true where such locks are not
+ * supported. */
 static bool cache_lock(
     const cache_segment *segment, uint64_t index, short type, bool ask) {
 #ifdef F_OFD_SETLK
@@ -402,8 +405,8 @@ static uint64_t cache_index(const bags_cache *cache, const cache_block *block) {
     return block->number & ((UINT64_C(1) << (cache->shift - CACHE_BLOCK_SHIFT)) - 1);
 }
 
-/* True if no other thread or process reads this block: all others then wait for this
- * one. */
+/* Claim a block. True if no other thread or process is fetching it; all others then
+ * wait for this thread. */
 static bool cache_claim(bags_cache *cache, cache_block *block) {
     uint64_t i = cache_index(cache, block);
     unsigned char *busy = &block->segment->busy[i];
@@ -427,7 +430,7 @@ static void cache_release(bags_cache *cache, cache_block *block) {
 
 /* ---- what is missing ---- */
 
-/* Read these blocks by the other hooks, neighbours together. */
+/* Fetch these blocks through the inner hooks, neighbours together. */
 static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t count) {
     const bags_io *io = hooks->inner;
     bags_io_read *reads = (bags_io_read *)calloc(count + 1, sizeof *reads),
@@ -465,7 +468,7 @@ static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t c
     free(reads);
 }
 
-/* Store a block that was read. */
+/* Store a fetched block. */
 static int cache_store(bags_cache *cache, cache_block *block) {
     cache_segment *segment = block->segment;
     uint64_t i = cache_index(cache, block);
@@ -484,12 +487,13 @@ static int cache_store(bags_cache *cache, cache_block *block) {
     return 0;
 }
 
-/* Store the claimed blocks that were read, and release them. */
+/* Store the claimed blocks that were fetched, and release them. */
 static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t count) {
     uint64_t bytes = 0;
     int error = 0;
     bool off = bagi_cache_is_off(&cache->files);
-    /* The last of very many are less useful than the others in the cache. */
+    /* In a very long list, the last blocks are less useful than what the cache holds
+     * already. */
     for (size_t i = 0; i < count && bytes < cache->files.size / 2; i++)
         bytes += blocks[i]->claimed && blocks[i]->complete ? CACHE_BLOCK : 0;
     if (bytes && !off)
@@ -504,8 +508,8 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
     bagi_cache_give_up(&cache->files, error);
 }
 
-/* Wait until no other thread or process reads this block, or until *until. *until
- * becomes 0 if the caller must not wait any more. */
+/* Wait until no other thread or process is fetching this block, or until the time
+ * *until. Sets *until to 0 if the caller must stop waiting. */
 static void cache_wait(bags_cache *cache, const cache_block *block, double *until) {
     uint64_t i = cache_index(cache, block);
     struct timespec pause = {0, 1000000};
@@ -534,7 +538,8 @@ static int cache_block_order(const void *a, const void *b) {
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* The segment of a block, that was deleted by another process or does not exist yet. */
+/* Find or create the segment for a block: another process has deleted it, or it does
+ * not exist yet. */
 static void cache_find_segment(
     bags_cache *cache, cache_block *block, cache_segment *former) {
     uint64_t number = block->number >> (cache->shift - CACHE_BLOCK_SHIFT);
@@ -555,8 +560,8 @@ static void cache_find_segment(
         if (!block->segment ||
             (!fstat(block->segment->file, &about) && about.st_nlink > 0))
             return;
-        /* The file was deleted: the open file of this process is useless to others.
-         * Other threads that use it keep it for now. */
+        /* The file was deleted, so this process's open file is useless to others.
+         * Threads already using it keep it for now. */
         pthread_mutex_lock(&cache->mutex);
         again = --block->segment->users == 0;
         if (again)
@@ -566,8 +571,8 @@ static void cache_find_segment(
     }
 }
 
-/* Read missing blocks, sorted and each once, and store them. With `ahead`, skip blocks
- * that others are reading. */
+/* Fetch and store missing blocks. They are sorted and distinct. With `ahead`, skip
+ * blocks that others are fetching. */
 static void cache_bring(
     bags_cache *cache, cache_block *blocks, size_t count, bool ahead) {
     cache_block **mine = (cache_block **)malloc((count + 1) * sizeof *mine);
@@ -587,8 +592,8 @@ static void cache_bring(
                 continue;
             bool claimed = block->segment && round == 0 && cache_claim(cache, block);
             if (block->segment && round == 0 && !claimed)
-                continue; /* others read it */
-            /* One of the waiting threads reads the missing blocks. */
+                continue; /* others are fetching it */
+            /* One of the waiting threads fetches the missing blocks. */
             while (block->segment && !claimed && cache_now() < until) {
                 cache_wait(cache, block, &until);
                 claimed = cache_claim(cache, block);
@@ -596,7 +601,7 @@ static void cache_bring(
             uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
             if (block->segment &&
                 cache_load(cache, block->segment, start, stop, block->data) == stop) {
-                block->complete = true; /* another thread or process stored it */
+                block->complete = true; /* stored by another thread or process */
                 cache_release(cache, block);
                 continue;
             }
@@ -625,7 +630,7 @@ typedef struct cache_list {
     size_t count;
 } cache_list;
 
-/* Add the blocks of a range. */
+/* Add the blocks that a range touches. */
 static bool cache_list_add(
     cache_list *list, const cache_file *file, uint64_t start, uint64_t stop) {
     uint64_t first = start / CACHE_BLOCK, last = (stop - 1) / CACHE_BLOCK;
@@ -644,7 +649,7 @@ static bool cache_list_add(
     return true;
 }
 
-/* Sort, drop duplicates, and allocate the data of neighbours together. */
+/* Sort, drop duplicates, and allocate one buffer for each run of neighbours. */
 static unsigned char *cache_list_prepare(cache_list *list) {
     cache_block *blocks = (cache_block *)(void *)list->memory.data;
     size_t kept = 0;
@@ -661,7 +666,7 @@ static unsigned char *cache_list_prepare(cache_list *list) {
     return data;
 }
 
-/* Copy the stored bytes from the start of a range. Returns their end. */
+/* Copy the stored bytes at the start of a range. Returns where they end. */
 static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t start,
     uint64_t stop, unsigned char *to) {
     uint64_t at = start;
@@ -687,8 +692,8 @@ static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t star
 
 static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
 
-/* A child made by fork() reads without the cache: its threads are missing, and its
- * locks may belong to other threads. */
+/* A child made by fork() reads without the cache: it lacks the threads, and its mutexes
+ * may be locked by threads that only the parent has. */
 static bool cache_is_here(const bags_cache *cache) {
     return cache->process == getpid();
 }
@@ -777,7 +782,7 @@ static int cache_read_at(
 
 /* ---- reading in advance ---- */
 
-/* Bring what was announced. */
+/* Fetch the announced ranges. */
 static void *cache_work(void *user) {
     bags_cache *cache = (bags_cache *)user;
     pthread_mutex_lock(&cache->mutex);
@@ -854,8 +859,8 @@ static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop
 
 /* ---- the other hooks ---- */
 
-/* The object of this identity. NULL: it is not kept, since nothing identifies it (of a
- * server without ETag and Last-Modified, both hashes are equal). */
+/* Find the object with this identity. NULL: nothing identifies it, so it is not cached
+ * (both hashes are equal if a server sends neither ETag nor Last-Modified). */
 static cache_object *cache_find(
     bags_cache *cache, const char *path, const bags_identity *identity) {
     if (identity->size == 0 || identity->inode == identity->time ||
@@ -914,7 +919,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* Reads in advance of the file are dropped, or waited for. */
+/* Drop the file's pending reads in advance, or wait for them if they are running. */
 static int cache_close(void *user, void *file) {
     const cache_hooks *hooks = (const cache_hooks *)user;
     bags_cache *cache = hooks->cache;

@@ -105,9 +105,9 @@ int bagi_cache_open_file(const cache_files *files, const char *name) {
     return openat(files->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 }
 
-/* Add up all files, and delete the least recently used until at most `most` bytes
- * remain. Returns the remaining bytes. A file that another process has open is
- * truncated, so that its space is free at once. */
+/* Add up the sizes of all files, and delete the least recently used ones until at most
+ * `most` bytes remain. Returns the remaining bytes. Deleted files are also truncated,
+ * so that a file another process has open frees its space at once. */
 static uint64_t cache_evict(const cache_files *files, uint64_t most) {
     DIR *all = cache_list_files(files->directory);
     cache_entry *entries = NULL;
@@ -136,7 +136,7 @@ static uint64_t cache_evict(const cache_files *files, uint64_t most) {
         if (!unlinkat(files->directory, entries[i].name, 0)) {
             total -= entries[i].size;
             if (file >= 0 && ftruncate(file, 0))
-                total += 0; /* it is free when it is closed */
+                total += 0; /* its space is freed when it is closed */
         }
         if (file >= 0)
             close(file);
@@ -145,8 +145,8 @@ static uint64_t cache_evict(const cache_files *files, uint64_t most) {
     return total;
 }
 
-/* The file `usage` is a number and its complement; if it is damaged, everything is
- * counted. */
+/* The file `usage` holds a number and its complement. If it is damaged, all files are
+ * counted again. */
 int bagi_cache_reserve(cache_files *files, uint64_t bytes, bool again) {
     unsigned char found[16];
     int error = 0;
@@ -190,7 +190,7 @@ int bagi_cache_create(
     if (!error && replace) {
         error = renameat(files->directory, other, files->directory, name) ? errno : 0;
     } else if (!error && linkat(files->directory, other, files->directory, name, 0) &&
-               errno != EEXIST && errno != ENOENT) { /* there are no links */
+               errno != EEXIST && errno != ENOENT) { /* the file system has no links */
         error = renameat(files->directory, other, files->directory, name) ? errno : 0;
     }
     if (file >= 0)
@@ -200,10 +200,11 @@ int bagi_cache_create(
 
 /* ---- the directory ---- */
 
-/* Check the mark of the cache's directory. An empty directory, as it was just made,
- * receives the mark. Returns errno: EPERM for others. */
+/* Check the mark in the cache's directory, and write it if the directory is empty (just
+ * created). Returns an errno: EPERM for any other directory. */
 static int cache_mark(int directory) {
-    static const char tag[] = CACHE_TAG; /* for programs that make backups */
+    static const char tag[] = CACHE_TAG; /* tells backup programs to skip the
+                                            directory */
     struct stat about;
     if (!fstatat(directory, "CACHEDIR.TAG", &about, AT_SYMLINK_NOFOLLOW))
         return 0;
@@ -223,7 +224,7 @@ static int cache_mark(int directory) {
     return error;
 }
 
-/* Returns the directory, or -1 with *error. */
+/* Returns the directory, or -1 with *error set. */
 static int cache_make_directory(const char *path, int *error) {
     size_t size = strlen(path) + sizeof "/" CACHE_NAME;
     char *inside = (char *)malloc(size);
@@ -241,7 +242,7 @@ static int cache_make_directory(const char *path, int *error) {
     return directory;
 }
 
-/* Open what there is to open. */
+/* Open the cache's directory and its files. */
 static int cache_open_directory(cache_files *files, const char **why) {
     struct stat about;
     int error = 0;

@@ -1,7 +1,8 @@
 /*
- * http.c - reads datasets from web servers and object stores: the hooks. transfer.h describes
- * the engine, objects.h what is known of a URL. It needs url.c, aws.c, request.c, transfer.c,
- * objects.c, version.c, lookup.c and listing.c; uploads are in s3.c.
+ * http.c - the hooks that read datasets from web servers and object stores. transfer.h
+ * describes the engine, and objects.h the state kept for each URL. Requires url.c,
+ * aws.c, request.c, transfer.c, objects.c, version.c, lookup.c and listing.c; uploads
+ * are in s3.c.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -12,11 +13,11 @@
 
 #include <unistd.h>
 
-#define HTTP_BLOCK ((uint64_t)16 << 10)   /* small reads are widened to this */
-#define HTTP_GAP ((uint64_t)16 << 10)     /* is always read over, */
-#define HTTP_GAP_MOST ((uint64_t)1 << 20) /* at most, if requests are very many */
-#define HTTP_CHUNK ((uint64_t)8 << 20)    /* larger reads are several requests */
-#define HTTP_READ ((uint64_t)64 << 20)    /* at most, at once, of one read */
+#define HTTP_BLOCK ((uint64_t)16 << 10)   /* small reads are widened to this size */
+#define HTTP_GAP ((uint64_t)16 << 10)     /* gaps always read over, */
+#define HTTP_GAP_MOST ((uint64_t)1 << 20) /* and if there are very many requests */
+#define HTTP_CHUNK ((uint64_t)8 << 20)    /* larger reads are split */
+#define HTTP_READ ((uint64_t)64 << 20)    /* most bytes of one read in flight */
 
 /* ---- hooks that look up ---- */
 
@@ -60,8 +61,8 @@ static void http_explain(
     free(listed);
 }
 
-/* Lock the mutex, and look up the object of a path, unless it is known. NULL: it failed,
- * and the mutex is not held. Returns errno. */
+/* Lock the mutex and look up a path's object, unless it is already known. Returns an
+ * errno. If *object is NULL, the mutex is not held. */
 static int http_enter(bags_http *http, const char *path, http_object **object) {
     int code = bagi_http_refuse_path(http, path);
     if (code) {
@@ -77,8 +78,7 @@ static int http_enter(bags_http *http, const char *path, http_object **object) {
     return code == EACCES && bagi_http_is_optional(http, path) ? ENOENT : code;
 }
 
-/* A file is open once it was looked up: the object is its handle, and close does
- * nothing. */
+/* Opening a file only looks it up: the object is the handle, and close does nothing. */
 static int http_open(void *user, const char *path, int mode, void **file) {
     bags_http *http = (bags_http *)user;
     http_object *object = NULL;
@@ -97,7 +97,7 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     return code;
 }
 
-/* Check again what a path leads to, and wait. Returns errno. */
+/* Check again what is at a path, and wait. Returns an errno. */
 static int http_check_again(bags_http *http, http_object *object) {
     http_object *record = object->record ? object->record : object;
     double due = 0;
@@ -106,7 +106,7 @@ static int http_check_again(bags_http *http, http_object *object) {
             return EINTR;
     if (record != object && record->state == HTTP_DONE) {
         bagi_http_check(http, record);
-    } else if (record != object) { /* which is in no shard */
+    } else if (record != object) { /* it belongs to no shard */
         record = object;
         if (!object->checks)
             bagi_http_check_object(http, object, object);
@@ -121,7 +121,7 @@ static int http_check_again(bags_http *http, http_object *object) {
     return ESTALE;
 }
 
-/* An open file is identified by its lookup, a spec.json by the last check of its shard. */
+/* An open file is identified by its lookup, a spec.json by its shard's last check. */
 static int http_identify(
     void *user, void *file, const char *path, bags_identity *identity) {
     bags_http *http = (bags_http *)user;
@@ -132,9 +132,9 @@ static int http_identify(
     if (!code && !file)
         code = http_check_again(http, object);
     if (file && !object->record && object->error == ESTALE)
-        code = ESTALE; /* what was read of it is of another version */
+        code = ESTALE; /* bytes already read are from another version */
     else if (code == ESTALE && !object->record && !object->grown)
-        code = 0; /* it differs from what it was when the file was opened */
+        code = 0; /* it has changed since the file was opened */
     if (!code)
         *identity = object->identity;
     pthread_mutex_unlock(&http->engine.mutex);
@@ -161,17 +161,17 @@ static int http_size(void *user, void *file, uint64_t *size) {
 typedef struct http_want {
     struct http_object *object;
     uint64_t start, stop;
-    bool waits; /* the call waits for them; false: they are requested in advance */
+    bool waits; /* the call waits for these bytes; false: they are read ahead */
 } http_want;
 
-/* The parts that a call waits for: until its end they are not dropped. */
+/* The parts that a call waits for. They are not dropped before the call ends. */
 typedef struct http_call {
     bags_buffer memory;
     http_part **parts;
     size_t count;
 } http_call;
 
-/* Count this call among the users of a part, until http_call_end. */
+/* Register this call as a user of a part, until http_call_end. */
 static bool http_call_add(http_call *call, http_part *part) {
     if (bags_buffer_reserve(
             &call->memory, (call->count + 1) * sizeof(http_part *), NULL))
@@ -182,8 +182,8 @@ static bool http_call_add(http_call *call, http_part *part) {
     return true;
 }
 
-/* Add the parts that have the first of these bytes. Returns the end of what they have,
- * which is `stop` if they have all. */
+/* Add the parts that cover the start of this range. Returns where their coverage ends:
+ * `stop` if they cover it all. */
 static uint64_t http_cover(bags_http *http, http_call *call, const http_object *object,
     uint64_t start, uint64_t stop) {
     while (start < stop) {
@@ -203,7 +203,7 @@ static int http_want_order(const void *a, const void *b) {
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* The request for a part has ended. */
+/* Called when the request for a part has ended. */
 static void http_part_arrived(http_request *request, bool good) {
     http_part *part = (http_part *)request->user;
     http_object *object = part->object;
@@ -237,13 +237,13 @@ static void http_request_part(bags_http *http, http_part *part) {
     bagi_http_queue(request);
 }
 
-/* Request the bytes from the first of these wants to `stop`, in pieces that arrive at
- * the same time. */
+/* Request the bytes from the first want's start to `stop`, in pieces that are
+ * transferred in parallel. */
 static void http_request_bytes(
     bags_http *http, http_call *call, const http_want *first, uint64_t stop) {
     http_object *object = first->object;
     uint64_t at = first->start, size = object->size;
-    if (stop - at < HTTP_GAP) { /* their neighbours are read soon */
+    if (stop - at < HTTP_GAP) { /* the neighbouring bytes are likely to be read soon */
         at -= at % HTTP_BLOCK;
         stop += (HTTP_BLOCK - stop % HTTP_BLOCK) % HTTP_BLOCK;
         stop = stop < size ? stop : size;
@@ -263,8 +263,8 @@ static void http_request_bytes(
     }
 }
 
-/* True if a request that starts `at` a want, and ends at `stop`, includes the next one.
- * Bytes that a call waits for are not delayed by bytes that are only read ahead. */
+/* True if a request from the want `at` up to `stop` should include the next want as
+ * well. Bytes that are only read ahead must not delay bytes that a call waits for. */
 static bool http_joins(
     const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
     return next->object == at->object && next->waits == at->waits &&
@@ -272,8 +272,9 @@ static bool http_joins(
            next->stop - at->start <= HTTP_CHUNK;
 }
 
-/* The gap that is read over: as small as lets the requests be at most a third of the
- * connections, and not so large that more is read over than is wanted. */
+/* Choose the largest gap to read over. It is as small as possible while the requests
+ * stay within a third of the connections, unless more bytes would be read over than are
+ * wanted. */
 static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
     uint64_t gap = HTTP_GAP;
@@ -299,7 +300,7 @@ static uint64_t http_choose_gap(
     }
 }
 
-/* Request these bytes, neighbours with one request. */
+/* Request these bytes, combining neighbours into one request. */
 static void http_request_all(
     bags_http *http, http_call *call, http_want *wants, size_t count) {
     if (count > 1)
@@ -314,7 +315,7 @@ static void http_request_all(
     }
 }
 
-/* Copy what has arrived to a read. */
+/* Copy the bytes that have arrived into a read's buffer. */
 static void http_copy_read(bags_io_read *read) {
     const http_object *object = (http_object *)read->file;
     unsigned char *data = (unsigned char *)read->data;
@@ -330,7 +331,7 @@ static void http_copy_read(bags_io_read *read) {
     }
 }
 
-/* Parts that failed are dropped, so that the next call requests them again. */
+/* Drop failed parts, so that the next call requests them again. */
 static void http_call_end(bags_http *http, http_call *call) {
     for (size_t i = 0; i < call->count; i++) {
         http_part *part = call->parts[i];
@@ -341,9 +342,9 @@ static void http_call_end(bags_http *http, http_call *call) {
     bagi_http_make_room(http, 0);
 }
 
-/* Where reads are in order, read ahead of them: twice as much each time. Returns false
- * if there is nothing to be read yet. Small reads elsewhere, of a Bag's table, do not
- * end the order. */
+/* Read ahead of sequential reads, twice as far each time. Returns false if there is
+ * nothing to read yet. Small reads elsewhere, such as of a Bag's table, do not end the
+ * sequence. */
 static bool http_read_ahead(const bags_http *http, http_want *want) {
     http_object *object = want->object;
     uint64_t start = want->start, stop = want->stop;
@@ -357,7 +358,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
         return false;
     }
     object->last = stop;
-    if (object->window == 0) { /* two may be by chance */
+    if (object->window == 0) { /* two reads may be adjacent by chance */
         object->window = 2 * HTTP_TAIL;
         return false;
     }
@@ -366,7 +367,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
     want->start = object->ahead > stop ? object->ahead : stop;
     want->stop =
         object->size - want->start > window ? want->start + window : object->size;
-    /* Not before half of the read-ahead has been used. */
+    /* Wait until half of the read-ahead has been used. */
     if (want->start >= want->stop || want->start - stop > window / 2)
         return false;
     object->window = window;
@@ -375,7 +376,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
 }
 
 /*
- * Every read, single or in a group, and every announcement takes this path:
+ * Every read (single or batched) and every announcement takes this path:
  *     http_cover        find the parts in memory or requested
  *     http_read_ahead   request the expected next reads
  *     http_request_all  request the rest, neighbours together
@@ -387,7 +388,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
 static int http_read(bags_http *http, bags_io_read *reads, size_t count) {
     http_call call;
     size_t wanted = 0;
-    bool wait = false; /* for any of them */
+    bool wait = false; /* true if any read must wait */
     int code = 0;
     if (!bagi_http_alive(&http->engine))
         return EIO;
@@ -441,7 +442,7 @@ static int http_read_at(
     *done = 0;
     if (!bagi_http_alive(&http->engine))
         return EIO;
-    if (offset >= object->size) /* which does not change */
+    if (offset >= object->size) /* `size` does not change, so no lock is needed */
         return 0;
     int code = http_read(http, &read, 1);
     *done = read.done;

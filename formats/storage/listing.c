@@ -1,19 +1,19 @@
 /*
- * listing.c - what exists on a server: the names in a directory, as S3 or an index page lists
- * them, or found by their numbers; and which answers are files.
+ * listing.c - finds the names in a server's directory, from S3's listing or an index
+ * page or by probing shard numbers; and decides which responses are real files.
  */
 #include "objects.h"
 
-#define HTTP_LISTING ((size_t)64 << 20) /* bytes of the pages, at most */
-#define HTTP_PAGES 2000                 /* of a listing */
-#define HTTP_MISSING 4     /* this number of missing shards ends the search */
-#define HTTP_AHEAD 90      /* shards are looked up at once, at most */
-#define HTTP_SHARDS 999999 /* this one does not exist where none is listed */
+#define HTTP_LISTING ((size_t)64 << 20) /* most bytes in all pages of a listing */
+#define HTTP_PAGES 2000                 /* most pages of a listing */
+#define HTTP_MISSING 4     /* this many missing shards in a row end the search */
+#define HTTP_AHEAD 90      /* most shards looked up at once */
+#define HTTP_SHARDS 999999 /* this shard never exists where shards must be probed */
 
 /* ---- servers that answer every path ----
- * Some servers answer names that do not exist with a page and 200, or with 403. Such an
- * answer is compared with the answer to the control, a name that does not exist. The
- * control is looked up once for each dataset. */
+ * For a name that does not exist, some servers answer 200 with a page, or 403. Such a
+ * response is compared with the response to the control, a name that cannot exist. The
+ * control is looked up once per dataset. */
 
 http_object *bagi_http_control(bags_http *http, const char *path) {
     const char *host = strstr(path, "://") + 3;
@@ -35,13 +35,13 @@ bool bagi_http_is_extra(const char *path) {
            strcmp(strrchr(path, '/'), "/finalized") == 0;
 }
 
-/* True if this server answers 403 for a missing name. */
+/* True if this server answers 403 for missing names. */
 static bool http_is_missing(bags_http *http, const char *path) {
     http_object *control = bagi_http_control(http, path);
     return bagi_http_wait(http, control) == EACCES;
 }
 
-/* True if the first or last bytes of a lookup look like the file of a dataset: then no
+/* True if the first or last bytes of a lookup look like a dataset's file, so that no
  * further request is needed. */
 static bool http_is_plausible(const http_object *object) {
     const http_part *part = http_first_part(object);
@@ -59,8 +59,8 @@ static bool http_is_plausible(const http_object *object) {
                bags_load_bytes(part->data.data + end, 8, false) <= object->size - 8);
 }
 
-/* True if the answers are the same. An object that a cache knows has an ETag in place of
- * bytes. */
+/* True if two responses are the same. An object known from a cache has only an ETag to
+ * compare, not bytes. */
 static bool http_is_equal(const http_object *a, const http_object *b) {
     const http_part *x = http_first_part(a), *y = http_first_part(b);
     if (!x || !y)
@@ -70,7 +70,7 @@ static bool http_is_equal(const http_object *a, const http_object *b) {
            memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
 }
 
-/* The first bytes of an answer as a line of text. */
+/* The first bytes of a response as one line of text. */
 static void http_show(const http_object *object, char out[41]) {
     const http_part *part = http_first_part(object);
     size_t size = 0;
@@ -81,7 +81,7 @@ static void http_show(const http_object *object, char out[41]) {
     out[size] = '\0';
 }
 
-/* True for an answer that starts as a JSON object. */
+/* True for a response that starts like a JSON object. */
 static bool http_is_json(const http_object *object) {
     const http_part *part = http_first_part(object);
     return part && part->start == 0 && part->stop > 0 && part->data.data[0] == '{';
@@ -97,7 +97,7 @@ int bagi_http_refuse_page(bags_http *http, http_object *object) {
     if (none == EINTR)
         return EINTR;
     bool page = !none && (object->is_html || http_is_equal(object, control));
-    /* Two objects of JSON may be the same error, with the path in it. */
+    /* Two JSON objects may be the same error message with different paths in it. */
     object->is_real =
         none || !(page || (http_is_json(object) && http_is_json(control)));
     if (object->is_real)
@@ -115,11 +115,11 @@ int bagi_http_refuse_page(bags_http *http, http_object *object) {
 typedef struct http_names {
     bags_buffer text;
     size_t size;
-    bool dataset; /* there is a spec.json, or a number */
-    size_t read;  /* bytes of the pages */
+    bool dataset; /* a spec.json or a shard number was listed */
+    size_t read;  /* bytes of pages read so far */
 } http_names;
 
-/* One name of a listing. */
+/* Add one name from a listing. */
 static int http_names_add(void *user, const char *name) {
     http_names *names = (http_names *)user;
     size_t size = strlen(name) + 1;
@@ -132,7 +132,8 @@ static int http_names_add(void *user, const char *name) {
     return 0;
 }
 
-/* The request for a page of PATH, by its token. NULL: out of memory. */
+/* Make the request for one page of PATH's listing, given the page's token. NULL: out of
+ * memory. */
 static http_request *http_list_request(
     bags_http *http, const char *path, const char *token) {
     if (!http_is_s3(path))
@@ -152,8 +153,8 @@ static http_request *http_list_request(
     return request;
 }
 
-/* Add the names of an answer. *more: the token of the next page. Returns errno; `why` has 256
- * bytes. */
+/* Add the names in a response. Sets *more to the next page's token. Returns an errno;
+ * `why` has 256 bytes. */
 static int http_read_page(const http_request *request, const char *path, char **more,
     http_names *names, char *why) {
     const void *page = request->body.data;
@@ -182,8 +183,8 @@ static int http_read_page(const http_request *request, const char *path, char **
     return code;
 }
 
-/* Request one page of a listing of PATH (it ends in a slash). *more: the token of this
- * page, then of the next one. Returns errno. */
+/* Request one page of the listing of PATH (it ends in a slash). *more holds this page's
+ * token, and receives the next one's. Returns an errno. */
 static int http_list_page(
     bags_http *http, const char *path, char **more, http_names *names, char *why) {
     http_request *request = http_list_request(http, path, *more);
@@ -202,8 +203,8 @@ static int http_list_page(
     return code;
 }
 
-/* Add the names of all pages. Returns errno: ENOENT also for a page that is no list of a
- * dataset; other failures leave no names. */
+/* Add the names on all pages. Returns an errno: also ENOENT for a page that does not
+ * list a dataset. Other failures leave no names. */
 static int http_list_pages(
     bags_http *http, const char *path, http_names *names, char *why) {
     char *more = NULL;
@@ -224,8 +225,8 @@ static int http_list_pages(
     return found ? 0 : ENOENT;
 }
 
-/* The names in a directory as the server lists them, remembered with the path and a
- * slash. Returns errno: ENOENT if there is no list. */
+/* Get the names in a directory as listed by the server. They are remembered under the
+ * path plus a slash. Returns an errno: ENOENT if there is no listing. */
 static int http_listing(bags_http *http, const char *path, http_object **out) {
     http_names names;
     char why[256] = "";
@@ -260,7 +261,7 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
 /* ---- hooks ---- */
 
 /* Some servers, and S3 without the permission to list, answer 403 for a missing name.
- * Shards have a spec.json each, and none is next to them. */
+ * Each shard has a spec.json, but the directory that holds the shards has none. */
 bool bagi_http_is_optional(bags_http *http, const char *path) {
     const char *name = strrchr(path, '/') + 1;
     if (!http_is_missing(http, path))
@@ -271,8 +272,8 @@ bool bagi_http_is_optional(bags_http *http, const char *path) {
         bagi_http_find_printed(http, "%.*s000000/spec.json", (int)(name - path), path));
 }
 
-/* Wait for the files that a dataset has. Returns errno: 0 if one exists, ENOENT if none does.
- * The object of the path then has the failure of this server, if any. */
+/* Wait for the lookups of a dataset's files. Returns an errno: 0 if one exists, ENOENT
+ * if none does. The path's object then holds the server's failure, if any. */
 static int http_look_inside(
     bags_http *http, http_object *const inside[3], http_object *object) {
     const http_object *broken = NULL;
@@ -292,7 +293,7 @@ static int http_look_inside(
     return ENOENT;
 }
 
-/* The kind of a path that is no dataset. `listed` is the errno of its listing. */
+/* Classify a path that is not a dataset. `listed` is the errno from listing it. */
 static int http_other_kind(bags_http *http, const char *path, http_object *object,
     int listed, bags_path_kind *kind) {
     int code = bagi_http_wait(http, object);
@@ -308,8 +309,8 @@ static int http_other_kind(bags_http *http, const char *path, http_object *objec
     return listed == ENOENT || listed == EACCES ? 0 : listed;
 }
 
-/* The object, the files of a dataset, and a listing are requested together: one round
- * trip, also if nothing exists. */
+/* The object, a dataset's files, and the listing are requested together, so this takes
+ * one round trip even if nothing exists. */
 int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
@@ -321,11 +322,12 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
         return code;
     pthread_mutex_lock(&http->engine.mutex);
     http_object *object = bagi_http_find(http, path, http_path_size(path), true);
-    if (object && file) /* others are directories usually */
+    if (object && file) /* other paths are usually directories */
         bagi_http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = bagi_http_look_in(http, path, names[i]);
-    /* Files that a cache knows are compared with it: both take one round trip. */
+    /* A file known from a cache is compared with the control: look up both in one round
+     * trip. */
     if (http->engine.recall && inside[0] && !http_is_s3(path))
         (void)bagi_http_control(http, inside[0]->path);
     bagi_http_wake(&http->engine);
@@ -349,9 +351,9 @@ static http_object *http_look_in_shard(
     return bagi_http_look_in(http, path, name);
 }
 
-/* A server that ignores a folder of the path has every shard: then there are none next to
- * a spec.json, and without that it is an error. True: *code is the result. The mutex is
- * held. */
+/* Detect a server that ignores a folder of the path, and so appears to have every
+ * shard. Next to a spec.json such shards are ignored; without a spec.json this is an
+ * error. If true, *code is the result. The mutex is held. */
 static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     http_object *last = http_look_in_shard(http, path, HTTP_SHARDS);
     http_object *own = bagi_http_look_in(http, path, "spec.json");
@@ -367,9 +369,9 @@ static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     return true;
 }
 
-/* Find out whether a shard exists. Returns errno: ENOENT if it is missing. *first is the
- * spec.json of the first one; if the server answers every path, only shards with the same
- * exist. The mutex is held. */
+/* Find out whether a shard exists. Returns an errno: ENOENT if it does not. *first is
+ * the first shard's spec.json; if the server answers every path, only shards with an
+ * identical spec.json exist. The mutex is held. */
 static int http_probe_shard(
     bags_http *http, const char *path, uint64_t number, http_object **first) {
     http_object *object = http_look_in_shard(http, path, number);
@@ -392,7 +394,7 @@ static int http_probe_shard(
     return code;
 }
 
-/* Find shards if the server lists nothing: 000000, 000001, ... */
+/* Find shards by probing 000000, 000001, ... when the server lists nothing. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
@@ -401,13 +403,13 @@ static int http_probe(bags_http *http, const char *path,
         char name[32];
         int code = 0;
         pthread_mutex_lock(&http->engine.mutex);
-        /* The longer the row is, the more of its rest are looked up at once. */
+        /* The more shards have been found in a row, the more are looked up at once. */
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
         uint64_t stop =
             i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
         for (; ahead < stop; ahead++) {
             const http_object *next = http_look_in_shard(http, path, ahead);
-            if (next) /* in the same round trip */
+            if (next) /* fetched in the same round trip */
                 (void)bagi_http_control(http, next->path);
         }
         bool ignored = i == 0 && http_ignores_folder(http, path, &code);
@@ -425,7 +427,7 @@ static int http_probe(bags_http *http, const char *path,
     return 0;
 }
 
-/* Without a list of the server, shards are found by their numbers. */
+/* If the server has no listing, probe for shards by number. */
 int bagi_http_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     bags_http *http = (bags_http *)user;
@@ -437,7 +439,7 @@ int bagi_http_list(void *user, const char *path,
     pthread_mutex_lock(&http->engine.mutex);
     const http_object *object = bagi_http_find(http, path, http_path_size(path), false);
     if (code == ENOENT && object && object->is_directory && listing->names.data)
-        code = 0; /* a list, since it is of a directory */
+        code = 0; /* a listing is acceptable because it belongs to a directory */
     pthread_mutex_unlock(&http->engine.mutex);
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);

@@ -1,12 +1,13 @@
 /*
- * lookup.c - finding out whether a URL exists, by one request for its last bytes.
+ * lookup.c - finds out whether a URL exists with one request for its last bytes.
  */
 #include "objects.h"
 
-#define HTTP_DICT ((size_t)112 << 10) /* read of a dictionary: all of it, */
-#define HTTP_ZIP ((size_t)1 << 20)    /* and of a zip: all its names usually */
+#define HTTP_DICT ((size_t)112 << 10) /* bytes fetched of a dictionary: all of it, */
+#define HTTP_ZIP ((size_t)1 << 20)    /* and of a zip: usually its entire directory */
 
-/* True if the answer is that to the same path with a slash: then it is a directory. */
+/* True if the server redirected to the same path plus a slash, so the path is a
+ * directory. */
 static bool http_is_redirected(const http_request *request) {
     const char *from = request->url, *to = request->final_url;
     if (!to || strlen(to) < 8)
@@ -18,7 +19,8 @@ static bool http_is_redirected(const http_request *request) {
            (!to[size + 1] || strchr("?#", to[size + 1]));
 }
 
-/* A lookup has succeeded: its bytes are the object's last ones, or first. */
+/* Called when a lookup has succeeded: its bytes are the object's last ones, or its
+ * first. */
 static void http_found(bags_http *http, http_request *request, http_object *object) {
     size_t size = request->final_url ? strcspn(request->final_url, "?#") : 0;
     if (size && request->final_url[size - 1] == '/') {
@@ -43,7 +45,7 @@ static void http_found(bags_http *http, http_request *request, http_object *obje
         object->error = 0;
 }
 
-/* A lookup has ended. */
+/* Called when a lookup has ended. */
 static void http_looked_up(http_request *request, bool good) {
     bags_http *http = (bags_http *)request->engine->user;
     http_object *object = (http_object *)request->user;

@@ -1,6 +1,6 @@
 /*
- * objects.c - the state of http.c's URLs, and their bytes in memory. The mutex is held
- * in all functions.
+ * objects.c - the state of each URL that http.c uses, and its bytes in memory. All
+ * functions expect the mutex to be held.
  */
 #include "objects.h"
 
@@ -11,13 +11,13 @@
 /* ---- parts ---- */
 
 /*
- * Parts are in two orders: by their start in their object, to find a byte, and by their
- * last use in a list of all parts. The oldest are dropped:
+ * Parts are kept in two orders: per object, sorted by start, to find a byte; and in one
+ * list of all parts, sorted by last use. The oldest parts are dropped:
  *
  *     newest <-> ... <-> oldest      part->older, part->newer
  *
- * A part is never dropped while a request brings it (HTTP_WAITING) or a call has
- * counted itself in `users`.
+ * A part is never dropped while a request is fetching it (HTTP_WAITING) or a call is
+ * counted in `users`.
  */
 static void http_part_unlink(bags_http *http, http_part *part) {
     *(part->newer ? &part->newer->older : &http->newest) = part->older;
@@ -36,7 +36,7 @@ void bagi_http_part_use(bags_http *http, http_part *part) {
     http_part_link(http, part);
 }
 
-/* How many of an object's parts start before `offset`. */
+/* Count the object's parts that start before `offset`. */
 static size_t http_parts_before(const http_object *object, uint64_t offset) {
     http_part **parts = http_parts(object);
     size_t first = 0, last = object->count;
@@ -104,7 +104,7 @@ http_part *bagi_http_part_find(const http_object *object, uint64_t offset) {
     for (size_t i = http_parts_before(object, offset + 1); i > 0; i--) {
         http_part *part = http_parts(object)[i - 1];
         if (offset - part->start >= object->longest)
-            break; /* those before it end before the offset, too */
+            break; /* earlier parts end before the offset, too */
         if (offset >= part->stop || part->state == HTTP_FAILED)
             continue;
         if (part->state == HTTP_DONE)
@@ -174,7 +174,7 @@ bool bagi_http_rests(const http_object *object, double seconds) {
            (object->error && http_now() - object->when < seconds);
 }
 
-/* Names with other characters may be listed in an encoding that is not known here. */
+/* Only plain names are decided here: others may be listed in an unknown encoding. */
 bool bagi_http_is_unlisted(bags_http *http, const char *path, size_t size) {
     size_t start = size;
     while (path[start - 1] != '/')

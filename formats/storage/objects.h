@@ -1,12 +1,14 @@
 /*
- * objects.h - what http.c knows of URLs, and what its parts share: objects and their bytes
- * (objects.c), whether they changed (version.c), lookups (lookup.c) and lists (listing.c).
- * Each file uses only the files before it. Programs do not include this header.
+ * objects.h - the state http.c keeps per URL, shared by its parts: objects and their
+ * bytes (objects.c), change detection (version.c), lookups (lookup.c) and listings
+ * (listing.c). Each file uses only the files listed before it. Programs do not include
+ * this header.
  *
- * The first request for an object is for its last bytes: the answer has its size, its ETag
- * and, of a Bag, most of its table. All of it is remembered; later ranges must be of the
- * same ETag. All bytes that arrive are kept in parts, up to a limit; then the least recently
- * used part is dropped. Reads, reads ahead and requests in advance take the same way.
+ * The first request for an object fetches its last bytes. The response states its size
+ * and ETag and, for a Bag, contains most of the table. All of this is remembered, and
+ * later ranges must have the same ETag. Received bytes are kept in parts, up to a
+ * limit; then the least recently used part is dropped. Reads, read-ahead and requests
+ * in advance all take this path.
  *
  * The mutex of the engine guards everything here.
  */
@@ -15,58 +17,61 @@
 
 #include "transfer.h"
 
-#define HTTP_TAIL ((uint64_t)32 << 10) /* read when an object is looked up */
+#define HTTP_TAIL ((uint64_t)32 << 10) /* bytes fetched when an object is looked up */
 #define HTTP_BUCKETS 4096
-#define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
+#define HTTP_FORGET 10.0 /* seconds before a failed lookup is retried */
 #define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
-#define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
+#define HTTP_CONTROL "no.such.file" /* sits next to a dataset's files */
 
-/* Bytes of an object, in memory or on the way. */
+/* Bytes of an object, either in memory or being fetched. */
 typedef struct http_part {
     struct http_object *object;
-    struct http_part *newer, *older; /* of all */
+    struct http_part *newer, *older; /* in the list of all parts */
     uint64_t start, stop;
     bags_buffer data;
-    unsigned users; /* calls that wait for it or copy from it */
+    unsigned users; /* calls that wait for this part or copy from it */
     http_state state;
 } http_part;
 
-/* A URL and the facts about it; also an open file. It lives until bags_http_close. */
+/* The state of a URL; also serves as the handle of an open file. Lives until
+ * bags_http_close. */
 typedef struct http_object {
-    struct http_object *next; /* in its bucket */
+    struct http_object *next; /* in the same hash bucket */
     char *path;
     http_state state;
-    int error; /* errno, if it failed */
-    char *why; /* why the last request that failed did */
+    int error; /* errno of a failed lookup */
+    char *why; /* why the last failed request failed */
     int why_error;
     double when;
     uint64_t size;
-    char *tag; /* ETag, or the time of the last change; NULL: there is neither */
+    char *tag;                   /* ETag, or else Last-Modified; NULL: neither */
     bags_identity identity;      /* its ETag, Last-Modified and size */
-    struct http_object *record;  /* spec.json next to it; NULL: it is a spec.json */
-    struct http_object *sibling; /* the next file of the same record */
-    bool in_dataset; /* spec.json was found or requested before: it is a field's */
-    bool early;      /* spec.json was not found yet when this was requested */
+    struct http_object *record;  /* the spec.json next to it; NULL: this is a
+                                    spec.json */
+    struct http_object *sibling; /* the next file with the same record */
+    bool in_dataset; /* spec.json was already found or requested, so this is a field's
+                        file */
+    bool early;      /* requested before spec.json was found */
     bool is_html;
-    bool is_real;      /* it is not the page of bagi_http_refuse_page */
-    bool is_directory; /* the server redirects to the path with a slash */
-    uint64_t asked; /* `looked` + 1 at its lookup; of a spec.json, at its last check */
-    bags_buffer parts; /* pointers to http_part, sorted by their start */
-    size_t count;      /* of parts */
-    uint64_t longest;  /* bytes of the longest part that there ever was */
-    bags_buffer names; /* of a directory: NUL-terminated, one after the other; if it
-                          failed, the links of a page that may be no list */
+    bool is_real;      /* not the page that bagi_http_refuse_page refuses */
+    bool is_directory; /* the server redirects to the path plus a slash */
+    uint64_t asked; /* `looked` + 1 at its lookup; for a spec.json, at its last check */
+    bags_buffer parts; /* pointers to http_part, sorted by start */
+    size_t count;      /* number of parts */
+    uint64_t longest;  /* size of the longest part ever held */
+    bags_buffer names; /* of a directory: NUL-terminated names, one after the other;
+                          after a failure, links on a page that may not be a listing */
     size_t names_size;
     /* Of a spec.json: */
-    bool used;                 /* a file next to it was opened: a check can be due */
-    bool grown;                /* the shard after it was missing, and exists now */
-    struct http_object *files; /* files next to it that were looked up */
-    uint64_t answered;         /* `looked` after the last of them */
-    size_t checks;             /* requests that look at them again */
+    bool used;                 /* a file next to it was opened, so a check can be due */
+    bool grown;                /* the shard after it was missing and now exists */
+    struct http_object *files; /* the files next to it that were looked up */
+    uint64_t answered;         /* `looked` after the last of these lookups */
+    size_t checks;             /* running requests that check these files */
     /* Of reads in order: */
-    uint64_t last;   /* the end of the last one */
-    uint64_t ahead;  /* the end of the read-ahead */
-    uint64_t window; /* how much is read ahead; 0: they are not in order */
+    uint64_t last;   /* where the last read ended */
+    uint64_t ahead;  /* where the read-ahead ends */
+    uint64_t window; /* how far to read ahead; 0: reads are not sequential */
 } http_object;
 
 struct bags_http {
@@ -77,8 +82,8 @@ struct bags_http {
     http_object *objects[HTTP_BUCKETS];
     http_part *newest, *oldest;
     uint64_t cached;
-    uint64_t looked;  /* answered lookups of files next to a spec.json */
-    bool unversioned; /* an object has neither an ETag nor a Last-Modified */
+    uint64_t looked;  /* count of answered lookups of files next to a spec.json */
+    bool unversioned; /* some object has neither an ETag nor a Last-Modified */
 };
 
 /* ---- objects and their bytes: objects.c ---- */
@@ -92,54 +97,55 @@ static inline const http_part *http_first_part(const http_object *object) {
     return object->count ? http_parts(object)[0] : NULL;
 }
 
-/* The size of a part in the cache. Many small parts would take long to search. */
+/* A part's cost in the cache. Small parts cost more than their bytes, because many of
+ * them would be slow to search. */
 static inline uint64_t http_cost(uint64_t start, uint64_t stop) {
     return stop - start + HTTP_TAIL;
 }
 
-/* A part for bytes of an object that a request will fetch. NULL: out of memory. */
+/* Make a part for bytes that a request will fetch. NULL: out of memory. */
 http_part *bagi_http_part_new(
     bags_http *http, http_object *object, uint64_t start, uint64_t stop);
 
-/* Move the body of an answer into its part. */
+/* Move a response's body into its part. */
 void bagi_http_part_fill(http_part *part, http_request *request);
 
 void bagi_http_part_free(bags_http *http, http_part *part);
 
-/* The part with the byte at `offset`, preferably a part that is done. */
+/* Find the part that holds the byte at `offset`, preferring a complete part. */
 http_part *bagi_http_part_find(const http_object *object, uint64_t offset);
 
-/* Make a part the most recently used. */
+/* Mark a part as the most recently used. */
 void bagi_http_part_use(bags_http *http, http_part *part);
 
-/* Drop parts until `size` more bytes fit; false if all others are in use. */
+/* Drop parts until `size` more bytes fit; false if the remaining parts are all in
+ * use. */
 bool bagi_http_make_room(bags_http *http, uint64_t size);
 
-/* The object of the first `size` bytes of a path. NULL: there is none or, with `create`, out
- * of memory. */
+/* Find the object for the first `size` bytes of a path. NULL: none exists or, with
+ * `create`, out of memory. */
 http_object *bagi_http_find(
     bags_http *http, const char *path, size_t size, bool create);
 
-/* The object of a path that is printed; NULL: out of memory. */
+/* Find or create the object for a printf-formatted path. NULL: out of memory. */
 BAGI_PRINTF(2, 3)
 http_object *bagi_http_find_printed(bags_http *http, const char *format, ...);
 
-/* The spec.json next to a file, existing or not. NULL for spec.json itself and for
- * directories. */
+/* The spec.json next to a file, whether or not it exists. NULL for spec.json itself and
+ * for directories. */
 http_object *bagi_http_record(bags_http *http, const http_object *object);
 
-/* Note why an object failed, and when: other failures than a missing object are tried again
- * later. */
+/* Record why and when an object failed. Failures are retried later, unless the object
+ * is missing. */
 void bagi_http_fail(http_object *object, int error, const char *why);
 
-/* True if a failure is not retried yet: it is permanent, or recent. */
+/* True if a failure is not to be retried yet, because it is permanent or recent. */
 bool bagi_http_rests(const http_object *object, double seconds);
 
-/* True if the server has listed the directory of a path, and not this name. */
+/* True if the server listed the path's directory without this name. */
 bool bagi_http_is_unlisted(bags_http *http, const char *path, size_t size);
 
-/* The errno of a path with which no hook can do anything; 0: they can. The mutex need not
- * be held. */
+/* The errno for a path that no hook can handle, or 0. The mutex need not be held. */
 int bagi_http_refuse_path(const bags_http *http, const char *path);
 
 /* Free all objects. */
@@ -147,54 +153,56 @@ void bagi_http_free_objects(bags_http *http);
 
 /* ---- versions: version.c ---- */
 
-/* Before an object is looked up: note its spec.json, and whether that was found. */
+/* Call before looking up an object: records its spec.json, and whether that was
+ * found. */
 void bagi_http_begin_version(bags_http *http, http_object *object);
 
-/* After the lookup was requested: check its shard again. */
+/* Call after requesting the lookup: checks its shard again. */
 void bagi_http_asked(bags_http *http, http_object *object);
 
-/* After the lookup was answered. */
+/* Call after the lookup was answered. */
 void bagi_http_answered(bags_http *http, http_object *object);
 
-/* Look at a spec.json again, and at the files next to it if necessary, unless that was
- * requested after the last lookup had been answered. */
+/* Check a spec.json again, and the files next to it if necessary, unless a check has
+ * been requested since the last lookup was answered. */
 void bagi_http_check(bags_http *http, http_object *record);
 
-/* Look at an object again, for this spec.json. */
+/* Check an object again on behalf of this spec.json. */
 void bagi_http_check_object(bags_http *http, http_object *record, http_object *object);
 
-/* Wait until all checks of a shard have ended. Returns errno. */
+/* Wait until all checks of a shard have ended. Returns an errno. */
 int bagi_http_wait_checks(bags_http *http, const http_object *record);
 
-/* A shard is another one than when it was opened. */
+/* Record that a shard is no longer the version that was opened. */
 void bagi_http_changed(http_object *record);
 
 /* ---- lookups: lookup.c ---- */
 
-/* Start to look an object up, unless that was done. */
+/* Start looking up an object, unless that was already done. */
 void bagi_http_look(bags_http *http, http_object *object);
 
-/* Start to look up DIRECTORY/NAME. NULL: out of memory. */
+/* Start looking up DIRECTORY/NAME. NULL: out of memory. */
 http_object *bagi_http_look_in(
     bags_http *http, const char *directory, const char *name);
 
-/* Look an object up and wait. Returns errno; 0: it exists. NULL is ENOMEM. */
+/* Look up an object and wait for the result. Returns 0 if it exists, otherwise an
+ * errno; ENOMEM if `object` is NULL. */
 int bagi_http_wait(bags_http *http, http_object *object);
 
 /* ---- lists, and what exists: listing.c ---- */
 
-/* Start to look up the control of a path: a name that does not exist. NULL: out of
+/* Start looking up the control for a path: a name that cannot exist. NULL: out of
  * memory. */
 http_object *bagi_http_control(bags_http *http, const char *path);
 
-/* True for a file next to Bags that need not exist. */
+/* True for an optional file next to Bags. */
 bool bagi_http_is_extra(const char *path);
 
-/* True for a missing file that need not exist, though the server answers 403. */
+/* True for an optional file that counts as missing although the server answers 403. */
 bool bagi_http_is_optional(bags_http *http, const char *path);
 
-/* Decide that an object is missing if its answer is the page that the server has for
- * everything. Returns errno. */
+/* Treat an object as missing if the response is the page this server sends for every
+ * path. Returns an errno. */
 int bagi_http_refuse_page(bags_http *http, http_object *object);
 
 /* The hooks `kind` and `list`. The mutex is not held. */

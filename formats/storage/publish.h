@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-/* Fail with BAGS_ERROR_VALUE if a dataset has blobs that no datapoint refers to. */
+/* Fail with BAGS_ERROR_VALUE if a dataset has blobs that no datapoint references. */
 static inline bags_code format_check_referenced(
     const bags_reader *reader, const bags_env *env, bags_error *err) {
     size_t count = 0, i = 0;

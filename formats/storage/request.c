@@ -1,20 +1,20 @@
 /*
- * request.c - one request of http.c and its answer: the headers that are sent, the bytes that
- * are accepted, and what is known of an object from another time.
+ * request.c - a single HTTP request and its response: the headers sent, the bytes
+ * accepted, and what earlier lookups recorded about the object.
  *
- * Rejected: a range in another place, of another length or of another object than
- * was requested; servers that ignore ranges, for objects above 4 MiB.
+ * Rejects a range whose offset, length or object is not the requested one, and servers
+ * that ignore ranges if the object is larger than 4 MiB.
  */
 #include "transfer.h"
 
 #include <openssl/ssl.h>
 
-#define HTTP_WHOLE ((uint64_t)4 << 20)  /* at most, without ranges */
-#define HTTP_LONGEST ((size_t)64 << 20) /* of an answer that is no file, at most */
-#define HTTP_HEADERS ((size_t)1 << 20)  /* of an answer, at most */
-#define HTTP_ERROR ((size_t)64 << 10)   /* of the body of an error, at most */
+#define HTTP_WHOLE ((uint64_t)4 << 20)  /* largest object read without ranges */
+#define HTTP_LONGEST ((size_t)64 << 20) /* most bytes if it is not a file */
+#define HTTP_HEADERS ((size_t)1 << 20)  /* most bytes of a response's headers */
+#define HTTP_ERROR ((size_t)64 << 10)   /* most bytes of an error's body */
 #define HTTP_REDIRECTS 5
-#define HTTP_SETTLES 2 /* seconds that clocks of a server and its files may differ */
+#define HTTP_SETTLES 2 /* seconds that a server's clocks may differ */
 
 void bagi_http_request_free(http_request *request) {
     if (!request)
@@ -39,14 +39,14 @@ http_request *bagi_http_request_new(
     return NULL;
 }
 
-/* Returns false, so that a check can return the result. */
+/* Returns false, so that a check can return this call's result. */
 static bool http_refuse(http_request *request, int error, const char *why) {
     request->error = error;
     (void)snprintf(request->why, sizeof request->why, "%s", why);
     return false;
 }
 
-/* The number of bytes that look an object up: its last ones, or first. */
+/* How many bytes a lookup requests, from the object's end or start. */
 static uint64_t http_ends(const http_request *request) {
     return request->bytes == HTTP_NONE ? 1
            : request->from_start       ? request->first_size
@@ -74,17 +74,18 @@ static void http_keep(
         (void)snprintf(out, capacity, "%.*s", (int)(size - start), line + start);
 }
 
-/* A header line. The headers of a redirect are forgotten when the next answer begins. */
+/* Handle a header line. A redirect's headers are discarded when the next response
+ * begins. */
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
-    request->headers_size += size; /* and of trailers; they may be endless */
+    request->headers_size += size; /* counts trailers too, since they may be endless */
     if (request->headers_size > HTTP_HEADERS) {
         http_refuse(request, EFBIG, "the headers are too large");
         return 0;
     }
     bool first = size > 5 && memcmp(line, "HTTP/", 5) == 0;
-    /* An empty line is the last one; trailers may follow. */
+    /* An empty line ends the head; trailers may follow. */
     request->has_head = !first && (request->has_head || *line == '\r' || *line == '\n');
     if (first)
         *request->tag = *request->modified = *request->date = *request->range =
@@ -110,8 +111,8 @@ bags_identity bagi_http_identity(const http_request *request) {
     memset(&found, 0, sizeof found);
     found.device = http_place(request);
     found.inode = http_hash(bagi_http_strong(request->tag));
-    /* A weak ETag states only that the content means the same. Alone, it identifies no
-     * bytes, as in an object with neither. */
+    /* A weak ETag only says that the content is equivalent. Without a Last-Modified it
+     * does not identify the bytes, so treat the object as having neither. */
     bool weak = *request->tag == 'W' && !*request->modified;
     found.time = weak ? found.inode : http_hash(request->modified);
     found.size = request->status == 416   ? 0
@@ -120,7 +121,7 @@ bags_identity bagi_http_identity(const http_request *request) {
     return found;
 }
 
-/* bytes FIRST-LAST/TOTAL */
+/* Parse "bytes FIRST-LAST/TOTAL". */
 static bool http_parse_range(http_request *request) {
     const char *at = request->range + 6;
     return strncasecmp(request->range, "bytes ", 6) == 0 &&
@@ -130,7 +131,7 @@ static bool http_parse_range(http_request *request) {
            request->first <= request->last && request->last < request->total;
 }
 
-/* True if the answer is of the object that is being read. */
+/* True if the response belongs to the object being read. */
 static bool http_same(http_request *request, uint64_t total) {
     if (total != request->object_size)
         return http_refuse(request, ESTALE, "changed while open (its size differs)");
@@ -139,12 +140,13 @@ static bool http_same(http_request *request, uint64_t total) {
            http_refuse(request, ESTALE, "changed while open (its ETag differs)");
 }
 
-/* HTTP 200, the whole object: of a lookup, or of a server that ignores ranges. */
+/* Handle HTTP 200, the entire object: the response to a lookup, or from a server that
+ * ignores ranges. */
 static bool http_check_whole(http_request *request) {
     bool range = request->bytes == HTTP_RANGE;
     uint64_t length = request->length;
     bool large = length != UINT64_MAX && length > HTTP_WHOLE;
-    request->size = 0; /* it starts at the front again */
+    request->size = 0; /* it restarts at the beginning */
     if (request->bytes == HTTP_NONE) {
         request->most = UINT64_MAX;
         return true;
@@ -155,7 +157,8 @@ static bool http_check_whole(http_request *request) {
     request->most =
         range ? request->stop - request->start : HTTP_WHOLE; /* the rest is dropped */
     request->skip = range ? request->start : 0;
-    /* A body that ends with the connection may be truncated; chunks state their end. */
+    /* A body that is ended by closing the connection may be truncated; chunked bodies
+     * mark their end. */
     if (length == UINT64_MAX && (range || !(*request->transfer || request->is_html)))
         return http_refuse(request, EIO, "HTTP 200 without a length in place of 206");
     if (range && !http_same(request, length))
@@ -168,7 +171,7 @@ static bool http_check_whole(http_request *request) {
     return true;
 }
 
-/* Check the head of an answer, before the first byte of its body. */
+/* Check a response's head before the first byte of its body. */
 static bool http_check_head(http_request *request) {
     bool range = request->bytes == HTTP_RANGE;
     curl_off_t length = -1;
@@ -211,8 +214,8 @@ static bool http_check_head(http_request *request) {
            http_refuse(request, EIO, "HTTP 206 with another range than requested");
 }
 
-/* Bytes of an answer. Bytes of an error are kept for its message, up to a limit. A range
- * never has more bytes than were requested, whatever the server sends. */
+/* Receive body bytes. An error's body is kept for the message, up to a limit. A range
+ * never gets more bytes than requested, whatever the server sends. */
 static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     http_request *request = (http_request *)user;
     size_t size = all;
@@ -253,7 +256,7 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     return all;
 }
 
-/* Stop reading the body of an error, or of a redirect (only libcurl reads it). */
+/* Stop reading the body of an error or of a redirect (only libcurl sees the latter). */
 static int http_progress(void *user, curl_off_t total, curl_off_t received,
     curl_off_t upload, curl_off_t sent) {
     http_request *request = (http_request *)user;
@@ -267,15 +270,15 @@ static int http_progress(void *user, curl_off_t total, curl_off_t received,
     return request->cut;
 }
 
-/* The body of a 2xx or 416 must be what the head promised. Returns true if it is;
- * EAGAIN is a body that ended early. */
+/* Check that the body of a 2xx or 416 response is what the head promised. Returns true
+ * if so; the error is EAGAIN for a body that ended early. */
 static bool http_is_complete(http_request *request) {
     bool range = request->bytes == HTTP_RANGE;
     if (!request->checked && !http_check_head(request))
         return false; /* there was no body */
     if (request->bytes == HTTP_ALL)
         return request->status / 100 == 2;
-    if (request->status == 416 && !range) /* of an empty object */
+    if (request->status == 416 && !range) /* for an empty object */
         return !strcmp(request->range, "bytes */0") ||
                (request->from_start && !*request->range);
     if (request->status != 200 && request->status != 206)
@@ -315,7 +318,7 @@ void bagi_http_describe(http_request *request, CURLcode result) {
                      : changed                      ? ESTALE
                                                     : EIO;
     if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
-        request->error = EPERM; /* an invalid key, not a missing object */
+        request->error = EPERM; /* the key is invalid, the object is not missing */
     (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s", status,
         code ? " " : "", code ? code : "", changed ? ": changed while open" : "");
     free(code);
@@ -323,7 +326,7 @@ void bagi_http_describe(http_request *request, CURLcode result) {
 
 /* ---- what is sent ---- */
 
-/* A header, unless it has no value. */
+/* Add a header, unless its value is NULL. */
 static bool http_add_header(
     http_request *request, const char *name, const char *value) {
     char *line = value ? bagi_http_format("%s: %s", name, value) : NULL;
@@ -334,8 +337,8 @@ static bool http_add_header(
     return list || !value;
 }
 
-/* Allow the tickets of TLS 1.2 that libcurl forbids because of servers of 2009: a
- * handshake with a ticket takes half of the processor time. */
+/* Allow TLS 1.2 session tickets. libcurl disables them because of servers from 2009.
+ * With a ticket, a handshake takes half the processor time. */
 static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
     (void)easy;
     (void)user;
@@ -346,7 +349,7 @@ static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
 #define HTTP_SET(option, value)                                                        \
     (good = good && curl_easy_setopt(easy, option, value) == CURLE_OK)
 
-/* Everything that a request's handle is told. */
+/* Set all options of a request's handle. */
 static bool http_set(http_request *request, CURL *easy) {
     const http_engine *engine = request->engine;
     const http_settings *settings = &engine->settings;
@@ -364,11 +367,11 @@ static bool http_set(http_request *request, CURL *easy) {
             request, "x-amz-content-sha256", is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
         http_add_header(
             request, "x-amz-security-token", is_signed ? settings->s3.token : NULL) &&
-        /* Weak ones never match. */
+        /* Weak ETags never match. */
         http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
         http_add_header(request, "If-None-Match",
             *request->known.tag ? request->known.tag : NULL) &&
-        /* For caches between here and the server. */
+        /* For caches on the way to the server. */
         http_add_header(request, "Cache-Control",
             request->bytes == HTTP_NONE ? "no-cache" : NULL) &&
         http_add_header(request, "Content-MD5", *request->md5 ? request->md5 : NULL) &&
@@ -395,8 +398,9 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_NOSIGNAL, 1L);
     HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
     HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
-    /* Many connections, as object stores expect: none starts slowly for all. (Over
-     * HTTP/2, libcurl 7.88 also passed answers to other requests.) */
+    /* Use many connections, as object stores expect, so that requests do not share one
+     * connection's slow start. (Over HTTP/2, libcurl 7.88 also delivered responses to
+     * the wrong requests.) */
     HTTP_SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
     HTTP_SET(CURLOPT_SHARE, request->thread->share);
@@ -411,8 +415,8 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_REDIR_PROTOCOLS,
         (long)((is_tls ? 0 : CURLPROTO_HTTP) | CURLPROTO_HTTPS));
 #endif
-    /* Every connection would read the certificates again if there were a directory of
-     * them, too. */
+    /* If a directory of certificates were set as well, every connection would read them
+     * again. */
     if (settings->ca_file)
         HTTP_SET(CURLOPT_CAINFO, settings->ca_file);
     if (settings->ca_file || curl_version_info(CURLVERSION_NOW)->cainfo)
@@ -443,20 +447,21 @@ static bool http_set(http_request *request, CURL *easy) {
 }
 
 /* ---- what is known of an object from another time ----
- * A lookup then asks only whether the ETag is still the same. */
+ * With a recorded answer, a lookup only asks whether the ETag is still the same. */
 
 static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
 }
 
-/* The path of an object with its query and user. */
+/* An object's path plus its query and user. */
 static char *http_key(const http_request *request) {
     uint32_t place = http_place(request);
     return place ? bagi_http_format("%s?%08" PRIx32, request->path, place)
                  : http_copy(request->path);
 }
 
-/* Find out what a request may ask for. Nothing else uses it yet. */
+/* Recall the recorded answer for a request, if any. No other thread uses the request
+ * yet. */
 static void http_recall(http_request *request) {
     const http_engine *engine = request->engine;
     bags_http_answer *known = &request->known;
@@ -474,8 +479,8 @@ static void http_recall(http_request *request) {
         *known->tag = '\0';
 }
 
-/* The answer 304: the object is unchanged. True if the known state completes it.
- * Last-Modified may differ although the ETag does not: the answer must state it. */
+/* Handle 304: the object is unchanged. True if the recorded answer supplies the rest.
+ * Last-Modified may differ even if the ETag does not, so the response must state it. */
 static bool http_unchanged(http_request *request) {
     const bags_http_answer *known = &request->known;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
@@ -494,10 +499,10 @@ static bool http_unchanged(http_request *request) {
     return true;
 }
 
-/* True if another object of the same size, ETag and Last-Modified may still replace
- * this object. Some servers make ETags of seconds, and the object was changed in the
- * second of the answer. A later Last-Modified was not set by a clock, so waiting for it
- * is useless. */
+/* True if the object may still be replaced by another one with the same size, ETag and
+ * Last-Modified: some servers derive ETags from the time in seconds, and this object
+ * was changed within the second of the response. A Last-Modified further in the future
+ * was not set by a clock, so waiting for it is useless. */
 static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
     time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);
@@ -505,8 +510,8 @@ static bool http_is_unsettled(const http_request *request) {
            modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
-/* Remember a successful lookup. Returns true if it must be repeated: for two seconds,
- * if the object may still change unnoticed. */
+/* Record a successful lookup. Returns true if it must be repeated, for up to two
+ * seconds, because the object may still change unnoticed. */
 static bool http_remember(http_request *request) {
     const http_engine *engine = request->engine;
     if (!engine->remember || !request->path)
@@ -558,7 +563,8 @@ bool bagi_http_prepare(http_request *request) {
 bool bagi_http_complete(http_request *request, CURLcode *result, bool *repeat) {
     if (request->cut)
         *result = CURLE_OK;
-    else if (*result == CURLE_OK && !request->has_head) /* it ended there */
+    else if (*result == CURLE_OK && !request->has_head) /* the response ended within its
+                                                           head */
         *result = CURLE_PARTIAL_FILE;
     bool unchanged = *result == CURLE_OK && http_unchanged(request);
     bool good = unchanged || (*result == CURLE_OK && http_is_complete(request));
