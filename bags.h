@@ -9,8 +9,8 @@
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     It needs libc and the operating system, nothing more: cc -O2 program.c. Codecs
- *     for images, video, msgpack and .npy are optional, one file each, in formats/.
+ *     It needs only libc and the operating system: cc -O2 program.c. Optional codecs
+ *     for images, video, msgpack and .npy are in formats/, one file each.
  *
  * A COMPLETE PROGRAM
  *
@@ -67,173 +67,179 @@
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
- *                    The table is 0, end of blob 0, ..., end of blob N-1: N + 1 64-bit
- *                    little-endian integers. Its last entry is also the table's offset,
- *                    so the last 8 bytes of the file locate every blob.
- *     NAME.idx       the table without its 0, while NAME.bag is being written
- *     refs.partial   the flushed part of a datapoint that is not ended yet, while the
- *                    dataset is being written; drawn in >>dataset-write
+ *                    The table holds N + 1 64-bit little-endian integers: 0, the end of
+ *                    blob 0, ..., the end of blob N-1. The last entry is also the
+ *                    table's offset, so the last 8 bytes of the file locate every blob.
+ *     NAME.idx       the table without its leading 0, while NAME.bag is being written
+ *     refs.partial   while the dataset is being written: the flushed part of a
+ *                    datapoint that has not ended yet; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
  *                    refs.bag     one msgpack array per datapoint. For each field,
  *                                 sorted by name: the index of its blob; for a
  *                                 sequence [first index, count], or []
- *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
+ *     DATASET/       000000/ 000001/ ...   sharded: each is a dataset as above
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
  *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
- *     NAME.dict      optional: bytes that the codec needs to decode blobs of NAME.bag,
- *                    and that they share: see bags_codec_dictionary.
+ *     NAME.dict      optional: bytes shared by all blobs of NAME.bag that the codec
+ *                    needs to decode them: see bags_codec_dictionary.
  *
- *     Writers write v1, drawn above. Readers also read two other variants. v2 (granular
- *     0.20 and 0.21): the tables have no leading 0, and an empty Bag has 0 bytes. split
- *     (granular 0.22 and later): the table stays in NAME.idx, and refs.bag is missing:
- *     blob i of every field belongs to datapoint i.
+ *     Writers write v1, drawn above. Readers also read two other variants. In v2
+ *     (granular 0.20 and 0.21), tables have no leading 0, and an empty Bag is an empty
+ *     file. In the split variant (granular 0.22 and later), the table stays in
+ *     NAME.idx, and there is no refs.bag: blob i of every field belongs to datapoint i.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
- *     Bag        a file of blobs, found by index.
- *     field      a name and a type. The type names the codec between values and blobs
- *                ("jpeg", "int(4)"). With a trailing [] each datapoint has a sequence
- *                of values; without it, the field is plain.
- *     datapoint  one value, or one sequence, for every field. Datapoints of a shard may
+ *     Bag        a file of blobs, accessed by index.
+ *     field      a name and a type. The type names the codec that converts between
+ *                values and blobs ("jpeg", "int(4)"). With a trailing [], each
+ *                datapoint has a sequence of values; without it, the field is plain and
+ *                has one.
+ *     datapoint  one value or one sequence for each field. Datapoints in a shard may
  *                share blobs.
- *     shard      a directory with some of the datapoints. Worker W of K writes the
- *                shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
+ *     shard      a directory that holds some of the datapoints. Worker W of K writes
+ *                shards W, W + K, W + 2K, ... An unsharded dataset is its own shard 0.
  *     row        the result of reading one datapoint.
- *     partial    A partial datapoint was begun and flushed, but its writer crashed
- *                before its end: some items of its sequences exist. Readers do not show
- *                it; bags_recover and BAGS_EXISTING_RESUME keep it.
- *     journal    NAME.idx of a Bag that is being written, or whose writer crashed: the
- *                list of flushed blobs.
+ *     partial    a datapoint that was begun and flushed before its writer crashed, so
+ *                only some items of its sequences exist. Readers do not show it;
+ *                bags_recover and BAGS_EXISTING_RESUME keep it.
+ *     journal    the NAME.idx of a Bag that is being written or whose writer crashed.
+ *                It lists the flushed blobs.
  *
  * RULES THAT HOLD EVERYWHERE
- *     Errors     Functions that open return the object or NULL. Other functions that
- *                can fail return a bags_code; BAGS_OK is 0. The last parameter, the
- *                caller's bags_error or NULL, is written on every failure. Outputs are
- *                then untouched unless the function states otherwise. Nothing is
- *                printed, and nothing aborts. >>errors defines codes without a comment.
- *                A read that failed because of a hook may be retried. Any function may
- *                also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
+ *     Errors     Open functions return the object or NULL. Other functions that can
+ *                fail return a bags_code; BAGS_OK is 0. On failure, the last parameter
+ *                (a bags_error or NULL) receives the error, and outputs are untouched
+ *                unless the function states otherwise. The library never prints and
+ *                never aborts. A code listed without a comment has the meaning given in
+ *                >>errors. A read that failed in a hook may be retried. Any function
+ *                may also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
  *                BAGS_ERROR_MEMORY and, if it uses files, BAGS_ERROR_IO.
- *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
- *                or close function that accepts NULL. Arguments are copied or consumed
- *                before the call returns, unless stated otherwise.
- *     Lifetime   A blob that is mapped or in memory is not copied, and is valid until
- *                the reader is closed. Any other blob is valid until the scratch is
- *                reused or freed. A reader's fields, shards and path are valid until it
- *                is closed.
- *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls reuse,
- *                so a loop does not allocate. Start it as {0}, use one per thread, and
- *                free it at the end. A row that a call does not fill is its scratch,
- *                and is empty afterwards.
- *     Threads    A reader does not change after it is opened: any number of threads may
- *                share it, each with its own scratch. One thread at a time uses a
- *                writer. Do not close an object that another thread is using. Functions
- *                without a reader or writer: any thread.
+ *     Ownership  A bags_view is borrowed. Every object the caller owns has a free or
+ *                close function, and it accepts NULL. Unless stated otherwise,
+ *                arguments are copied or consumed before the call returns.
+ *     Lifetime   A mapped or in-memory blob is not copied and stays valid until the
+ *                reader is closed. Any other blob stays valid until the scratch is
+ *                reused or freed. A reader's fields, shards and path stay valid until
+ *                it is closed.
+ *     Scratch    A bags_buffer or bags_row is caller-owned memory that calls reuse, so
+ *                that a loop does not allocate. Initialize it to {0}, use one per
+ *                thread, and free it at the end. A row that a call does not fill serves
+ *                as its scratch and is empty afterwards.
+ *     Threads    A reader does not change once opened, so any number of threads may
+ *                share it, each with its own scratch. Only one thread at a time may use
+ *                a writer. Do not close an object that another thread is using. Any
+ *                thread may call a function that takes neither a reader nor a writer.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is clamped to
  *                the end; a start past the end leaves nothing. start > stop is
  *                BAGS_ERROR_RANGE.
- *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
- *                files, size_t in memory. A NULL reader or writer has length 0.
- *     Options    are structs in which 0 is the default of every member: {0} is always
- *                right. NULL means {0}. shard_start and shard_stop are not a range:
- *                they select the shards of worker shard_start of shard_stop workers; 0,
- *                0: all. Callbacks may be NULL. They run in the thread of the call;
- *                text that they receive is valid until they return.
- *     Reports    may be NULL. They are written on failure too.
- *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and / and \
- *                both separate their parts. Opening a reader or writer makes a relative
- *                local path absolute: chdir() may be called later. Messages show it as
- *                it was passed.
- *     fork()     In a child, a writer of the parent writes nothing: append fails with
- *                BAGS_ERROR_STATE at the latest when its buffer is full, close always.
- *                close and abort only free its memory. A reader may be used, also if
- *                other threads used it during fork(). If it has hooks of its own, and a
- *                thread did not return from one of them within 100 ms, its functions
- *                fail with BAGS_ERROR_STATE, and close frees nothing.
+ *     Sizes      _length counts blobs or datapoints, _size counts bytes. Quantities in
+ *                files are uint64_t, in memory size_t. A NULL reader or writer has
+ *                length 0.
+ *     Options    are structs whose members all default to 0; {0} is always valid, and
+ *                NULL means {0}. shard_start and shard_stop are not a range: they
+ *                select the shards that belong to worker shard_start out of shard_stop
+ *                workers; 0 and 0 select all shards. Callbacks may be NULL. They run on
+ *                the calling thread; text passed to them is valid until they return.
+ *     Reports    may be NULL. They are filled in on failure too.
+ *     Paths      are UTF-8 and NUL-terminated. On Windows, long paths work, and both /
+ *                and \ are separators. Opening a reader or writer makes a relative
+ *                local path absolute, so chdir() may be called later. Messages show the
+ *                path as it was passed.
+ *     fork()     In a child process, the parent's writers write nothing: append fails
+ *                with BAGS_ERROR_STATE when its buffer is full or earlier, and close
+ *                always fails. close and abort only free memory. Readers remain usable,
+ *                even if other threads used them during fork(). But if a reader has
+ *                custom hooks and a thread did not return from one within 100 ms, its
+ *                functions fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * VERSIONS
- *     A program that compiles with version 1.0 compiles with every later 1.x, and does
- *     the same. Files that any version wrote stay readable. Before 1.0, tests/README.md
- *     lists each change and how to adapt a program to it. The promise does not cover
- *       - declarations with the word BAGS_EXPERIMENTAL, and structs and members whose
- *         comment states "Experimental". In formats/, all functions in load/, storage/,
- *         data/ and import/ are experimental;
+ *     A program that compiles with version 1.0 will compile with every later 1.x and
+ *     behave the same. Files written by any version stay readable. Before 1.0,
+ *     tests/README.md lists each change and how to adapt a program to it. The promise
+ *     does not cover
+ *       - declarations marked BAGS_EXPERIMENTAL, and structs and members whose comment
+ *         says "Experimental". In formats/, all functions in load/, storage/, data/ and
+ *         import/ are experimental;
  *       - names that start with bagi_ or BAGI_, and private members;
  *       - the text of messages.
- *     Structs grow with versions: bindings of other languages compile this header.
- *     There is no libbags.so, since options have no size and inline functions know
- *     private members. Compile the header, or link the static library.
+ *     Structs grow between versions, so bindings for other languages must compile this
+ *     header. There is no libbags.so: option structs carry no size, and inline
+ *     functions access private members. Compile the header, or link the static library.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used. No bytes in files and no
- *     names in directories make the library
+ *     Every length and offset is checked before it is used. Whatever bytes are in files
+ *     and whatever names in directories, the library does not
  *       - read outside a file, or open a file outside the dataset's directory;
- *       - wait: a pipe, a device or a directory in place of a file is refused;
- *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200
- *         bytes per shard, 600 bytes for each Bag that was used, and each NAME.dict
- *         that values needed (equal ones once) with its codec's memory. A datapoint: 16
- *         bytes per requested item (not mapped: 24, and 200 where a slice skips items),
- *         its row of refs.bag and, without mmap, the requested blobs, each at most
+ *       - block: a pipe, device or directory where a file belongs is refused;
+ *       - use more memory than their sizes justify. A dataset takes 1 KiB per field,
+ *         200 bytes per shard, 600 bytes per Bag used, and each NAME.dict that values
+ *         needed (identical ones once) plus its codec's memory. A datapoint takes 16
+ *         bytes per requested item (24 if not mapped, and 200 where a slice skips
+ *         items), its row of refs.bag and, without mmap, each requested blob at most
  *         once;
- *       - work longer than their sizes justify. Opening costs the same for a file of
- *         any size; bags_verify reads every file about twice.
- *     A sparse file counts with its holes. Codecs that you add must bound their own
- *     memory and time. Reading follows symbolic links inside a dataset: a blob may be
- *     the content of any file that the process may read. Where that matters, accept no
- *     dataset with links in it. No call writes through a link in place of a file.
- *     bags_recover and RESUME do follow a link in place of a shard's directory;
- *     bags_checksum follows none inside a dataset.
+ *       - run longer than their sizes justify. Opening costs the same for a file of any
+ *         size; bags_verify reads every file about twice.
+ *     Holes in a sparse file count toward its size. Codecs you add must bound their own
+ *     memory and time. Reading follows symbolic links inside a dataset, so a blob may
+ *     expose the content of any file the process can read. Where that matters, reject
+ *     datasets that contain links. No call writes to a file through a link.
+ *     bags_recover and RESUME do follow a link that replaces a shard's directory;
+ *     bags_checksum follows no links inside a dataset.
  *
  * MACROS YOU MAY DEFINE
- *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
+ *     BAGS_IMPLEMENTATION  define it in one source file; the functions are compiled
+ *                          there.
  *     BAGS_STATIC          make everything static; implies BAGS_IMPLEMENTATION.
- *     BAGS_API             precedes every public function: __declspec(dllexport).
+ *     BAGS_API             precedes every public function, e.g. __declspec(dllexport).
  *     BAGS_EXPERIMENTAL    part of each experimental declaration, usually empty.
  *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows
  *                          where a program uses one.
- *     BAGS_DEBUG           check invariants of the library with assert(), for those who
- *                          change it. No input makes an assert fail.
+ *     BAGS_DEBUG           check the library's invariants with assert(), for developers
+ *                          of the library. No input can make an assert fail.
  *     BAGS_NO_WRITER       omit the writers, encoders, bags_recover, bags_finalize and
  *                          bags_checksum: everything that writes.
  *     BAGS_NO_VERIFY       omit bags_verify.
- *     BAGS_NO_CHECKSUM     omit bags_checksum, and all use of NAME.crc: to write or
- *                          compare checksums, or to resume a shard with checksums, is
+ *     BAGS_NO_CHECKSUM     omit bags_checksum and all use of NAME.crc. Writing or
+ *                          comparing checksums, or resuming a shard that has them, is
  *                          BAGS_ERROR_ARGUMENT; bags_verify compares none.
- *     BAGS_NO_LOCAL        omit local files and locks between threads, for WebAssembly
- *                          and small devices: only ISO C is needed. One thread at a
- *                          time uses an object. It needs hooks (env.io), or does not
- *                          open (BAGS_ERROR_IO).
+ *     BAGS_NO_LOCAL        omit local files and thread locks, for WebAssembly and small
+ *                          devices: only ISO C is needed. Only one thread at a time may
+ *                          use an object. Opening requires hooks (env.io) and otherwise
+ *                          fails with BAGS_ERROR_IO.
  *     Define the NO macros the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
- *     - A mapped file must not be truncated while a reader has it open, nor its disk
- *       fail: an access past the new end terminates the process with SIGBUS, and up to
- *       the end of the last page it returns zeros. No check can prevent it. Where files
- *       may be truncated, read with `no_mmap`: then it is an error that names the file.
- *       (Windows refuses the truncation. The library never truncates a finished file.)
- *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
- *       bytes. Shard numbers: below 10^18.
- *     - After a power failure, empty blobs that were not synced look like a sector of
+ *     - If a mapped file is truncated or its disk fails while a reader has it open, an
+ *       access past the new end terminates the process with SIGBUS (up to the end of
+ *       the last page it returns zeros). No check can prevent this. Where files may be
+ *       truncated, read with `no_mmap`: truncation is then an error that names the
+ *       file. (Windows refuses the truncation. The library never truncates a finished
+ *       file.)
+ *     - spec.json: at most 1 MiB and 65,535 fields, with names up to 1,024 bytes long.
+ *       Shard numbers: below 10^18.
+ *     - After a power failure, unsynced empty blobs cannot be told from a sector of
  *       zeros.
- *     - A writer keeps two files open per field; three with checksums.
- *     - Locks that only one machine sees, as on some network file systems, do not keep
- *       two machines apart. New shards need no lock. A writer that lost its shard to
- *       another one notices that and fails, but not at the same instant. Where locks
- *       have no effect at all, RESUME and bags_recover fail.
- *     - A reader notices a replaced shard by the identity of its spec.json. If a Bag is
- *       replaced without its spec.json, as by rsync, or rewritten in place with the
- *       same size, the reader notices it when it opens the Bag again, and otherwise
- *       only with checksums: with or without `no_mmap` it may return bytes of both.
- *     - OpenBSD, whose maps do not see later writes: files are not mapped.
- *     - Windows: no directory with open files can be renamed, and no open file
- *       replaced.
+ *     - A writer keeps two files open per field, or three with checksums.
+ *     - Where locks are visible to one machine only, as on some network file systems,
+ *       two machines can write the same shard. Creating a shard needs no lock. A writer
+ *       that lost its shard to another one detects this and fails, but not immediately.
+ *       Where locks have no effect at all, RESUME and bags_recover fail.
+ *     - A reader detects a replaced shard by the identity of its spec.json. If a Bag is
+ *       replaced without its spec.json (as rsync may do), or rewritten in place with
+ *       the same size, the reader detects it only when it reopens the Bag, or with
+ *       checksums. Otherwise it may return a mix of old and new bytes, with or without
+ *       `no_mmap`.
+ *     - OpenBSD: files are not mapped, because maps there do not see later writes.
+ *     - Windows: a directory with open files cannot be renamed, and an open file cannot
+ *       be replaced.
  *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs of
  *       either byte order. Tests run on Linux, and with MinGW-w64 and Wine; macOS, the
- *       BSDs and MSVC are supported, not tested.
+ *       BSDs and MSVC are supported but not tested.
  *
  * The licence is at the end of this file.
  */
@@ -241,8 +247,8 @@
 #define BAGS_IMPLEMENTATION
 #endif
 
-/* The implementation calls POSIX functions and needs 64-bit file offsets. Both
- * must be requested before the first system header. */
+/* The implementation calls POSIX functions and needs 64-bit file offsets. Both must be
+ * requested before the first system header. */
 #if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32) &&  \
     !defined(BAGS_NO_LOCAL)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
@@ -257,9 +263,9 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
-/* If a system header came first, glibc and musl hide these functions in strict
- * standard C (-std=c99), and on 32-bit CPUs glibc's off_t has 32 bits. Then this
- * error is the only one: nothing else is compiled. */
+/* If a system header came first, glibc and musl hide these functions in strict standard
+ * C (-std=c99), and glibc's off_t has 32 bits on 32-bit CPUs. In that case, compile
+ * nothing else, so that this is the only error. */
 #if defined(_FEATURES_H) &&                                                            \
     (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                                     \
                         : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
@@ -302,8 +308,8 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGS_EXPERIMENTAL
 #endif
 
-/* BAGI_UNUSED avoids warnings in a program that includes everything as static
- * functions and calls a few. */
+/* BAGI_UNUSED avoids warnings in a program that includes everything as static functions
+ * but calls only a few. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
 #if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&                \
@@ -317,7 +323,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_PRINTF(string, first)
 #endif
 
-/* For results that a caller ignores only by mistake. */
+/* Marks results that a caller would only ignore by mistake. */
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define BAGI_NODISCARD [[nodiscard]]
 #elif !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ > 201710L
@@ -326,7 +332,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_NODISCARD
 #endif
 
-/* C and C++ place an attribute differently: BAGI_CHECKED is BAGS_API with it. */
+/* BAGI_CHECKED is BAGS_API with this attribute, placed as C or C++ requires. */
 #if defined(BAGS_API)
 #define BAGI_CHECKED BAGS_API
 #elif defined(BAGS_STATIC)
@@ -340,9 +346,9 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_CHECKED BAGI_NODISCARD BAGS_API
 #endif
 
-/* For the few functions that are defined in the API because a call would cost
- * more than what they do. In C99 the implementation holds one copy of each for
- * callers that take its address. */
+/* For the few functions defined in the API because a call would cost more than their
+ * work. In C99, the implementation holds one copy of each for callers that take its
+ * address. */
 #if defined(__GNUC__) && !defined(__TINYC__)
 #define BAGI_ALWAYS __attribute__((always_inline))
 #else
@@ -356,7 +362,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_INLINE inline BAGI_ALWAYS
 #endif
 
-/* Casts and NULL in the inline functions of the API, without a warning in C++. */
+/* Casts and NULL for the API's inline functions that do not warn in C++. */
 #ifdef __cplusplus
 #define BAGI_CAST(type, value) static_cast<type>(value)
 #define BAGI_ADDRESS(pointer) reinterpret_cast<uintptr_t>(pointer)
@@ -378,12 +384,12 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_UNLIKELY(condition) (condition)
 #endif
 
-/* The version of the implementation that was linked, like BAGS_VERSION. */
+/* The version of the linked implementation, in the form of BAGS_VERSION. */
 BAGS_API const char *bags_version(void);
 
 /* ========================================================================
  * >>errors
- * The code states what a caller can do about it, the message everything else.
+ * The code tells a caller how to react; the message says everything else.
  * ====================================================================== */
 
 typedef enum bags_code {
@@ -394,51 +400,50 @@ typedef enum bags_code {
     BAGS_ERROR_RANGE = 3,       /* index out of range; start > stop */
     BAGS_ERROR_FIELD = 4,       /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE = 5,        /* invalid type string; no codec for this type; a
-                                   sequence where a plain field is needed, or the
-                                   other way round */
-    BAGS_ERROR_VALUE = 6,       /* a value that its type cannot hold; a request that
-                                   contradicts the fields or files that exist */
+                                   sequence where a plain field is needed, or vice
+                                   versa */
+    BAGS_ERROR_VALUE = 6,       /* a value its type cannot hold; a request that
+                                   contradicts existing fields or files */
     BAGS_ERROR_MISSING = 7,     /* no such file or directory, or not a dataset */
     BAGS_ERROR_EXISTS = 8,      /* the file or dataset to create already exists */
-    BAGS_ERROR_LOCKED = 9,      /* a running writer holds it */
-    BAGS_ERROR_UNFINISHED = 10, /* its writer has not finished it: recover */
+    BAGS_ERROR_LOCKED = 9,      /* a running writer holds the lock */
+    BAGS_ERROR_UNFINISHED = 10, /* its writer did not finish it: recover it */
     BAGS_ERROR_GAP = 11,        /* shards are missing */
     BAGS_ERROR_CORRUPT = 12,    /* the bytes contradict each other */
     BAGS_ERROR_LIMIT = 13,      /* valid, but too large for this platform or type */
     BAGS_ERROR_IO = 14,         /* a system call failed; see bags_error.system */
     BAGS_ERROR_MEMORY = 15,     /* out of memory */
-    BAGS_ERROR_CHANGED = 16     /* another process replaced or removed files that are
-                                   in use: open again */
+    BAGS_ERROR_CHANGED = 16     /* another process replaced or removed files in use:
+                                   open again */
 } bags_code;
 
 #define BAGS_ERROR_SIZE 1024
 
-/* An error, with its message. The caller owns it. A function that fails writes it; a
- * function that succeeds does not touch it. */
+/* An error and its message, owned by the caller; only functions that fail write it. */
 typedef struct bags_error {
     bags_code code;
-    int system;                    /* errno if a system call failed, else 0: for logs;
-                                      the code is enough to decide */
+    int system;                    /* errno if a system call failed, else 0. For logs;
+                                      base decisions on the code */
     char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, NUL-terminated: file,
                                       field, index, actual vs. allowed value */
-    size_t remedy; /* where in it the words start that say what to do, after
-                                      a semicolon; 0: there are none */
+    size_t remedy; /* offset in the message of the text, after a semicolon, that says
+                      what to do; 0 if none */
 } bags_error;
 
-/* A code in words, such as "out of memory". Never NULL; static. */
+/* Describe a code, e.g. "out of memory". Never NULL; static. */
 BAGS_API const char *bags_code_name(bags_code code);
 
-/* Write an error, as a codec must before it fails; err may be NULL. format is
- * printf's; a message that is too long is truncated. Returns code. */
+/* Write an error, as a codec must before it fails; err may be NULL. `format` is as for
+ * printf; long messages are truncated. Returns code. */
 BAGS_API bags_code bags_fail(bags_error *err, bags_code code, const char *format, ...)
     BAGI_PRINTF(3, 4);
 BAGS_API bags_code bags_vfail(bags_error *err, bags_code code, const char *format,
     va_list arguments) BAGI_PRINTF(3, 0);
 
-/* Insert text in front of the message of an error, or append text to it: the only way
- * to pass on the message of another error, since the remedy stays known. Text that is
- * appended as "; do this" is the remedy of an error that had none. If it does not fit,
- * the end of the message is lost. err may be NULL. Return code, or err->code. */
+/* Insert text before an error's message, or append text to it. Pass on another error's
+ * message only in this way, because it keeps track of the remedy. Text appended as
+ * "; do this" becomes the remedy of an error that has none. If the result does not fit,
+ * its end is lost. err may be NULL. Return code, or err->code. */
 BAGS_API bags_code bags_prefix(bags_error *err, bags_code code, const char *format, ...)
     BAGI_PRINTF(3, 4);
 BAGS_API bags_code bags_suffix(bags_error *err, const char *format, ...)
@@ -446,30 +451,31 @@ BAGS_API bags_code bags_suffix(bags_error *err, const char *format, ...)
 
 /* ========================================================================
  * >>views
- * Borrowed bytes, and memory that the caller owns and calls reuse.
+ * Borrowed bytes, and caller-owned memory that calls reuse.
  * ====================================================================== */
 
 struct bags_allocator;
 
-/* Borrowed bytes, not NUL-terminated, not aligned. */
+/* Borrowed bytes, neither NUL-terminated nor aligned. */
 typedef struct bags_view {
     const unsigned char *data; /* may be NULL if size is 0 */
     size_t size;
 } bags_view;
 
-/* Consecutive blobs of a Bag: their contiguous bytes, and where each ends. Returned by
- * bag_reader_get_range after a check of every entry; read it with bag_blobs_get. */
+/* Consecutive blobs of a Bag: their contiguous bytes and end offsets.
+ * bag_reader_get_range has checked every entry before it returns this; read it with
+ * bag_blobs_get. */
 typedef struct bag_blobs {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
     size_t length;             /* number of blobs */
-    const unsigned char *ends; /* `length` end offsets, 8 little-endian bytes
-                                  each, unaligned, relative to the file */
+    const unsigned char *ends; /* `length` end offsets in the file, 8 little-endian
+                                  bytes each, unaligned */
     uint64_t start;            /* offset of the first blob in the file */
 } bag_blobs;
 
-/* On little-endian CPUs a load is one instruction; not every compiler finds that
- * from the other form. */
+/* On little-endian CPUs this is a single load; not every compiler reduces the loop to
+ * that. */
 BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     uint64_t number;
@@ -483,7 +489,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* The number that `size` bytes, 0 to 8, are. */
+/* Load a number of `size` bytes, 0 to 8. */
 BAGI_INLINE uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian) {
     const unsigned char *bytes = BAGI_CAST(const unsigned char *, data);
     uint64_t number = 0;
@@ -503,8 +509,8 @@ BAGI_INLINE void bags_store_bytes(
 /* True if a view contains exactly this text. */
 BAGS_API bool bags_view_is(bags_view view, const char *text);
 
-/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
- * as the range. Cost: O(1). */
+/* Blob i of a range, 0 <= i < range->length, or an empty view if there is none. Valid
+ * as long as the range. Cost: O(1). */
 BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
     bags_view blob = {BAGI_NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
@@ -516,8 +522,8 @@ BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
     return blob;
 }
 
-/* Memory that grows, by an allocator that it remembers. Start it as {0}; it then
- * takes the allocator of the first object that grows it. */
+/* Growable memory that remembers its allocator. If initialized to {0}, it takes the
+ * allocator of the first object that grows it. */
 typedef struct bags_buffer {
     unsigned char *data;
     size_t capacity;
@@ -525,49 +531,49 @@ typedef struct bags_buffer {
     void *user;
 } bags_buffer;
 
-/* Make the capacity at least `size` bytes; the content is kept, and the data is
- * aligned for any type. It grows by at least half, so that repeated calls cost
- * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
+/* Make the capacity at least `size` bytes. The content is kept, and the data is aligned
+ * for any type. A buffer grows by at least half, so repeated calls cost O(n) in total.
+ * Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
 BAGI_CHECKED bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
-/* True if `data` points into the buffer's memory: what a call returned there is valid
- * until the buffer is reused or freed. Otherwise it is mapped or in memory. */
+/* True if `data` points into the buffer's memory: a result there is valid until the
+ * buffer is reused or freed. Otherwise the result is mapped or in memory. */
 BAGI_INLINE bool bags_buffer_contains(const bags_buffer *buffer, const void *data) {
     uintptr_t start = BAGI_ADDRESS(buffer->data), at = BAGI_ADDRESS(data);
     return at >= start && at - start < buffer->capacity;
 }
 
-/* An empty buffer of an allocator; NULL: malloc. */
+/* An empty buffer that uses this allocator; NULL: malloc. */
 BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
 
-/* Free the buffer's memory and make it {0} again. */
+/* Free the buffer's memory and reset it to {0}. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
-/* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
- * above U+10FFFF). Otherwise *bad (may be NULL) receives the offset of the
- * first invalid byte. Cost: O(size). */
+/* True if the text is valid UTF-8: no overlong forms, no surrogates, nothing above
+ * U+10FFFF. Otherwise *bad (may be NULL) receives the offset of the first invalid byte.
+ * Cost: O(size). */
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
 
 /* True if this platform is little-endian, as files are. */
 BAGS_API bool bags_little_endian(void);
 
-/* Copy elements of `element` bytes each, reversing the bytes of every element;
- * size is in bytes, a multiple of element. `to` may be equal to `from`. */
+/* Copy elements of `element` bytes each, reversing the bytes of each; `size` is in
+ * bytes, a multiple of `element`. `to` may equal `from`. */
 BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t element);
 
-/* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
- * none. Cost: O(size), with the CPU's instructions for it if it has them. */
+/* Extend a CRC-32C (RFC 3720) by `size` bytes; `crc` is the CRC so far, 0 at the start.
+ * Cost: O(size); uses the CPU's CRC instructions if available. */
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size);
 
 /* ========================================================================
  * >>hooks
- * Where memory comes from and where files are. Both are copied when an object is
- * opened; what `user` points to must live as long as the object.
+ * Where memory comes from and how files are accessed. Both structs are copied when an
+ * object is opened; whatever `user` points to must outlive the object.
  * ====================================================================== */
 
-/* resize works like realloc: data NULL allocates; new_size 0 frees and returns
- * NULL; old_size is the size requested before. NULL with new_size > 0 means out
+/* resize works like realloc: data NULL allocates; new_size 0 frees and returns NULL;
+ * old_size is the previously requested size. Returning NULL for new_size > 0 means out
  * of memory, with data untouched. It must be thread-safe if a reader is shared. */
 typedef struct bags_allocator {
     void *(*resize)(void *user, void *data, size_t old_size, size_t new_size);
@@ -578,7 +584,7 @@ typedef struct bags_allocator {
 BAGS_API bags_allocator bags_allocator_of(const bags_allocator *allocator);
 
 #define BAGS_IO_READ 0   /* an existing file, for reading */
-#define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if it exists */
+#define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if the path exists */
 #define BAGS_IO_WRITE 2  /* an existing file, for reading and writing */
 
 typedef enum bags_path_kind {
@@ -587,25 +593,25 @@ typedef enum bags_path_kind {
     BAGS_PATH_DIRECTORY
 } bags_path_kind;
 
-/* How bytes of a file will be read. */
+/* How a part of a file will be read. */
 typedef enum bags_advice {
     BAGS_ADVICE_RANDOM, /* in any order: do not read ahead */
-    BAGS_ADVICE_SOON    /* all of them, soon: start to read them now */
+    BAGS_ADVICE_SOON    /* all of it, soon: start reading it now */
 } bags_advice;
 
-/* Experimental. The identity of a file. Equal identities, apart from `link`, mean the
- * same file with the same content. */
+/* Experimental. The identity of a file. If two identities are equal apart from `link`,
+ * file and content are the same. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    /* Time of the last modification, in nanoseconds; on Windows, where an inode is
-     * never used again, of the creation. */
+    /* Modification time in nanoseconds; on Windows, where inodes are never reused, the
+     * creation time. */
     uint64_t time;
     uint64_t size; /* in bytes */
-    bool link;     /* a symbolic link at the end of the path was followed */
+    bool link;     /* the path's last component was a symbolic link, and was followed */
 } bags_identity;
 
 /* Experimental. A range to read: `size` bytes of an open file, starting at `offset`.
- * data NULL: start to read them, and do not wait. */
+ * data NULL: start reading, but do not wait. */
 typedef struct bags_io_read {
     void *file;
     uint64_t offset;
@@ -615,12 +621,13 @@ typedef struct bags_io_read {
 } bags_io_read;
 
 /*
- * All access to files. Every hook returns 0, or an errno value for bags_error.system.
- * Reads and writes pass explicit offsets. They may do less than requested and are then
- * called again; a read of 0 bytes means the end of the file. A reader calls its hooks
- * from several threads at once. Hooks marked optional may be NULL, and their failures
- * are ignored, except for identify. A reader needs no hook that writes: without
- * make_dir, nothing is written (EROFS). open must not return a NULL *file.
+ * All file access goes through these hooks. Each returns 0, or an errno value for
+ * bags_error.system. Reads and writes use explicit offsets. They may transfer less than
+ * requested and are then called again; a read of 0 bytes means end of file. A reader
+ * calls its hooks from several threads at once. Hooks marked optional may be NULL, and
+ * their failures are ignored, except for identify. A reader needs none of the hooks
+ * that write; without make_dir, nothing is written (EROFS). open must not return a NULL
+ * *file.
  */
 typedef struct bags_io {
     void *user;
@@ -633,57 +640,56 @@ typedef struct bags_io {
         size_t size, size_t *done);
     int (*truncate)(void *user, void *file, uint64_t size);
     int (*sync)(void *user, void *file); /* until it is on stable storage */
-    /* Lock the file against every other open file, until it is closed, without
-     * waiting: EWOULDBLOCK if it is already locked. */
+    /* Lock the file until it is closed, against every other open of it. Do not wait:
+     * EWOULDBLOCK if it is already locked. */
     int (*lock)(void *user, void *file);
-    /* Optional. Map the first `size` bytes, at least 1, read-only, valid until
-     * unmap, also after close. After a failure the file is read instead. */
+    /* Optional. Map the first `size` bytes (at least 1) read-only. The map is valid
+     * until unmap, even after close. If this fails, the file is read instead. */
     int (*map)(void *user, void *file, size_t size, const void **data);
     int (*unmap)(void *user, const void *data, size_t size);
-    /* The kind of a path; 0 with BAGS_PATH_NONE if nothing exists there. */
+    /* Classify a path; BAGS_PATH_NONE, returning 0, if nothing exists there. */
     int (*kind)(void *user, const char *path, bags_path_kind *kind);
     int (*make_dir)(void *user, const char *path); /* EEXIST if it exists */
     int (*sync_dir)(void *user, const char *path);
-    /* Call each() with every name in a directory except . and .., in any order,
-     * until it returns nonzero, and return that. ENOSYS, or NULL: only unsharded
-     * datasets can be read. */
+    /* Call each() with every name in a directory except . and .., in any order, until
+     * it returns nonzero, and return that value. If this returns ENOSYS or is NULL,
+     * only unsharded datasets can be read. */
     int (*list)(void *user, const char *path,
         int (*each)(void *each_user, const char *name), void *each_user);
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);     /* a file */
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
-    /* Optional. Allocate disk space up to `size` bytes of the file, whose size does
-     * not change: it will be written soon, and the rest truncated. */
+    /* Optional. Allocate disk space for the first `size` bytes without changing the
+     * file's size: they will be written soon, and unused space will be truncated. */
     int (*reserve)(void *user, void *file, uint64_t size);
-    /* Optional. Announce how bytes will be read: of a map starting at `map`, or
-     * else of an open file starting at `offset`. */
+    /* Optional. Announce how bytes will be read: those at `map` in a map or, if that is
+     * NULL, those at `offset` in an open file. */
     int (*advise)(void *user, void *file, const void *map, uint64_t offset,
         uint64_t size, bags_advice advice);
-    /* Optional. Start to write these bytes to the disk, without waiting. */
+    /* Optional. Start writing these bytes to disk, without waiting. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
     /* Optional. Experimental. Identify an open file or, if `file` is NULL, the file at
-     * a path, without opening it; ENOENT if nothing exists there. NULL: no function
-     * notices that another process replaced, renamed or removed a file in use. */
+     * a path, without opening it; ENOENT if nothing exists there. If NULL, no function
+     * can detect that another process replaced, renamed or removed a file in use. */
     int (*identify)(void *user, void *file, const char *path, bags_identity *identity);
-    /* Optional. Experimental. For remote files, like the next two. Read many ranges of
-     * several files at once. Each `done` is 0 before the call. read_at is called for
-     * the missing bytes, and returns the failure. */
+    /* Optional. Experimental. For remote files, as are the next two. Read many ranges
+     * of several files at once. Each `done` is 0 before the call. Afterwards read_at is
+     * called for missing bytes, and returns any failure. */
     void (*read_many)(void *user, bags_io_read *reads, size_t count);
-    /* Optional. Experimental. A file may soon be opened, or identified by its path, if
-     * it exists: start to look it up, and do not wait. */
+    /* Optional. Experimental. Start looking up a file that may soon be opened, or
+     * identified by its path, if it exists. Do not wait. */
     void (*expect)(void *user, const char *path);
-    /* Optional. Experimental. Write the reason why a hook has just failed with `error`
-     * for a path. It replaces errno's own text unless it is empty. NUL-terminated, at
-     * most `size` bytes. */
+    /* Optional. Experimental. Write why a hook just failed with `error` for a path:
+     * NUL-terminated, at most `size` bytes. Unless empty, this text replaces errno's
+     * own in the message. */
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
     /* Optional. Experimental. Create a hard link to a file; EEXIST if `to` exists.
      * Symbolic links are followed. */
     int (*link)(void *user, const char *from, const char *to);
 } bags_io;
 
-/* The hooks for local files, to be wrapped in your own. Static. With BAGS_NO_LOCAL
- * there are none: only open, kind and explain are set, and the first two fail with
- * ENOSYS. */
+/* The hooks for local files, for your own hooks to wrap. Static. With BAGS_NO_LOCAL,
+ * only open, kind and explain are set, and the first two fail with ENOSYS. */
 BAGS_API const bags_io *bags_io_local(void);
 
 /* The hooks that an object uses: a member of every options struct. */
@@ -692,33 +698,34 @@ typedef struct bags_env {
     const bags_io *io;               /* NULL: local files */
 } bags_env;
 
-/* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
- * open: No such file or directory", or the hook's own reason (explain). `doing` is what
- * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
- * _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO; BAGS_OK for 0. */
+/* Write the error of a hook that returned `error` for a path, such as "pets/id.bag:
+ * cannot open: No such file or directory", or with the hook's own reason (explain).
+ * `doing` is the operation that failed, such as "open". io and err may be NULL. Returns
+ * the code: BAGS_ERROR_MISSING, _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO;
+ * BAGS_OK for 0. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
 /* Read exactly `size` bytes of an open file. Returns BAGS_OK, BAGS_ERROR_CORRUPT (the
- * file ends before them) or what bags_fail_io does. */
+ * file ends too early) or a code of bags_fail_io. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_read(const bags_io *io, void *file,
     const char *path, uint64_t offset, void *data, size_t size, bags_error *err);
 
-/* The last 320 bytes of a path, so that a message also has space for the reason. It is
- * part of `path`. */
+/* The last 320 bytes of a path (a pointer into `path`), so that a message also has room
+ * for the reason. */
 BAGS_API BAGS_EXPERIMENTAL const char *bags_path_tail(const char *path);
 
 /* ========================================================================
  * >>bag
- * One file. Datasets are made of Bags; a standalone Bag is a plain, fast list of
+ * A single file. Datasets consist of Bags; a standalone Bag is a plain, fast list of
  * blobs.
  * ====================================================================== */
 
 typedef struct bag_reader bag_reader;
 typedef struct bag_writer bag_writer;
 
-/* Private: the first members of a bag_reader, visible here so that bag_reader_get
- * needs no call. A v1 table that is mapped, and its blobs. */
+/* Private: the first members of a bag_reader, exposed so that bag_reader_get needs no
+ * call. They describe a mapped v1 table and its blobs. */
 typedef struct bagi_mapped {
     const unsigned char *data;
     const unsigned char *table; /* length + 1 entries, the first is 0 */
@@ -726,60 +733,61 @@ typedef struct bagi_mapped {
     uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
-/* How to treat data that is being written, or whose writer crashed. */
+/* How to treat data that is still being written or whose writer crashed. */
 typedef enum bags_unfinished {
-    BAGS_UNFINISHED_REFUSE = 0, /* it is an error */
+    BAGS_UNFINISHED_REFUSE = 0, /* fail */
     BAGS_UNFINISHED_SKIP,       /* leave it out */
     BAGS_UNFINISHED_READ        /* read what has been flushed */
 } bags_unfinished;
 
 typedef struct bag_reader_options {
     bool no_mmap; /* read with explicit offsets instead of mapping */
-    /* With no_mmap: keep the table in memory, 8 bytes per blob (12 with
-     * verify_checksums), so that a read is one system call, not two (or three). */
+    /* With no_mmap: keep the table in memory, at 8 bytes per blob (12 with
+     * verify_checksums), so that a read costs one system call instead of two (or
+     * three). */
     bool cache_index;
     /* Compare every returned blob with its checksum. NAME.crc must exist. */
     bool verify_checksums;
-    /* 0 bytes are an empty Bag, as granular 0.20 and 0.21 write it. Otherwise they
-     * are an error, since a crash leaves the same. */
+    /* Accept an empty file as an empty Bag, as granular 0.20 and 0.21 write it. By
+     * default this is an error, because a crash can leave an empty file, too. */
     bool allow_empty_file;
-    /* READ: of a Bag with a journal, the blobs that are complete, whatever a power
-     * failure left after them; implies no_mmap and cache_index. SKIP is invalid. */
+    /* READ: if a Bag has a journal, read its complete blobs, whatever a power failure
+     * left after them; implies no_mmap and cache_index. SKIP is invalid. */
     bags_unfinished unfinished;
-    /* For data much larger than memory, of which little is read here and there: the
-     * system reads nothing ahead of it, and a blob of several pages is requested at
-     * once. Data already in memory is found slightly slower. */
+    /* For small reads scattered over data much larger than memory: the system does not
+     * read ahead, and a blob that spans several pages is requested at once. Access to
+     * data already in memory becomes slightly slower. */
     bool no_read_ahead;
     bags_env env;
 } bag_reader_options;
 
 /*
- * Open a Bag and check its shape. Local files are mapped; a file that cannot be
- * mapped is read. If there is a file NAME.idx, the Bag is a split one, or is being
- * written, or its writer crashed: the blobs flushed so far are read. Open it again to
- * see more. After a power failure the journal may list more blobs than exist: an
+ * Open a Bag and check its structure. Local files are mapped; a file that cannot be
+ * mapped is read. If NAME.idx exists, the Bag is split, is still being written, or its
+ * writer crashed: the reader has the blobs flushed so far. Open the Bag again to see
+ * more. After a power failure the journal may list more blobs than exist; this is an
  * error unless `unfinished` is READ.
  *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
- *   BAGS_ERROR_CORRUPT   not a Bag: too short, or its table is invalid; or it ends
- *                        in a table that contradicts NAME.idx; with
- *                        verify_checksums: NAME.crc is damaged or another Bag's
+ *   BAGS_ERROR_CORRUPT   not a Bag (too short, or its table is invalid); or its own
+ *                        table contradicts NAME.idx; with verify_checksums: NAME.crc is
+ *                        damaged or belongs to another Bag
  *   BAGS_ERROR_ARGUMENT  an invalid option
- *   BAGS_ERROR_LIMIT     a table is too large to be kept in memory
+ *   BAGS_ERROR_LIMIT     a table is too large to keep in memory
  *
  * Cost: O(1), a few system calls. The table is read only with cache_index, with
- * unfinished READ, or if it seems to contradict NAME.idx; READ with verify_checksums
- * also reads the blobs of a journal.
+ * unfinished READ, or if it seems to contradict NAME.idx. READ with verify_checksums
+ * also reads the blobs that a journal lists.
  */
 BAGI_CHECKED bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
 
-/* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
- * they must not change until the reader is closed. They need no alignment. Of the
- * options only allow_empty_file and env have an effect; verify_checksums is an error.
- * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
- * BAGS_ERROR_MEMORY. Cost: O(1). */
+/* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed, must
+ * not change until the reader is closed, and need not be aligned. Only the options
+ * allow_empty_file and env have an effect; verify_checksums is an error. Returns the
+ * reader, or NULL with BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY.
+ * Cost: O(1). */
 BAGI_CHECKED bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
@@ -789,46 +797,46 @@ BAGS_API void bag_reader_close(bag_reader *reader);
 /* Number of blobs. */
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 
-/* Size of the Bag in bytes: of the file; if split, of the blobs and the index. */
+/* Size of the Bag's file in bytes; if split, of the blobs and the index. */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
 /*
  * Read one blob.
  *
- * *out is valid until the reader is closed (mapped or in memory, not copied),
- * otherwise until the scratch is reused or freed.
- *
- *   index  0 <= index < bag_reader_length(reader)
- *   out    the bytes; size may be 0. Empty with data NULL on failure
+*   index  0 <= index < bag_reader_length(reader)
+ *   out    the bytes; size may be 0; empty with data NULL on failure. See "Lifetime" at
+ *          the top
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places it outside the data; the file was truncated
- *                       (not mapped); with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_CORRUPT  the table places the blob outside the data; the file was
+ *                       truncated (if not mapped); with verify_checksums: checksum
+ *                       mismatch
  *   BAGS_ERROR_LIMIT    the blob is too large for the address space
  *
  * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
- * verify_checksums adds a CRC-32C of the blob and, if neither mapped nor cached, a read
- * of the stored one.
+ * verify_checksums adds a CRC-32C of the blob and, if the index is neither mapped nor
+ * cached, a read of the stored CRC.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 
-/* Private: bag_reader_get for what is not two loads from a map, or fails: then
- * data is NULL and size is the code. By value, so that a caller's *out can stay
- * in registers. */
+/* Private: the cases of bag_reader_get that take more than two loads from a map. On
+ * failure, data is NULL and size is the code. Returned by value so that a caller's *out
+ * can stay in registers. */
 BAGS_API bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err);
 
-/* Private: a blob that exists; false if its entries are invalid. */
+/* Private: get a blob whose index is in range. False if its table entries are
+ * invalid. */
 BAGI_INLINE bool bagi_mapped_blob(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     uint64_t start = bagi_load_u64(mapped->table + 8 * index);
     uint64_t stop = bagi_load_u64(mapped->table + 8 * (index + 1));
     if (BAGI_UNLIKELY(stop > mapped->limit))
         return false;
-    /* If start > stop, the difference wraps round to more than stop: one
-     * instruction subtracts and compares. */
+    /* If start > stop, the difference wraps around to more than stop. One instruction
+     * subtracts and compares. */
     uint64_t size = stop - start;
     if (BAGI_UNLIKELY(size > stop))
         return false;
@@ -837,7 +845,7 @@ BAGI_INLINE bool bagi_mapped_blob(
     return true;
 }
 
-/* Private: false also if the blob is not found in this way. */
+/* Private: also false if the blob must be read another way. */
 BAGI_INLINE bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     return !BAGI_UNLIKELY(index >= mapped->length) &&
@@ -859,23 +867,22 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     return code;
 }
 
-/* Read the consecutive blobs start <= i < stop with one contiguous read. A stop past
- * the end is clamped to the length. Lifetime and errors as for bag_reader_get;
- * BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names the first invalid
- * blob. Cost: O(stop - start) to check the entries; no copy if mapped, otherwise the
- * reads of one bag_reader_get. */
+/* Read the consecutive blobs start <= i < stop with one contiguous read. Lifetime and
+ * errors as for bag_reader_get; BAGS_ERROR_RANGE means start > stop, and
+ * BAGS_ERROR_CORRUPT names the first invalid blob. Cost: O(stop - start) to check the
+ * entries; no copy if mapped, otherwise as many reads as one bag_reader_get. */
 BAGI_CHECKED bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bag_blobs *out, bags_error *err);
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and
- * errors as for bag_reader_get. Cost: O(count), and a sort if the indices are not
- * sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read
- * in file order, each once, neighbours with one read. */
+ * errors as for bag_reader_get. Cost: O(count), plus a sort if the indices are
+ * unsorted, and about 120 bytes of temporary memory per index. Without mmap, blobs are
+ * read in file order, each once, neighbours in one read. */
 BAGI_CHECKED bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
-/* The checksums of consecutive blobs, and where each blob ends. */
+/* The checksums and end offsets of consecutive blobs. */
 typedef struct bags_checksums {
     size_t length;
     const unsigned char *crcs; /* `length` CRC-32C, 4 little-endian bytes each */
@@ -883,36 +890,36 @@ typedef struct bags_checksums {
     uint64_t start;            /* offset of the first blob in the file */
 } bags_checksums;
 
-/* Find the checksums and sizes of the blobs start <= i < stop; no blob is read. The
- * reader must have been opened with verify_checksums: otherwise it is
- * BAGS_ERROR_ARGUMENT. A stop past the end is clamped to the length. Lifetime and
- * errors as for bag_reader_get. Cost: O(stop - start); if mapped, no copy, otherwise 12
- * bytes of scratch per blob and two reads. */
+/* Find the checksums and sizes of the blobs start <= i < stop without reading the
+ * blobs. Requires a reader opened with verify_checksums (BAGS_ERROR_ARGUMENT
+ * otherwise). Lifetime and errors as for bag_reader_get. Cost: O(stop - start); no copy
+ * if mapped, otherwise 12 bytes of scratch per blob and two reads. */
 BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_checksums *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
-    bool keep_idx;      /* keep the journal NAME.idx: granular 0.22 reads it */
-    bool no_sync;       /* close without waiting for stable storage */
-    bool checksum;      /* write NAME.crc next to it: a checksum of every blob */
-    size_t buffer_size; /* bytes buffered, rounded up to a power of two of at
-                           least 4 KiB; 0: 2 MiB */
+    bool keep_idx;      /* keep the journal NAME.idx, for granular 0.22 */
+    bool no_sync;       /* do not wait for stable storage on close */
+    bool checksum;      /* write NAME.crc next to the Bag: a checksum per blob */
+    size_t buffer_size; /* in bytes, rounded up to a power of two, at least 4 KiB; 0: 2
+                           MiB */
     bags_env env;
 } bag_writer_options;
 
 /*
- * Create a Bag that does not exist. Until it is closed it is locked, and flushed
- * data can be read with `unfinished`, even if the process dies. (If the path does not
- * end in .bag, the journal is PATH.idx. No reader finds that automatically.)
+ * Create a new Bag. It stays locked until closed; flushed data can be read with
+ * `unfinished`, even if the process dies. (If the path does not end in .bag, the
+ * journal is PATH.idx, and readers do not find it automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
- *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
+ *   BAGS_ERROR_EXISTS   the Bag, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
  *   BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED
  *
- * Memory: 1.5 times the buffer size, or 1.75 with checksums, however long the Bag is.
+ * Memory: 1.5 times the buffer size, or 1.75 times with checksums, whatever the Bag's
+ * length.
  */
 BAGI_CHECKED bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
@@ -920,38 +927,38 @@ BAGI_CHECKED bag_writer *bag_writer_open(
 /* Append a blob; data may be NULL if size is 0. *index (may be NULL) receives its
  * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
  * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
- * later call returns it. A blob that is refused (BAGS_ERROR_ARGUMENT) does not stop the
- * writer: only close returns that failure, too. Cost: a copy; system calls when a
- * buffer is full. */
+ * later call returns it. A refused blob (BAGS_ERROR_ARGUMENT) does not stop the writer,
+ * but close returns that failure again. Cost: a copy; system calls when a buffer is
+ * full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
 
-/* Forget blobs that were refused, as clearerr does, for a program that dealt with them:
- * close then succeeds without them. A failure that stopped the writer stays. NULL is
+/* Forget refused blobs, much like clearerr, if the program has dealt with them: close
+ * then succeeds without them. A failure that stopped the writer stays. NULL is
  * accepted. */
 BAGS_API void bag_writer_clear(bag_writer *writer);
 
-/* Pass all buffered data to the system: it then survives the end of this process.
- * Returns what bag_writer_append does, or BAGS_ERROR_CHANGED if another process
- * replaced or removed a file of it. Cost: a write per file, and two stats. */
+/* Pass all buffered data to the system, so that it survives the end of this process.
+ * Errors as for bag_writer_append, or BAGS_ERROR_CHANGED if another process replaced or
+ * removed one of the files. Cost: a write per file, and two stats. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
-/* Flush, and wait until the data is on stable storage, to survive a power failure:
- * a reader with BAGS_UNFINISHED_READ then finds it. Errors as for bag_writer_flush. A
- * failed sync ends the writer. Cost: three syncs, or four with checksums. */
+/* Flush, and wait until the data is on stable storage. It then survives a power
+ * failure: a reader with BAGS_UNFINISHED_READ finds it. Errors as for bag_writer_flush.
+ * A failed sync stops the writer. Cost: three syncs, or four with checksums. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
 
-/* Size in bytes that the file would have if it were closed now. */
+/* Size in bytes that the file would have if closed now. */
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 
-/* Write the table, wait for stable storage (unless no_sync), remove the journal,
- * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
- * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
- * its journal. If a blob was refused and nothing else failed, the Bag is complete, and
- * that is returned. Cost: the table is copied from the journal; syncs as above. */
+/* Write the table, wait for stable storage (unless no_sync), and remove the journal.
+ * The writer is freed even on failure; NULL returns BAGS_OK. Returns the first failure,
+ * with errors as for bag_writer_flush; flushed data and its journal then remain. If the
+ * only failure is a refused blob, that is returned, but the Bag is complete. Cost:
+ * copies the table from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
 /* Remove what was written, and free the writer. */
