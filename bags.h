@@ -803,7 +803,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 /*
  * Read one blob.
  *
-*   index  0 <= index < bag_reader_length(reader)
+ *   index  0 <= index < bag_reader_length(reader)
  *   out    the bytes; size may be 0; empty with data NULL on failure. See "Lifetime" at
  *          the top
  *
@@ -968,8 +968,8 @@ BAGS_API void bag_writer_abort(bag_writer *writer);
 
 /* ========================================================================
  * >>types
- * Type strings, values in memory, and the codecs between values and blobs. Any
- * thread may call these functions; up to the registry they allocate nothing.
+ * Type strings, values in memory, and the codecs that convert between values and blobs.
+ * Any thread may call these functions; those before the registry allocate nothing.
  * ====================================================================== */
 
 #define BAGS_MAX_DIMS 64
@@ -993,73 +993,74 @@ typedef enum bags_dtype {
     BAGS_DTYPE_COMPLEX128
 } bags_dtype;
 
-/* The dtype's name, "float32", and its code in NumPy's dtype.str without the byte
- * order, "f4". "" if it is not a dtype. Static. */
+/* The dtype's name ("float32"), and its code in NumPy's dtype.str without the byte
+ * order ("f4"); "" if it is not a dtype. Static. */
 BAGS_API const char *bags_dtype_name(bags_dtype dtype);
 BAGS_API const char *bags_dtype_code(bags_dtype dtype);
 
 /* Bytes per element; 0 if it is not a dtype. */
 BAGS_API size_t bags_dtype_size(bags_dtype dtype);
 
-/* The unit of bytes that a change of byte order reverses: the size, but half of
- * it for complex numbers. Pass it to bags_swap_bytes. */
+/* The number of bytes that are reversed together when the byte order changes: the
+ * element size, or half of it for complex numbers. Pass it to bags_swap_bytes. */
 BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 
 /* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
- * *big_endian (may be NULL) receives true for big-endian elements (">f4").
- * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
+ * *big_endian (may be NULL) is set to true for big-endian elements (">f4"). Returns
+ * BAGS_DTYPE_NONE if the text names no dtype listed above. */
 BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian);
 
-/* The size of an array in bytes. False if it does not fit in size_t, or dtype is
- * not a dtype; *size is then untouched. */
+/* Compute an array's size in bytes. Returns false, with *size untouched, if it does not
+ * fit in size_t or dtype is not a dtype. */
 BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size);
 
 /* A parsed type string. Its views point into the string. */
 typedef struct bags_type {
     bags_view name;      /* "array" */
-    bags_view arguments; /* "float32,64,128": without the parentheses */
+    bags_view arguments; /* "float32,64,128", without parentheses */
     size_t count;        /* number of arguments; "q()" has an empty one */
     bool sequence;       /* it has a trailing [] */
 } bags_type;
 
-/* Parse a type string: name or name(arg,arg), each with an optional []. *out is
- * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
+/* Parse a type string: name or name(arg,arg), optionally followed by []. *out is valid
+ * as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
 BAGI_CHECKED bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err);
 
-/* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
- * type's text; not NUL-terminated. */
+/* Argument i, 0 <= i < type->count, or an empty view if there is none. Valid as long as
+ * the type's text; not NUL-terminated. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i);
 
-/* Argument i as a decimal number. False if it is missing, not a number, or above
- * 2^64-1; *out is then untouched. */
+/* Parse argument i as a decimal number. Returns false, with *out untouched, if it is
+ * missing, not a number, or above 2^64-1. */
 BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
-    BAGS_KIND_NONE = 0, /* no value: refused by writers */
-    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as it is, whatever
-                        the field's type */
+    BAGS_KIND_NONE = 0, /* no value; writers refuse it */
+    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as is, whatever the
+                           field's type */
     BAGS_KIND_BYTES,    /* data, size: bytes, for a codec to encode */
     BAGS_KIND_UTF8,     /* data, size: UTF-8 text; may contain NUL */
     BAGS_KIND_UINT,     /* uint: a number from 0 to 2^64-1 */
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
     BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
-    BAGS_KIND_STORED,   /* uint: a blob that is stored already; see bags_stored */
+    BAGS_KIND_STORED,   /* uint: an already stored blob; see bags_stored */
     BAGS_KIND_REAL,     /* real: a number, for types such as float32 */
     BAGS_KIND_BOOL      /* uint: 0 or 1, for the type bool */
 } bags_kind;
 
 /*
- * A value in memory. It owns nothing. When it is written, what it points to is the
- * caller's; when it was decoded, the decoding function states how long it is valid.
+ * A value in memory. It owns nothing. A value to write points to the caller's memory;
+ * for a decoded value, the decoding function states how long it is valid.
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
- * its dtype. shape has `dims` entries, the slowest-varying first; an array with
- * dims 0 is one element. data may be NULL if size is 0. A number is in both uint
- * and sint if it fits both; kind states which it is, and the other may be 0. A decoded
- * value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: one of float32 is an array.
+ * its dtype. shape has `dims` entries, slowest-varying first; an array with dims 0 is a
+ * single element. data may be NULL if size is 0. A number that fits both uint and sint
+ * is stored in both; otherwise `kind` says which one holds it, and the other may be 0.
+ * A decoded value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an
+ * array.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -1074,9 +1075,9 @@ typedef struct bags_value {
     const void *object;
 } bags_value;
 
-/* Make values. Their bytes must stay valid until the value has been used.
- * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries
- * and `data` as many elements as their product. */
+/* Make values. The bytes passed must stay valid until the value has been used.
+ * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries, and
+ * `data` has as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
 BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_real(double number);
@@ -1088,27 +1089,30 @@ BAGS_API bags_value bags_blob(const void *data, size_t size);
 BAGS_API bags_value bags_array(
     bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data);
 
-/* For a writer of datasets: not new bytes, but an earlier blob of the same field and
- * shard. `blob` is what bags_writer_next returned before that blob was appended. */
+/* For a bags_writer: refer to an earlier blob of the same field and shard instead of
+ * passing new bytes. `blob` is the number that bags_writer_next returned before that
+ * blob was appended. */
 BAGS_API bags_value bags_stored(uint64_t blob);
 
 /*
- * How values of a type become blobs and back.
+ * Converts values of a type to blobs and back.
  *
- *   names   the types it serves, separated by spaces: "jpeg jpg"
- *   open    checks the type's arguments and makes *state for the other three. The type
- *           and its text are invalid after the call. allocator is never NULL. NULL: no
- *           arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob, empty before, may view the value's own bytes, or
- *           `scratch`; the codec may grow that. NULL: only encoded blobs are accepted
- *   decode  makes a value, of BAGS_KIND_NONE before. It may view the blob's bytes or
- *           `scratch`, but not the state. Several threads may call it with one state
- *           at the same time. NULL: values cannot be decoded, only blobs read
+ *   names   the types it handles, separated by spaces: "jpeg jpg"
+ *   open    checks the type's arguments and creates *state for the other three. The
+ *           type and its text are invalid after the call. allocator is never NULL. If
+ *           open is NULL, no arguments are accepted, and state is NULL
+ *   encode  makes a blob. *blob, empty at the start, may point to the value's own bytes
+ *           or into `scratch` (the codec may grow it). If NULL, only encoded blobs are
+ *           accepted
+ *   decode  makes a value, BAGS_KIND_NONE at the start. It may point to the blob's
+ *           bytes or into `scratch`, but not into the state. Several threads may call
+ *           it with one state at the same time. If NULL, blobs can be read but not
+ *           decoded
  *   close   frees the state. May be NULL
  *   user    yours
  *
- * On failure they write err (see bags_fail) and return its code; the library adds
- * the file, the field and the index in front of the message.
+ * On failure the functions write err (see bags_fail) and return its code; the library
+ * prefixes the message with the file, field and index.
  */
 typedef struct bags_codec {
     const char *names;
@@ -1120,40 +1124,43 @@ typedef struct bags_codec {
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
-    /* Experimental. NULL: the blobs need none. */
+    /* Experimental. NULL: the blobs need no dictionary. */
     const struct bags_codec_dictionary *dictionary;
 } bags_codec;
 
 /*
- * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to
- * 16 MiB, shared by all blobs of a field, in the file NAME.dict of each shard.
- * Only the codec interprets them. The last three members are NULL if the codec never
- * holds blobs. `state` is the state of the codec.
+ * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to 16
+ * MiB that all blobs of a field share, stored in each shard's NAME.dict. Only the codec
+ * interprets these bytes. The last three members are NULL if the codec never holds
+ * blobs. `state` is the codec's state.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
- *   start    a writer will encode with this state. It continues a shard with these
- *            bytes, or follows one of its worker: blobs may need no others. size 0:
- *            there are none, and the codec may make a dictionary of the first values:
- *            encode makes it or, if its blobs are held, `make`. Called once, before
- *            encode; without it (bags_encode) blobs need none
- *   find     finds the bytes that a blob needs. It was just encoded, or by the caller
- *            (bags_blob); the call fails if it needs others. The bytes are
+ *   start    announces that a writer will encode with this state. `bytes` is the
+ *            dictionary of the shard being continued or of the worker's previous shard;
+ *            blobs may not need any other. If its size is 0 there is none, and the
+ *            codec may make one from the first values, in encode or, if it holds blobs,
+ *            in `make`. Called once, before encode; if not called (bags_encode), blobs
+ *            must not need a dictionary
+ *   find     finds the dictionary that a blob needs: one just encoded, or a caller's
+ *            bags_blob. It fails if the blob needs another dictionary. The bytes are
  *            the same for all blobs of a state, and valid until close. The writer
  *            stores them in the shard before the blob
- *   prepare  makes *prepared of the content of NAME.dict, valid until discard.
- *            A reader calls it once for all shards with the same content
- *   discard  frees that
- *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
- *            may share what was prepared. It must notice if the blob needs another one
+ *   prepare  makes *prepared from the content of NAME.dict, valid until discard. A
+ *            reader calls it once for all shards with the same content
+ *   discard  frees what prepare made
+ *   decode   decodes a blob that needs a dictionary, like bags_codec.decode; several
+ *            threads may share `prepared`. It must detect a blob that needs another
+ *            dictionary
  *   holds    true while the codec collects values for a dictionary. The writer then
- *            holds the blobs of encode in the buffer of the field, and does not pass
- *            them to the system. NULL: blobs are not held
- *   make     ends the hold: makes the dictionary of the values that were collected, if
- *            it saves more than it needs. *made is false otherwise, and the codec may
- *            collect more values. Called when `holds` has become false, when the buffer
- *            is full, when the field is flushed, or when its shard ends
- *   recode   encodes a held blob again, with the dictionary: a blob of fewer bytes, in
- *            `scratch`, replaces it. Without a dictionary *out is the blob itself
+ *            holds encoded blobs in the field's buffer instead of passing them to the
+ *            system. NULL: blobs are not held
+ *   make     ends the hold: makes the dictionary from the collected values if it saves
+ *            more space than it takes. Otherwise *made is false, and the codec may
+ *            collect more values. Called when `holds` has become false, the buffer is
+ *            full, the field is flushed, or its shard ends
+ *   recode   re-encodes a held blob with the dictionary; a smaller result, in
+ *            `scratch`, replaces the blob. Without a dictionary, *out is the blob
+ *            itself
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);
@@ -1171,43 +1178,43 @@ typedef struct bags_codec_dictionary {
 } bags_codec_dictionary;
 
 /*
- * The codecs that a program uses. It must outlive the readers and writers that use
- * it. NULL means the built-in codecs only. Every registry has them:
+ * The codecs that a program uses. A registry must outlive its readers and writers. NULL
+ * means the built-in codecs only. Every registry includes these:
  *
  *   bytes   BAGS_KIND_BYTES, stored as given
  *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
- *   int     BAGS_KIND_UINT; little-endian, in the fewest bytes that hold it; 0 has no
+ *   int     BAGS_KIND_UINT; little-endian, in as few bytes as possible; 0 takes no
  *           bytes. If the top bit would be set (128 to 255, 2^15 to 2^16-1, ...), a
- *           zero byte follows: granular 0.17.1 and later reads the bytes as signed.
- *           Every blob is read as unsigned, with that byte or, as bags 0.5 writes
- *           it, without
+ *           zero byte is added, because granular 0.17.1 and later reads the bytes as
+ *           signed. Blobs are read as unsigned, with or without that byte (bags 0.5
+ *           does not write it)
  *   int(N), int(N,little), int(N,big)
  *           BAGS_KIND_UINT; N bytes; a number that does not fit is refused
  *   u64     BAGS_KIND_UINT; 8 bytes
- *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five accept
- *           BAGS_KIND_UINT and BAGS_KIND_INT alike, if the number fits
+ *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five accept both
+ *           BAGS_KIND_UINT and BAGS_KIND_INT if the number fits
  *   array(float32,64,128)
- *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be
- *           -1: any. Without dimensions it is one element: array(float32) also accepts
- *           BAGS_KIND_REAL, rounded to the dtype, array(bool) BAGS_KIND_BOOL, and
- *           array(int16) BAGS_KIND_UINT and BAGS_KIND_INT. A number outside the range
- *           of the dtype is refused
- *   float32, float32(64,128) and the names of the other dtypes
- *           short for array(float32) and array(float32,64,128), as which writers store
- *           them: see bags_type_complete
+ *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be -1,
+ *           for any size. Without dimensions it is a single element: array(float32)
+ *           then also accepts BAGS_KIND_REAL, rounded to the dtype; array(bool) accepts
+ *           BAGS_KIND_BOOL; array(int16) accepts BAGS_KIND_UINT and BAGS_KIND_INT. A
+ *           number outside the dtype's range is refused
+ *   float32, float32(64,128), and likewise for the other dtypes
+ *           short for array(float32) and array(float32,64,128); writers store the long
+ *           form: see bags_type_complete
  *   array   BAGS_KIND_ARRAY of any dtype and shape; the blob contains both
  */
 typedef struct bags_registry bags_registry;
 
-/* Create a registry with the built-in codecs, to be freed with bags_registry_free.
+/* Create a registry with the built-in codecs; free it with bags_registry_free.
  * allocator NULL: malloc. Returns NULL if out of memory. */
 BAGI_CHECKED bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
-/* Add a copy of a codec; its `names` and `user` must stay valid. A codec added
- * later precedes earlier ones of the same name. Returns BAGS_OK, BAGS_ERROR_ARGUMENT
- * (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no reader or writer
- * uses the registry. */
+/* Add a copy of a codec; its `names` and `user` must stay valid. A codec added later
+ * takes precedence over earlier ones with the same name. Returns BAGS_OK,
+ * BAGS_ERROR_ARGUMENT (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no
+ * reader or writer uses the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
@@ -1220,22 +1227,23 @@ BAGS_API const bags_codec *bags_registry_find(
  * Complete a type whose name is a dtype: "float32" is short for "array(float32)",
  * "float32(2,3)[]" for "array(float32,2,3)[]", and "zstd(float32,2)" for
  * "zstd(array,float32,2)", unless a codec of the registry (may be NULL) has that
- * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
- * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
+ * name. Other types are unchanged. The NUL-terminated result is written to `out`,
+ * growing it. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
  */
 BAGI_CHECKED bags_code bags_type_complete(
     const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
-/* Check the name of a type, as writers do: a codec of the registry (may be NULL), a
- * dtype, or a codec in formats/ has it. Returns BAGS_OK or
- * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
+/* Check a type's name as writers do: it must belong to a codec in the registry (may be
+ * NULL), a dtype, or a codec in formats/. Returns BAGS_OK or BAGS_ERROR_TYPE; the
+ * message suggests the name that was probably meant. Cost: O(codecs). */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err);
 
-/* The number of letters to insert, delete, replace or exchange with the next one, in
- * any case, that make a name of a word; 0 also if `also` has the word: others for the
- * name, separated by spaces. SIZE_MAX if the name is probably not what was meant. */
+/* The edit distance from a word to a name, ignoring case: the number of letters to
+ * insert, delete, replace or swap with the next one. `also` lists synonyms of the name,
+ * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the name
+ * is probably not what was meant. */
 BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
     bags_view word, bags_view name, const char *also);
 #endif
@@ -1244,23 +1252,23 @@ BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
 BAGS_API void bags_registry_free(bags_registry *registry);
 
 /*
- * Encode or decode one value by its type string (of a sequence, one item), so
- * that any thread can do this work: encode with bags_encode, then let the thread
- * that owns the writer append the result as a bags_blob.
+ * Encode or decode one value (or one item of a sequence) by its type string. Any thread
+ * can do this: encode with bags_encode, then let the thread that owns the writer append
+ * the result as a bags_blob.
  *
  * The result is valid as long as the input, and until the scratch is reused or
- * freed. registry NULL: the built-in codecs. Neither knows the dictionary of a shard:
- * a blob that needs it is an error of bags_decode, and read with bags_row_value.
+ * freed. registry NULL: the built-in codecs. Neither function knows a shard's
+ * dictionary: bags_decode fails on a blob that needs it; use bags_row_value for those.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_TYPE      invalid type string; no codec for it
  *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
- *   BAGS_ERROR_ARGUMENT  bags_encode: a value of some bytes whose data is NULL
+ *   BAGS_ERROR_ARGUMENT  bags_encode: a value with nonzero size and NULL data
  *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
  *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
  *   what a codec that you added returns
  *
- * Cost: the codec's, and opening it for its arguments.
+ * Cost: the codec's, plus opening it for the type's arguments.
  */
 #ifndef BAGS_NO_WRITER
 BAGI_CHECKED bags_code bags_encode(const bags_registry *registry, const char *type,
@@ -1271,7 +1279,8 @@ BAGI_CHECKED bags_code bags_decode(const bags_registry *registry, const char *ty
 
 /* ========================================================================
  * >>writer
- * Datasets, in one directory or in shards; finishing what crashed writers left.
+ * Writing datasets, in one directory or in shards, and finishing what crashed writers
+ * left.
  * ====================================================================== */
 
 /* A field: its name (the file is NAME.bag) and its type. */
@@ -1281,8 +1290,8 @@ typedef struct bags_field {
 } bags_field;
 
 /* Compare the fields of two datasets, both sorted by name as bags_reader_fields returns
- * them. Returns BAGS_OK, or BAGS_ERROR_FIELD if names or types differ, with the first
- * field that does and both types; `where` says what the others are: field "x": type
+ * them. Returns BAGS_OK, or BAGS_ERROR_FIELD with the first field whose name or type
+ * differs; `where` names the source of `others` in the message: field "x": type
  * mismatch (u64, i64 in pets/000000). Cost: O(fields). */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_fields_compare(const bags_field *fields,
     size_t count, const bags_field *others, size_t others_count, const char *where,
@@ -1290,107 +1299,109 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_fields_compare(const bags_field *field
 
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer with any_type does, for fields in any order, to `out`,
- * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what
- * bags_writer_open returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE,
- * BAGS_ERROR_LIMIT. */
+/* Write the content of spec.json to `out`, growing it as needed, as a writer with
+ * any_type does. Fields may be in any order; *size receives the size in bytes. Returns
+ * BAGS_OK or the errors of bags_writer_open for fields and types: BAGS_ERROR_FIELD,
+ * BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_spec_text(const bags_field *fields,
     size_t count, const bags_registry *registry, bags_buffer *out, size_t *size,
     bags_error *err);
 
 typedef struct bags_writer bags_writer;
 
-/* How to treat a dataset that exists, or the shards of this worker. */
+/* How to treat an existing dataset, or existing shards of this worker. */
 typedef enum bags_existing {
-    BAGS_EXISTING_REFUSE = 0, /* it is an error */
-    BAGS_EXISTING_RESUME,     /* continue it after its last datapoint, or start it */
-    BAGS_EXISTING_APPEND      /* add shards of new inputs */
+    BAGS_EXISTING_REFUSE = 0, /* fail */
+    BAGS_EXISTING_RESUME,     /* continue after the last datapoint, or start anew */
+    BAGS_EXISTING_APPEND      /* add shards for new inputs */
 } bags_existing;
 
 typedef struct bags_writer_options {
     uint64_t shard_size;    /* bytes per shard; 0: no limit */
     uint64_t shard_length;  /* datapoints per shard; 0: no limit */
     uint64_t shard_start;   /* this worker's index, below shard_stop */
-    uint64_t shard_stop;    /* the number of workers. 0: one, and no shards unless
-                              another of these is nonzero */
-    bags_existing existing; /* what to do with shards that this worker wrote before */
-    /* Write NAME.crc next to each Bag: 4 bytes per blob. With RESUME and APPEND, the
-     * shards that exist decide this, and keep_idx: see bags_writer_open. */
+    uint64_t shard_stop;    /* the number of workers. 0: one worker, unsharded unless
+                               another of these is nonzero */
+    bags_existing existing; /* how to treat shards this worker wrote before */
+    /* Write NAME.crc next to each Bag, 4 bytes per blob. With RESUME and APPEND,
+     * existing shards determine this and keep_idx: see bags_writer_open. */
     bool checksum;
-    bool keep_idx;      /* granular 0.22 then reads a dataset without sequences. A shard
-                           with shared blobs (bags_stored) keeps none: granular takes
-                           blob i for the value of datapoint i. If that is the first
-                           one, RESUME and APPEND are refused with keep_idx */
-    bool no_sync;       /* finish shards without waiting for stable storage; a
-                           dictionary is waited for, once per shard */
-    size_t buffer_size; /* per field; as in bag_writer_options. A smaller one makes a
-                           dictionary of fewer values */
-    /* Flush with the first datapoint that is appended this many seconds or more after
-     * the last time, so that a crash loses little. 0: only full buffers are written. */
+    bool keep_idx;      /* keep the journals, so that granular 0.22 can read a dataset
+                           without sequences. A shard with shared blobs (bags_stored)
+                           keeps none, because granular takes blob i as the value of
+                           datapoint i. If that is the first shard, RESUME and APPEND
+                           with keep_idx are refused */
+    bool no_sync;       /* finish shards without waiting for stable storage, except once
+                           per shard for a dictionary */
+    size_t buffer_size; /* per field; as in bag_writer_options. With a smaller buffer,
+                           dictionaries are made from fewer values */
+    /* Flush when a datapoint is appended at least this many seconds after the previous
+     * flush, so that a crash loses little. 0: only full buffers are written. */
     double flush_seconds;
-    bool any_type; /* accept unknown types, for values that are bags_blob, and store
-                      every type as it is given: float32 stays float32 */
+    bool any_type; /* accept unknown types, for bags_blob values, and store every type
+                      as given: float32 stays float32 */
     const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
 
 /*
  * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
- * they are sorted by name, with complete types: see bags_type_complete. Parent
+ * they are sorted by name, and their types are complete: see bags_type_complete. Parent
  * directories are created as needed.
  *
  * Unsharded: `path` is created and must not exist. Sharded (any of the four shard
  * numbers is nonzero): path/000000, ... are created when their first datapoint arrives.
- * A shard ends after the datapoint with which its Bags reach shard_size bytes, or its
- * length reaches shard_length. With only shard_stop = 1, there is one shard.
+ * A shard ends after the datapoint that brings its Bags to shard_size bytes or its
+ * length to shard_length. If only shard_stop is set, to 1, there is one shard.
  *
- * RESUME: pass the fields, shard_start and shard_stop of the first run, and continue
- * after the first bags_writer_resumed inputs of this worker. Its unfinished shard is
- * recovered, as by bags_recover, and continued; if there is none, the next number
- * follows its last shard. A partial datapoint is completed and counts as one; it is
- * refused if a plain field of it has no value: run bags_recover with `values` or
- * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the
- * message then has the smallest shard_stop that fits. A finished unsharded dataset
+ * RESUME: pass the fields, shard_start and shard_stop of the first run, and skip this
+ * worker's first bags_writer_resumed inputs. The worker's unfinished shard is
+ * recovered, as bags_recover does, and continued; if there is none, writing continues
+ * with a new shard. A partial datapoint is completed and counts as one. If it lacks a
+ * value for a plain field, it is refused: run bags_recover with `values` or
+ * `drop_partial`. Different worker numbers are detected only if they leave a gap; the
+ * message then gives the smallest shard_stop that fits. A finished unsharded dataset
  * cannot be resumed.
  *
- * APPEND: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize (only APPEND is accepted then), after all that exist. An
- * unfinished shard of this worker is refused, unless it is an empty directory, or the
- * first and without a datapoint.
+ * APPEND: pass only new inputs. New shards are numbered after this worker's last one,
+ * or, after bags_finalize (when only APPEND is accepted), after all existing shards. An
+ * unfinished shard of this worker is refused unless it is an empty directory, or it is
+ * the worker's first shard and has no datapoint.
  *
- * With either, new shards have the dictionaries of this worker's last shard, and they
- * have checksums and .idx files if the first finished shard has them: requesting one
- * that it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
- * An unfinished shard without checksums is refused if they are requested, or others
- * have them.
+ * RESUME and APPEND: new shards use the dictionaries of this worker's last shard. They
+ * have checksums and .idx files if the first finished shard has them; requesting either
+ * when it lacks them is an error. If no shard is finished, `checksum` and `keep_idx`
+ * decide. An unfinished shard without checksums is refused if checksums are requested
+ * or other shards have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
  *                        RESUME: it is finished; without APPEND: bags_finalize
  *                        renumbered it
- *   BAGS_ERROR_VALUE     RESUME or APPEND: other fields, or no requested checksums or
- *                        .idx files; another worker's shard has other fields; a codec
- *                        requests another dictionary
- *   BAGS_ERROR_GAP       a shard of this worker was lost: a later one exists
- *   BAGS_ERROR_CORRUPT   the path has both spec.json and shards, or two shards with one
- *                        number; a shard cannot be recovered
- *   BAGS_ERROR_LOCKED    RESUME or APPEND, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  APPEND, and this worker's shard is unfinished; RESUME, and a
- *                        partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every system:
- *                        refs, "", a leading '.', control characters, / \ : * ? " < >
- *                        |, device names such as "con", no UTF-8, more than 251 bytes
- *   BAGS_ERROR_TYPE      an invalid type string, or an unknown one without any_type
- *                        (see bags_type_check). A codec that refuses arguments, such as
- *                        int(0), returns its own code. Types of formats/ need no codec
- *                        (bags_blob)
+ *   BAGS_ERROR_VALUE     RESUME or APPEND: the fields differ, or existing shards lack
+ *                        requested checksums or .idx files; another worker's shard has
+ *                        different fields; a codec requests another dictionary
+ *   BAGS_ERROR_GAP       a shard of this worker is missing, but a later one exists
+ *   BAGS_ERROR_CORRUPT   the path has both spec.json and shards, or two shards with the
+ *                        same number; a shard cannot be recovered
+ *   BAGS_ERROR_LOCKED    RESUME or APPEND: another process holds the shard
+ *   BAGS_ERROR_UNFINISHED  APPEND: this worker's shard is unfinished; RESUME: a partial
+ *                          datapoint lacks a value for a plain field
+ *   BAGS_ERROR_FIELD     a name is duplicate or reserved ("refs"), or cannot be a file
+ *                        name on every system: empty, a leading '.', control
+ *                        characters, / \ : * ? " < > |, device names such as "con",
+ *                        invalid UTF-8, more than 251 bytes
+ *   BAGS_ERROR_TYPE      an invalid type string, or an unknown type without any_type
+ *                        (see bags_type_check). A codec that refuses its arguments, as
+ *                        for int(0), returns its own code. Types from formats/ need no
+ *                        codec (bags_blob)
  *   BAGS_ERROR_ARGUMENT  an invalid option, such as flush_seconds below 0
  *   BAGS_ERROR_LIMIT     too many fields; a shard number or spec.json is too large
  *   BAGS_ERROR_CHANGED
  *
  * Memory: as for a bag_writer, for each field and refs. Cost: RESUME and APPEND make a
- * few system calls per shard of this worker, and read the journals and refs (with
- * checksums: the blobs) of an unfinished one.
+ * few system calls per shard of this worker, and read an unfinished shard's journals
+ * and refs (with checksums, also its blobs).
  */
 BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *fields,
     size_t count, const bags_writer_options *options, bags_error *err);
@@ -1398,45 +1409,47 @@ BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *f
 /* The values of one field in a datapoint. */
 typedef struct bags_entry {
     const char *field;
-    const bags_value *values; /* one; of a sequence, its items */
-    size_t count;             /* 1; of a sequence, the number of items, or 0 */
+    const bags_value *values; /* one value, or a sequence's items */
+    size_t count;             /* 1, or a sequence's number of items, which may be 0 */
 } bags_entry;
 
 /*
- * Append a datapoint: one entry for every field, in any order (fastest: the order of
- * bags_writer_open). All of it is written, or nothing.
+ * Append a datapoint: one entry per field, in any order (the order passed to
+ * bags_writer_open is fastest). It is written completely or not at all.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
- *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value; a
- *                        bags_blob that needs another dictionary than the field has;
- *                        another worker's shard has other fields (compared before a
- *                        shard is finished)
- *   BAGS_ERROR_RANGE     a bags_stored of no blob of this shard: see bags_writer_next
+ *   BAGS_ERROR_VALUE     a value its type cannot hold; not exactly one value; a
+ *                        bags_blob that needs a different dictionary than the field
+ *                        has; another worker's shard has different fields (compared
+ *                        before a shard is finished)
+ *   BAGS_ERROR_RANGE     a bags_stored that is not a blob of this shard: see
+ *                        bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child, after fork()
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child process after
+ *                        fork()
  *   BAGS_ERROR_CHANGED   another process replaced or removed files of the shard
- *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; the
- *                        path became an unsharded dataset; bags_finalize renumbers the
- *                        shards
- *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
- *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
+ *   BAGS_ERROR_EXISTS    the next shard exists because two workers have the same
+ *                        shard_start; the path became an unsharded dataset;
+ *                        bags_finalize is renumbering the shards
+ *   BAGS_ERROR_LOCKED    a recovery took the next shard before this writer locked it
+ *   BAGS_ERROR_LIMIT     a file reached 2^63 bytes, or a shard number 10^18
  *   the codes of the codecs
  *
- * A refused datapoint (its fields, a value, or a call out of order) does not stop the
- * writer: the next one may be appended. Any other failure does: every later call
- * returns it. Whatever `err` was, close finishes the appended data and returns the
- * first failure: a loop may check once. A program that deals with a refusal itself
- * calls bags_writer_clear. Codecs and hooks must return: no exception or longjmp may
- * leave them.
+ * A refused datapoint (because of its fields, a value, or a call out of order) does not
+ * stop the writer: the next one may be appended. Any other failure does, and every
+ * later call returns it. Even if errors were ignored, close finishes the appended data
+ * and returns the first failure, so a loop may check once at the end. A program that
+ * handles a refusal itself calls bags_writer_clear. Codecs and hooks must return
+ * normally, not by an exception or longjmp.
  *
- * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
- * shard is started or finished; then it may also allocate. A dictionary is written and
+ * Cost: the codecs', and a copy of the blobs. When a buffer is full, or a shard starts
+ * or ends, it also makes system calls and may allocate. A dictionary is written and
  * synced before the first blob that needs it. A codec that makes one (zstd: see
- * formats/codecs.h) holds the first blobs of its field in the buffer until it has
- * enough. A flush, a full buffer and the end of the shard make it of the held blobs in
- * that call.
+ * formats/codecs.h) holds its field's first blobs in the buffer until it has enough. A
+ * flush, a full buffer or the shard's end makes the dictionary from the held blobs,
+ * within that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1450,13 +1463,13 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * A sequence without a push is empty. end appends the datapoint; cancel drops it and
- * its flushed items. After a failed call the others fail too, and end drops the
- * datapoint and returns the failure. But if a part of it was flushed, end stops the
+ * A sequence without a push is empty. end appends the datapoint; cancel drops it,
+ * including its flushed items. After a call fails, later ones fail too, and end drops
+ * the datapoint and returns the failure. But if part of it was flushed, end stops the
  * writer instead, and bags_recover keeps that part. Flush a long recording now and
- * then: the flushed items survive a crash, see bags_writer_flush. Errors and cost as
- * for bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also
- * for set of a sequence or push to a plain field.
+ * then, so that items survive a crash: see bags_writer_flush. Errors and cost as for
+ * bags_writer_append; also BAGS_ERROR_STATE without begin, and BAGS_ERROR_VALUE for
+ * setting a sequence or pushing to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(
@@ -1466,85 +1479,83 @@ BAGS_API bags_code bags_writer_push(
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
-/* Forget datapoints that were refused, as clearerr does, for a program that dealt with
- * them: close then succeeds without them. End or cancel a datapoint that was begun
- * before. A failure that stopped the writer stays. NULL is accepted. */
+/* Forget refused datapoints, much like clearerr, if the program has dealt with them:
+ * close then succeeds without them. First end or cancel a datapoint that was begun. A
+ * failure that stopped the writer stays. NULL is accepted. */
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
-/* Pass every complete datapoint to the system: it then survives the end of this
- * process. So do the values of a datapoint that was begun: bags_recover keeps them.
- * Fields whose blobs are held make their dictionaries of these values, and use them for
- * the rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
+/* Pass every complete datapoint to the system, so that it survives the end of this
+ * process. The values of a datapoint that was begun survive, too: bags_recover keeps
+ * them. Fields with held blobs make their dictionaries from these and use them for the
+ * rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
  * BAGS_ERROR_STATE, BAGS_ERROR_CHANGED, or an earlier failure. Cost: a write per file,
- * and two stats; within a datapoint 12 bytes and 16 per field more, until its shard is
- * finished, and a sync if it is cancelled. */
+ * and two stats. A flush within a datapoint also takes 12 bytes plus 16 per field until
+ * the shard is finished, and a sync if the datapoint is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until the flushed data of the unfinished shard is on stable storage,
- * to survive a power failure. (With no_sync, earlier shards may not.) Errors as for
- * bags_writer_flush. A failed sync ends the writer. Cost: about five syncs and two per
- * field; with checksums six and three. */
+/* Flush, and wait until the unfinished shard's data is on stable storage, where it
+ * survives a power failure. (With no_sync, earlier shards may not.) Errors as for
+ * bags_writer_flush. A failed sync stops the writer. Cost: about five syncs plus two
+ * per field; with checksums, six plus three per field. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /*
- * Number of the next blob of a field. UINT64_MAX if the field does not exist or an
- * argument is NULL; no value can refer to it. Datapoints with the same value can share
- * one stored blob:
+ * The number that a field's next blob will have. UINT64_MAX if the field does not exist
+ * or an argument is NULL; no value can refer to this number. Datapoints with the same
+ * value can share one stored blob:
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
  *     value = bags_bytes(jpeg, size);   // appended with the first question
  *     value = bags_stored(photo);        // with the others
  *
- * Numbers count the blobs of the field since the writer was opened, in all its shards
- * (a resumed one: from the first blob of the shard that it continues). The numbers of a
- * refused datapoint are used again. A number of another shard than the one being
- * written is BAGS_ERROR_RANGE: then append the value itself, and call
- * bags_writer_clear. The items of a sequence must have successive numbers:
- * bags_stored(first), bags_stored(first + 1), ..., and new items can only follow the
- * last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ * Numbers count the field's blobs in all of this writer's shards since it was opened
+ * (with RESUME, from the first blob of the shard it continues). The numbers of a
+ * refused datapoint are reused. A number from a shard no longer being written is
+ * BAGS_ERROR_RANGE: in that case append the value itself, and call bags_writer_clear. A
+ * sequence's items must have successive numbers (first, first + 1, ...), and new items
+ * can only follow the field's last blob; otherwise BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
 /* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
-/* With RESUME: the number of datapoints of this worker that existed when the writer
- * was opened. A partial datapoint that RESUME completed is counted, although a
- * reader with BAGS_UNFINISHED_READ did not show it. Refused ones are not counted: a
- * worker that skips inputs must store their numbers in a field. With APPEND 0. */
+/* With RESUME, the number of this worker's datapoints that existed when the writer was
+ * opened; with APPEND, 0. A partial datapoint that RESUME completed counts, although a
+ * reader with BAGS_UNFINISHED_READ did not show it. Refused datapoints do not count: a
+ * worker that skips inputs must store input numbers in a field. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
-/* Size in bytes that the Bags, refs included, would have if the writer were closed now:
- * of all shards that it has finished, begun or resumed. Blobs that are held count with
- * their size without a dictionary, so that the size shrinks when they are released. */
+/* Size in bytes that the Bags, including refs, would have if the writer were closed
+ * now, over all shards that it finished, began or resumed. Held blobs count with their
+ * size without a dictionary, so the size may shrink when they are released. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
-/* Number of shards that this writer has finished since it was opened; 0 for an
- * unsharded dataset until it is closed. */
+/* Number of shards finished since the writer was opened; 0 for an unsharded dataset. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
- * Finish the shard, and free the writer, also on failure. On success the dataset is
- * complete and, unless no_sync, on stable storage. The shard stays unfinished if the
- * writer was stopped (see bags_writer_append), if a datapoint was begun and not ended,
- * or if finishing fails: resume or recover it. Exception: it is complete if only
- * waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first of
- * these failures or, if there is none, the first refusal since the writer was opened or
- * bags_writer_clear was called: then the dataset is complete without the refused data,
- * such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are
- * copied from the journals; unless no_sync, one sync for each file that stays, and
- * about three more.
+ * Finish the shard. The writer is freed even on failure; NULL returns BAGS_OK. On
+ * success the dataset is complete and, unless no_sync, on stable storage. If the writer
+ * was stopped (see bags_writer_append), a datapoint was begun but not ended, or
+ * finishing fails, the shard stays unfinished: resume or recover it. (If only waiting
+ * for stable storage failed, it is complete.) Returns the first of these failures. If
+ * there is none, returns the first refusal since the writer was opened or
+ * bags_writer_clear was called; the dataset is then complete without the refused data,
+ * such as a datapoint whose bags_writer_push failed, ended or not. Cost: copies the
+ * tables from the journals; unless no_sync, one sync per remaining file, and about
+ * three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
-/* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
- * resumed shard what existed before. */
+/* Remove the unfinished shard, and free the writer. Finished shards stay; so does the
+ * part of a resumed shard that existed before. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
-/* The outcome of bags_recover for a shard, or what it would be. */
+/* The outcome of bags_recover for a shard (with dry_run, the outcome it would have). */
 typedef enum bags_recovery {
-    BAGS_RECOVERY_NOTHING,  /* it is finished */
-    BAGS_RECOVERY_FINISHED, /* what was flushed was made a complete shard */
+    BAGS_RECOVERY_NOTHING,  /* it was already finished */
+    BAGS_RECOVERY_FINISHED, /* its flushed data is now a complete shard */
     BAGS_RECOVERY_REMOVED,  /* it contained no datapoint */
     BAGS_RECOVERY_LOCKED,   /* a running writer holds it: unchanged */
     BAGS_RECOVERY_FAILED    /* unchanged; `reason` is the error */
@@ -1556,9 +1567,9 @@ typedef struct bags_recovered {
     uint64_t length;    /* datapoints kept */
     uint64_t truncated; /* bytes removed after them, in all Bags and journals */
     const char *reason; /* why the datapoints end there, or the error; or "" */
-    bool partial;       /* the last one is: it was not ended */
-    uint64_t items;     /* of the sequences of that one */
-    size_t remedy;      /* in the reason; like bags_error.remedy */
+    bool partial;       /* the last datapoint is partial: it was not ended */
+    uint64_t items;     /* items in that datapoint's sequences */
+    size_t remedy;      /* offset in `reason`, like bags_error.remedy */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -1569,8 +1580,8 @@ typedef struct bags_recover_options {
     void *user;
     bags_env env;
     bool drop_partial; /* remove partial datapoints */
-    /* Values for the plain fields that a partial datapoint has none for; in every shard
-     * the same. A field that has one keeps it. */
+    /* Values for plain fields that lack one in a partial datapoint, the same in every
+     * shard. A field that has a value keeps it. */
     const bags_entry *values;
     size_t values_count;
     const bags_registry *registry; /* encodes the values */
@@ -1579,36 +1590,36 @@ typedef struct bags_recover_options {
 /* Shard counts by outcome. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length;    /* datapoints kept in shards that were finished now */
+    uint64_t length;    /* datapoints kept in the shards finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
 /*
- * Finish the data of crashed writers: a dataset, or all its unfinished shards. (For a
+ * Finish a crashed writer's dataset, or all unfinished shards of a dataset. (For a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * An unfinished shard keeps the datapoints up to the first incomplete one in any file;
  * the rest is truncated, and the shard is finished. A partial datapoint after them is
- * kept with the items that its last flush confirmed, and ended. If a plain field of it
- * has no value, the shard is left unchanged until `values` has one or drop_partial is
- * set. If a shard has no datapoint, the files that a writer creates are removed, and
- * its directory if nothing else is in it. Unchanged are finished shards, shards locked
- * by a running writer, directories without a writer's record (spec.json.partial), and
- * shards whose damage a crash cannot explain. It may be interrupted and repeated. After
- * a failed sync, check the disk and restart the machine first: until then the system
- * may return bytes that the disk lost.
+ * kept with the items its last flush confirmed, and ended. If it lacks a value for a
+ * plain field, the shard is left unchanged until `values` has one or drop_partial is
+ * set. If a shard has no datapoint, the files a writer creates are removed, and so is
+ * the directory if it is then empty. Finished shards, shards locked by a running
+ * writer, directories without a writer's record (spec.json.partial), and shards whose
+ * damage a crash cannot explain are left unchanged. Recovery may be interrupted and
+ * repeated. After a failed sync, check the disk and restart the machine first: until
+ * then the system may return bytes that the disk lost.
  *
- * Returns BAGS_OK, or the first failure, after all other shards were processed:
+ * Returns BAGS_OK or, after processing all other shards, the first failure:
  *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_LOCKED      a running writer holds a shard
  *   BAGS_ERROR_CORRUPT     a shard cannot be recovered; the path has both spec.json and
  *                          shards
- *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD       an entry of `values` is not one value of a plain field
- *   BAGS_ERROR_ARGUMENT    a file
+ *   BAGS_ERROR_UNFINISHED  a partial datapoint lacks a value for a plain field
+ *   BAGS_ERROR_FIELD       an entry in `values` is not a single value for a plain field
+ *   BAGS_ERROR_ARGUMENT    the path is a file
  *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; the codes of the codecs for `values`
- * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
- * refs (with checksums: blobs) of unfinished ones are read.
+ * Memory: about 256 KiB per field. Cost: a few system calls per shard; reads the
+ * journals and refs (with checksums, also the blobs) of unfinished shards.
  */
 BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
     bags_recover_report *report, bags_error *err);
@@ -1619,22 +1630,22 @@ typedef struct bags_finalize_options {
 } bags_finalize_options;
 
 /*
- * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
- * ...; Python readers need that. On success *renamed (may be NULL) receives how
- * many were renamed. Call it when all workers are done and no reader has the dataset
- * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
+ * Close the gaps in a sharded dataset's numbers, as Python readers require, by renaming
+ * shards to 000000, 000001, ... On success *renamed (may be NULL) receives the number
+ * of renamed shards. Call it when all workers are done and no reader has the dataset
+ * open. If it is interrupted, the dataset is intact but still has gaps: repeat it.
  *
- * If there were gaps, a mark is left: the file `finalized` in the first shard. Readers
- * ignore it. From then on a worker that opens the dataset, or starts another
- * shard, is refused unless it uses APPEND: the numbers no longer show which worker
- * wrote a shard. A failure before the first shard is renamed removes the mark.
+ * If there were gaps, a mark is left in the first shard: the file `finalized`. Readers
+ * ignore it. From then on, workers may only open the dataset or start another shard
+ * with APPEND, because the numbers no longer show which worker wrote a shard. A failure
+ * before the first shard is renamed removes the mark.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
- *                          claimed it in between: only the first shard was
+ *   BAGS_ERROR_UNFINISHED  a shard is unfinished, and nothing was renamed; or a worker
+ *                          claimed it in between, and only the first shard was renamed
  *   BAGS_ERROR_MISSING     no shards
- *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
- *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
+ *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with the same number
+ *   BAGS_ERROR_LOCKED      another process is writing a shard's checksums
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
  *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
  * Cost: a few system calls per shard.
@@ -1646,44 +1657,44 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
 /* The outcome of bags_checksum for a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag */
-    bool kept;        /* it had checksums; its blobs were not compared */
+    bool kept;        /* it already had checksums; its blobs were not compared */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
 } bags_checksummed;
 
 typedef struct bags_checksum_options {
-    bool replace; /* replace existing checksums: what the files contain now then
-                     counts as correct */
+    bool replace; /* replace existing checksums, accepting the files' current content as
+                     correct */
     bool no_sync; /* do not wait for stable storage */
     uint64_t shard_start, shard_stop;
-    void (*each)(void *user, const bags_checksummed *bag); /* a Bag is done */
+    void (*each)(void *user, const bags_checksummed *bag); /* after each Bag */
     void *user;
     bags_env env;
 } bags_checksum_options;
 
-/* Numbers of Bags that received checksums, and that had them. */
+/* Numbers of Bags that received checksums, and that already had them. */
 typedef struct bags_checksum_report {
     uint64_t made, kept;
-    uint64_t blobs, size; /* of the former Bags; size in bytes */
+    uint64_t blobs, size; /* of the Bags that received them; size in bytes */
 } bags_checksum_report;
 
 /*
- * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
- * standalone Bag, of any variant. No other file is changed. It may be interrupted
- * and repeated. A shard is locked meanwhile; readers need not be closed.
+ * Write checksums (NAME.crc) for the Bags of a finished dataset, or for a standalone
+ * Bag, of any variant. No other file is changed. The call may be interrupted and
+ * repeated. It locks each shard in turn; readers need not be closed.
  *
- * Returns BAGS_OK, or the first failure, at which it stops:
+ * Stops at the first failure. Returns BAGS_OK or
  *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
- *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
- *                          checksums are damaged, or of another version of their
- *                          shard: see `replace`
- *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
+ *   BAGS_ERROR_CORRUPT     a Bag's table or spec.json is invalid; existing checksums
+ *                          are damaged or belong to another version of their shard: see
+ *                          `replace`
+ *   BAGS_ERROR_LOCKED      another process is writing the shard or its checksums
  *   BAGS_ERROR_CHANGED     another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
- *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
+ *   BAGS_ERROR_IO          also if a file or shard is a symbolic link (ELOOP)
  *   what bags_reader_open returns
- * Cost: reads every byte of Bags that receive checksums.
+ * Cost: reads every byte of the Bags that receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err);
