@@ -9,8 +9,8 @@
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     It needs libc and the operating system, nothing more: cc -O2 program.c. Codecs
- *     for images, video, msgpack and .npy are optional, one file each, in formats/.
+ *     It needs only libc and the operating system: cc -O2 program.c. Optional codecs
+ *     for images, video, msgpack and .npy are in formats/, one file each.
  *
  * A COMPLETE PROGRAM
  *
@@ -67,173 +67,179 @@
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
- *                    The table is 0, end of blob 0, ..., end of blob N-1: N + 1 64-bit
- *                    little-endian integers. Its last entry is also the table's offset,
- *                    so the last 8 bytes of the file locate every blob.
- *     NAME.idx       the table without its 0, while NAME.bag is being written
- *     refs.partial   the flushed part of a datapoint that is not ended yet, while the
- *                    dataset is being written; drawn in >>dataset-write
+ *                    The table holds N + 1 64-bit little-endian integers: 0, the end of
+ *                    blob 0, ..., the end of blob N-1. The last entry is also the
+ *                    table's offset, so the last 8 bytes of the file locate every blob.
+ *     NAME.idx       the table without its leading 0, while NAME.bag is being written
+ *     refs.partial   while the dataset is being written: the flushed part of a
+ *                    datapoint that has not ended yet; drawn in >>dataset-write
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
  *                    label.bag    one Bag per field
  *                    words.bag
  *                    refs.bag     one msgpack array per datapoint. For each field,
  *                                 sorted by name: the index of its blob; for a
  *                                 sequence [first index, count], or []
- *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
+ *     DATASET/       000000/ 000001/ ...   sharded: each is a dataset as above
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
  *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
- *     NAME.dict      optional: bytes that the codec needs to decode blobs of NAME.bag,
- *                    and that they share: see bags_codec_dictionary.
+ *     NAME.dict      optional: bytes shared by all blobs of NAME.bag that the codec
+ *                    needs to decode them: see bags_codec_dictionary.
  *
- *     Writers write v1, drawn above. Readers also read two other variants. v2 (granular
- *     0.20 and 0.21): the tables have no leading 0, and an empty Bag has 0 bytes. split
- *     (granular 0.22 and later): the table stays in NAME.idx, and refs.bag is missing:
- *     blob i of every field belongs to datapoint i.
+ *     Writers write v1, drawn above. Readers also read two other variants. In v2
+ *     (granular 0.20 and 0.21), tables have no leading 0, and an empty Bag is an empty
+ *     file. In the split variant (granular 0.22 and later), the table stays in
+ *     NAME.idx, and there is no refs.bag: blob i of every field belongs to datapoint i.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
- *     Bag        a file of blobs, found by index.
- *     field      a name and a type. The type names the codec between values and blobs
- *                ("jpeg", "int(4)"). With a trailing [] each datapoint has a sequence
- *                of values; without it, the field is plain.
- *     datapoint  one value, or one sequence, for every field. Datapoints of a shard may
+ *     Bag        a file of blobs, accessed by index.
+ *     field      a name and a type. The type names the codec that converts between
+ *                values and blobs ("jpeg", "int(4)"). With a trailing [], each
+ *                datapoint has a sequence of values; without it, the field is plain and
+ *                has one.
+ *     datapoint  one value or one sequence for each field. Datapoints in a shard may
  *                share blobs.
- *     shard      a directory with some of the datapoints. Worker W of K writes the
- *                shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
+ *     shard      a directory that holds some of the datapoints. Worker W of K writes
+ *                shards W, W + K, W + 2K, ... An unsharded dataset is its own shard 0.
  *     row        the result of reading one datapoint.
- *     partial    A partial datapoint was begun and flushed, but its writer crashed
- *                before its end: some items of its sequences exist. Readers do not show
- *                it; bags_recover and BAGS_EXISTING_RESUME keep it.
- *     journal    NAME.idx of a Bag that is being written, or whose writer crashed: the
- *                list of flushed blobs.
+ *     partial    a datapoint that was begun and flushed before its writer crashed, so
+ *                only some items of its sequences exist. Readers do not show it;
+ *                bags_recover and BAGS_EXISTING_RESUME keep it.
+ *     journal    the NAME.idx of a Bag that is being written or whose writer crashed.
+ *                It lists the flushed blobs.
  *
  * RULES THAT HOLD EVERYWHERE
- *     Errors     Functions that open return the object or NULL. Other functions that
- *                can fail return a bags_code; BAGS_OK is 0. The last parameter, the
- *                caller's bags_error or NULL, is written on every failure. Outputs are
- *                then untouched unless the function states otherwise. Nothing is
- *                printed, and nothing aborts. >>errors defines codes without a comment.
- *                A read that failed because of a hook may be retried. Any function may
- *                also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
+ *     Errors     Open functions return the object or NULL. Other functions that can
+ *                fail return a bags_code; BAGS_OK is 0. On failure, the last parameter
+ *                (a bags_error or NULL) receives the error, and outputs are untouched
+ *                unless the function states otherwise. The library never prints and
+ *                never aborts. A code listed without a comment has the meaning given in
+ *                >>errors. A read that failed in a hook may be retried. Any function
+ *                may also return BAGS_ERROR_ARGUMENT (NULL where it is not allowed),
  *                BAGS_ERROR_MEMORY and, if it uses files, BAGS_ERROR_IO.
- *     Ownership  A bags_view is borrowed. Each object that the caller owns has a free
- *                or close function that accepts NULL. Arguments are copied or consumed
- *                before the call returns, unless stated otherwise.
- *     Lifetime   A blob that is mapped or in memory is not copied, and is valid until
- *                the reader is closed. Any other blob is valid until the scratch is
- *                reused or freed. A reader's fields, shards and path are valid until it
- *                is closed.
- *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls reuse,
- *                so a loop does not allocate. Start it as {0}, use one per thread, and
- *                free it at the end. A row that a call does not fill is its scratch,
- *                and is empty afterwards.
- *     Threads    A reader does not change after it is opened: any number of threads may
- *                share it, each with its own scratch. One thread at a time uses a
- *                writer. Do not close an object that another thread is using. Functions
- *                without a reader or writer: any thread.
+ *     Ownership  A bags_view is borrowed. Every object the caller owns has a free or
+ *                close function, and it accepts NULL. Unless stated otherwise,
+ *                arguments are copied or consumed before the call returns.
+ *     Lifetime   A mapped or in-memory blob is not copied and stays valid until the
+ *                reader is closed. Any other blob stays valid until the scratch is
+ *                reused or freed. A reader's fields, shards and path stay valid until
+ *                it is closed.
+ *     Scratch    A bags_buffer or bags_row is caller-owned memory that calls reuse, so
+ *                that a loop does not allocate. Initialize it to {0}, use one per
+ *                thread, and free it at the end. A row that a call does not fill serves
+ *                as its scratch and is empty afterwards.
+ *     Threads    A reader does not change once opened, so any number of threads may
+ *                share it, each with its own scratch. Only one thread at a time may use
+ *                a writer. Do not close an object that another thread is using. Any
+ *                thread may call a function that takes neither a reader nor a writer.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is clamped to
  *                the end; a start past the end leaves nothing. start > stop is
  *                BAGS_ERROR_RANGE.
- *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
- *                files, size_t in memory. A NULL reader or writer has length 0.
- *     Options    are structs in which 0 is the default of every member: {0} is always
- *                right. NULL means {0}. shard_start and shard_stop are not a range:
- *                they select the shards of worker shard_start of shard_stop workers; 0,
- *                0: all. Callbacks may be NULL. They run in the thread of the call;
- *                text that they receive is valid until they return.
- *     Reports    may be NULL. They are written on failure too.
- *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and / and \
- *                both separate their parts. Opening a reader or writer makes a relative
- *                local path absolute: chdir() may be called later. Messages show it as
- *                it was passed.
- *     fork()     In a child, a writer of the parent writes nothing: append fails with
- *                BAGS_ERROR_STATE at the latest when its buffer is full, close always.
- *                close and abort only free its memory. A reader may be used, also if
- *                other threads used it during fork(). If it has hooks of its own, and a
- *                thread did not return from one of them within 100 ms, its functions
- *                fail with BAGS_ERROR_STATE, and close frees nothing.
+ *     Sizes      _length counts blobs or datapoints, _size counts bytes. Quantities in
+ *                files are uint64_t, in memory size_t. A NULL reader or writer has
+ *                length 0.
+ *     Options    are structs whose members all default to 0; {0} is always valid, and
+ *                NULL means {0}. shard_start and shard_stop are not a range: they
+ *                select the shards that belong to worker shard_start out of shard_stop
+ *                workers; 0 and 0 select all shards. Callbacks may be NULL. They run on
+ *                the calling thread; text passed to them is valid until they return.
+ *     Reports    may be NULL. They are filled in on failure too.
+ *     Paths      are UTF-8 and NUL-terminated. On Windows, long paths work, and both /
+ *                and \ are separators. Opening a reader or writer makes a relative
+ *                local path absolute, so chdir() may be called later. Messages show the
+ *                path as it was passed.
+ *     fork()     In a child process, the parent's writers write nothing: append fails
+ *                with BAGS_ERROR_STATE when its buffer is full or earlier, and close
+ *                always fails. close and abort only free memory. Readers remain usable,
+ *                even if other threads used them during fork(). But if a reader has
+ *                custom hooks and a thread did not return from one within 100 ms, its
+ *                functions fail with BAGS_ERROR_STATE, and close frees nothing.
  *
  * VERSIONS
- *     A program that compiles with version 1.0 compiles with every later 1.x, and does
- *     the same. Files that any version wrote stay readable. Before 1.0, tests/README.md
- *     lists each change and how to adapt a program to it. The promise does not cover
- *       - declarations with the word BAGS_EXPERIMENTAL, and structs and members whose
- *         comment states "Experimental". In formats/, all functions in load/, storage/,
- *         data/ and import/ are experimental;
+ *     A program that compiles with version 1.0 will compile with every later 1.x and
+ *     behave the same. Files written by any version stay readable. Before 1.0,
+ *     tests/README.md lists each change and how to adapt a program to it. The promise
+ *     does not cover
+ *       - declarations marked BAGS_EXPERIMENTAL, and structs and members whose comment
+ *         says "Experimental". In formats/, all functions in load/, storage/, data/ and
+ *         import/ are experimental;
  *       - names that start with bagi_ or BAGI_, and private members;
  *       - the text of messages.
- *     Structs grow with versions: bindings of other languages compile this header.
- *     There is no libbags.so, since options have no size and inline functions know
- *     private members. Compile the header, or link the static library.
+ *     Structs grow between versions, so bindings for other languages must compile this
+ *     header. There is no libbags.so: option structs carry no size, and inline
+ *     functions access private members. Compile the header, or link the static library.
  *
  * UNTRUSTED FILES
- *     Every length and offset is checked before it is used. No bytes in files and no
- *     names in directories make the library
+ *     Every length and offset is checked before it is used. Whatever bytes are in files
+ *     and whatever names in directories, the library does not
  *       - read outside a file, or open a file outside the dataset's directory;
- *       - wait: a pipe, a device or a directory in place of a file is refused;
- *       - use more memory than their sizes justify. A dataset: 1 KiB per field, 200
- *         bytes per shard, 600 bytes for each Bag that was used, and each NAME.dict
- *         that values needed (equal ones once) with its codec's memory. A datapoint: 16
- *         bytes per requested item (not mapped: 24, and 200 where a slice skips items),
- *         its row of refs.bag and, without mmap, the requested blobs, each at most
+ *       - block: a pipe, device or directory where a file belongs is refused;
+ *       - use more memory than their sizes justify. A dataset takes 1 KiB per field,
+ *         200 bytes per shard, 600 bytes per Bag used, and each NAME.dict that values
+ *         needed (identical ones once) plus its codec's memory. A datapoint takes 16
+ *         bytes per requested item (24 if not mapped, and 200 where a slice skips
+ *         items), its row of refs.bag and, without mmap, each requested blob at most
  *         once;
- *       - work longer than their sizes justify. Opening costs the same for a file of
- *         any size; bags_verify reads every file about twice.
- *     A sparse file counts with its holes. Codecs that you add must bound their own
- *     memory and time. Reading follows symbolic links inside a dataset: a blob may be
- *     the content of any file that the process may read. Where that matters, accept no
- *     dataset with links in it. No call writes through a link in place of a file.
- *     bags_recover and RESUME do follow a link in place of a shard's directory;
- *     bags_checksum follows none inside a dataset.
+ *       - run longer than their sizes justify. Opening costs the same for a file of any
+ *         size; bags_verify reads every file about twice.
+ *     Holes in a sparse file count toward its size. Codecs you add must bound their own
+ *     memory and time. Reading follows symbolic links inside a dataset, so a blob may
+ *     expose the content of any file the process can read. Where that matters, reject
+ *     datasets that contain links. No call writes to a file through a link.
+ *     bags_recover and RESUME do follow a link that replaces a shard's directory;
+ *     bags_checksum follows no links inside a dataset.
  *
  * MACROS YOU MAY DEFINE
- *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
+ *     BAGS_IMPLEMENTATION  define it in one source file; the functions are compiled
+ *                          there.
  *     BAGS_STATIC          make everything static; implies BAGS_IMPLEMENTATION.
- *     BAGS_API             precedes every public function: __declspec(dllexport).
+ *     BAGS_API             precedes every public function, e.g. __declspec(dllexport).
  *     BAGS_EXPERIMENTAL    part of each experimental declaration, usually empty.
  *                          -DBAGS_EXPERIMENTAL='__attribute__((deprecated))' shows
  *                          where a program uses one.
- *     BAGS_DEBUG           check invariants of the library with assert(), for those who
- *                          change it. No input makes an assert fail.
+ *     BAGS_DEBUG           check the library's invariants with assert(), for developers
+ *                          of the library. No input can make an assert fail.
  *     BAGS_NO_WRITER       omit the writers, encoders, bags_recover, bags_finalize and
  *                          bags_checksum: everything that writes.
  *     BAGS_NO_VERIFY       omit bags_verify.
- *     BAGS_NO_CHECKSUM     omit bags_checksum, and all use of NAME.crc: to write or
- *                          compare checksums, or to resume a shard with checksums, is
+ *     BAGS_NO_CHECKSUM     omit bags_checksum and all use of NAME.crc. Writing or
+ *                          comparing checksums, or resuming a shard that has them, is
  *                          BAGS_ERROR_ARGUMENT; bags_verify compares none.
- *     BAGS_NO_LOCAL        omit local files and locks between threads, for WebAssembly
- *                          and small devices: only ISO C is needed. One thread at a
- *                          time uses an object. It needs hooks (env.io), or does not
- *                          open (BAGS_ERROR_IO).
+ *     BAGS_NO_LOCAL        omit local files and thread locks, for WebAssembly and small
+ *                          devices: only ISO C is needed. Only one thread at a time may
+ *                          use an object. Opening requires hooks (env.io) and otherwise
+ *                          fails with BAGS_ERROR_IO.
  *     Define the NO macros the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
- *     - A mapped file must not be truncated while a reader has it open, nor its disk
- *       fail: an access past the new end terminates the process with SIGBUS, and up to
- *       the end of the last page it returns zeros. No check can prevent it. Where files
- *       may be truncated, read with `no_mmap`: then it is an error that names the file.
- *       (Windows refuses the truncation. The library never truncates a finished file.)
- *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
- *       bytes. Shard numbers: below 10^18.
- *     - After a power failure, empty blobs that were not synced look like a sector of
+ *     - If a mapped file is truncated or its disk fails while a reader has it open, an
+ *       access past the new end terminates the process with SIGBUS (up to the end of
+ *       the last page it returns zeros). No check can prevent this. Where files may be
+ *       truncated, read with `no_mmap`: truncation is then an error that names the
+ *       file. (Windows refuses the truncation. The library never truncates a finished
+ *       file.)
+ *     - spec.json: at most 1 MiB and 65,535 fields, with names up to 1,024 bytes long.
+ *       Shard numbers: below 10^18.
+ *     - After a power failure, unsynced empty blobs cannot be told from a sector of
  *       zeros.
- *     - A writer keeps two files open per field; three with checksums.
- *     - Locks that only one machine sees, as on some network file systems, do not keep
- *       two machines apart. New shards need no lock. A writer that lost its shard to
- *       another one notices that and fails, but not at the same instant. Where locks
- *       have no effect at all, RESUME and bags_recover fail.
- *     - A reader notices a replaced shard by the identity of its spec.json. If a Bag is
- *       replaced without its spec.json, as by rsync, or rewritten in place with the
- *       same size, the reader notices it when it opens the Bag again, and otherwise
- *       only with checksums: with or without `no_mmap` it may return bytes of both.
- *     - OpenBSD, whose maps do not see later writes: files are not mapped.
- *     - Windows: no directory with open files can be renamed, and no open file
- *       replaced.
+ *     - A writer keeps two files open per field, or three with checksums.
+ *     - Where locks are visible to one machine only, as on some network file systems,
+ *       two machines can write the same shard. Creating a shard needs no lock. A writer
+ *       that lost its shard to another one detects this and fails, but not immediately.
+ *       Where locks have no effect at all, RESUME and bags_recover fail.
+ *     - A reader detects a replaced shard by the identity of its spec.json. If a Bag is
+ *       replaced without its spec.json (as rsync may do), or rewritten in place with
+ *       the same size, the reader detects it only when it reopens the Bag, or with
+ *       checksums. Otherwise it may return a mix of old and new bytes, with or without
+ *       `no_mmap`.
+ *     - OpenBSD: files are not mapped, because maps there do not see later writes.
+ *     - Windows: a directory with open files cannot be renamed, and an open file cannot
+ *       be replaced.
  *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs of
  *       either byte order. Tests run on Linux, and with MinGW-w64 and Wine; macOS, the
- *       BSDs and MSVC are supported, not tested.
+ *       BSDs and MSVC are supported but not tested.
  *
  * The licence is at the end of this file.
  */
@@ -241,8 +247,8 @@
 #define BAGS_IMPLEMENTATION
 #endif
 
-/* The implementation calls POSIX functions and needs 64-bit file offsets. Both
- * must be requested before the first system header. */
+/* The implementation calls POSIX functions and needs 64-bit file offsets. Both must be
+ * requested before the first system header. */
 #if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32) &&  \
     !defined(BAGS_NO_LOCAL)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
@@ -257,9 +263,9 @@
 #if !defined(_FILE_OFFSET_BITS) && !defined(_FEATURES_H)
 #define _FILE_OFFSET_BITS 64
 #endif
-/* If a system header came first, glibc and musl hide these functions in strict
- * standard C (-std=c99), and on 32-bit CPUs glibc's off_t has 32 bits. Then this
- * error is the only one: nothing else is compiled. */
+/* If a system header came first, glibc and musl hide these functions in strict standard
+ * C (-std=c99), and glibc's off_t has 32 bits on 32-bit CPUs. In that case, compile
+ * nothing else, so that this is the only error. */
 #if defined(_FEATURES_H) &&                                                            \
     (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                                     \
                         : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
@@ -302,8 +308,8 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGS_EXPERIMENTAL
 #endif
 
-/* BAGI_UNUSED avoids warnings in a program that includes everything as static
- * functions and calls a few. */
+/* BAGI_UNUSED avoids warnings in a program that includes everything as static functions
+ * but calls only a few. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
 #if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&                \
@@ -317,7 +323,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_PRINTF(string, first)
 #endif
 
-/* For results that a caller ignores only by mistake. */
+/* Marks results that a caller would only ignore by mistake. */
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define BAGI_NODISCARD [[nodiscard]]
 #elif !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ > 201710L
@@ -326,7 +332,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_NODISCARD
 #endif
 
-/* C and C++ place an attribute differently: BAGI_CHECKED is BAGS_API with it. */
+/* BAGI_CHECKED is BAGS_API with this attribute, placed as C or C++ requires. */
 #if defined(BAGS_API)
 #define BAGI_CHECKED BAGS_API
 #elif defined(BAGS_STATIC)
@@ -340,9 +346,9 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_CHECKED BAGI_NODISCARD BAGS_API
 #endif
 
-/* For the few functions that are defined in the API because a call would cost
- * more than what they do. In C99 the implementation holds one copy of each for
- * callers that take its address. */
+/* For the few functions defined in the API because a call would cost more than their
+ * work. In C99, the implementation holds one copy of each for callers that take its
+ * address. */
 #if defined(__GNUC__) && !defined(__TINYC__)
 #define BAGI_ALWAYS __attribute__((always_inline))
 #else
@@ -356,7 +362,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_INLINE inline BAGI_ALWAYS
 #endif
 
-/* Casts and NULL in the inline functions of the API, without a warning in C++. */
+/* Casts and NULL for the API's inline functions that do not warn in C++. */
 #ifdef __cplusplus
 #define BAGI_CAST(type, value) static_cast<type>(value)
 #define BAGI_ADDRESS(pointer) reinterpret_cast<uintptr_t>(pointer)
@@ -378,12 +384,12 @@ compile with -D_FILE_OFFSET_BITS=64"
 #define BAGI_UNLIKELY(condition) (condition)
 #endif
 
-/* The version of the implementation that was linked, like BAGS_VERSION. */
+/* The version of the linked implementation, in the form of BAGS_VERSION. */
 BAGS_API const char *bags_version(void);
 
 /* ========================================================================
  * >>errors
- * The code states what a caller can do about it, the message everything else.
+ * The code tells a caller how to react; the message says everything else.
  * ====================================================================== */
 
 typedef enum bags_code {
@@ -394,51 +400,50 @@ typedef enum bags_code {
     BAGS_ERROR_RANGE = 3,       /* index out of range; start > stop */
     BAGS_ERROR_FIELD = 4,       /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE = 5,        /* invalid type string; no codec for this type; a
-                                   sequence where a plain field is needed, or the
-                                   other way round */
-    BAGS_ERROR_VALUE = 6,       /* a value that its type cannot hold; a request that
-                                   contradicts the fields or files that exist */
+                                   sequence where a plain field is needed, or vice
+                                   versa */
+    BAGS_ERROR_VALUE = 6,       /* a value its type cannot hold; a request that
+                                   contradicts existing fields or files */
     BAGS_ERROR_MISSING = 7,     /* no such file or directory, or not a dataset */
     BAGS_ERROR_EXISTS = 8,      /* the file or dataset to create already exists */
-    BAGS_ERROR_LOCKED = 9,      /* a running writer holds it */
-    BAGS_ERROR_UNFINISHED = 10, /* its writer has not finished it: recover */
+    BAGS_ERROR_LOCKED = 9,      /* a running writer holds the lock */
+    BAGS_ERROR_UNFINISHED = 10, /* its writer did not finish it: recover it */
     BAGS_ERROR_GAP = 11,        /* shards are missing */
     BAGS_ERROR_CORRUPT = 12,    /* the bytes contradict each other */
     BAGS_ERROR_LIMIT = 13,      /* valid, but too large for this platform or type */
     BAGS_ERROR_IO = 14,         /* a system call failed; see bags_error.system */
     BAGS_ERROR_MEMORY = 15,     /* out of memory */
-    BAGS_ERROR_CHANGED = 16     /* another process replaced or removed files that are
-                                   in use: open again */
+    BAGS_ERROR_CHANGED = 16     /* another process replaced or removed files in use:
+                                   open again */
 } bags_code;
 
 #define BAGS_ERROR_SIZE 1024
 
-/* An error, with its message. The caller owns it. A function that fails writes it; a
- * function that succeeds does not touch it. */
+/* An error and its message, owned by the caller; only functions that fail write it. */
 typedef struct bags_error {
     bags_code code;
-    int system;                    /* errno if a system call failed, else 0: for logs;
-                                      the code is enough to decide */
+    int system;                    /* errno if a system call failed, else 0. For logs;
+                                      base decisions on the code */
     char message[BAGS_ERROR_SIZE]; /* one line of UTF-8, NUL-terminated: file,
                                       field, index, actual vs. allowed value */
-    size_t remedy; /* where in it the words start that say what to do, after
-                                      a semicolon; 0: there are none */
+    size_t remedy; /* offset in the message of the text, after a semicolon, that says
+                      what to do; 0 if none */
 } bags_error;
 
-/* A code in words, such as "out of memory". Never NULL; static. */
+/* Describe a code, e.g. "out of memory". Never NULL; static. */
 BAGS_API const char *bags_code_name(bags_code code);
 
-/* Write an error, as a codec must before it fails; err may be NULL. format is
- * printf's; a message that is too long is truncated. Returns code. */
+/* Write an error, as a codec must before it fails; err may be NULL. `format` is as for
+ * printf; long messages are truncated. Returns code. */
 BAGS_API bags_code bags_fail(bags_error *err, bags_code code, const char *format, ...)
     BAGI_PRINTF(3, 4);
 BAGS_API bags_code bags_vfail(bags_error *err, bags_code code, const char *format,
     va_list arguments) BAGI_PRINTF(3, 0);
 
-/* Insert text in front of the message of an error, or append text to it: the only way
- * to pass on the message of another error, since the remedy stays known. Text that is
- * appended as "; do this" is the remedy of an error that had none. If it does not fit,
- * the end of the message is lost. err may be NULL. Return code, or err->code. */
+/* Insert text before an error's message, or append text to it. Pass on another error's
+ * message only in this way, because it keeps track of the remedy. Text appended as
+ * "; do this" becomes the remedy of an error that has none. If the result does not fit,
+ * its end is lost. err may be NULL. Return code, or err->code. */
 BAGS_API bags_code bags_prefix(bags_error *err, bags_code code, const char *format, ...)
     BAGI_PRINTF(3, 4);
 BAGS_API bags_code bags_suffix(bags_error *err, const char *format, ...)
@@ -446,30 +451,31 @@ BAGS_API bags_code bags_suffix(bags_error *err, const char *format, ...)
 
 /* ========================================================================
  * >>views
- * Borrowed bytes, and memory that the caller owns and calls reuse.
+ * Borrowed bytes, and caller-owned memory that calls reuse.
  * ====================================================================== */
 
 struct bags_allocator;
 
-/* Borrowed bytes, not NUL-terminated, not aligned. */
+/* Borrowed bytes, neither NUL-terminated nor aligned. */
 typedef struct bags_view {
     const unsigned char *data; /* may be NULL if size is 0 */
     size_t size;
 } bags_view;
 
-/* Consecutive blobs of a Bag: their contiguous bytes, and where each ends. Returned by
- * bag_reader_get_range after a check of every entry; read it with bag_blobs_get. */
+/* Consecutive blobs of a Bag: their contiguous bytes and end offsets.
+ * bag_reader_get_range has checked every entry before it returns this; read it with
+ * bag_blobs_get. */
 typedef struct bag_blobs {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
     size_t length;             /* number of blobs */
-    const unsigned char *ends; /* `length` end offsets, 8 little-endian bytes
-                                  each, unaligned, relative to the file */
+    const unsigned char *ends; /* `length` end offsets in the file, 8 little-endian
+                                  bytes each, unaligned */
     uint64_t start;            /* offset of the first blob in the file */
 } bag_blobs;
 
-/* On little-endian CPUs a load is one instruction; not every compiler finds that
- * from the other form. */
+/* On little-endian CPUs this is a single load; not every compiler reduces the loop to
+ * that. */
 BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     uint64_t number;
@@ -483,7 +489,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* The number that `size` bytes, 0 to 8, are. */
+/* Load a number of `size` bytes, 0 to 8. */
 BAGI_INLINE uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian) {
     const unsigned char *bytes = BAGI_CAST(const unsigned char *, data);
     uint64_t number = 0;
@@ -503,8 +509,8 @@ BAGI_INLINE void bags_store_bytes(
 /* True if a view contains exactly this text. */
 BAGS_API bool bags_view_is(bags_view view, const char *text);
 
-/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
- * as the range. Cost: O(1). */
+/* Blob i of a range, 0 <= i < range->length, or an empty view if there is none. Valid
+ * as long as the range. Cost: O(1). */
 BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
     bags_view blob = {BAGI_NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
@@ -516,8 +522,8 @@ BAGI_INLINE bags_view bag_blobs_get(const bag_blobs *range, size_t i) {
     return blob;
 }
 
-/* Memory that grows, by an allocator that it remembers. Start it as {0}; it then
- * takes the allocator of the first object that grows it. */
+/* Growable memory that remembers its allocator. If initialized to {0}, it takes the
+ * allocator of the first object that grows it. */
 typedef struct bags_buffer {
     unsigned char *data;
     size_t capacity;
@@ -525,49 +531,49 @@ typedef struct bags_buffer {
     void *user;
 } bags_buffer;
 
-/* Make the capacity at least `size` bytes; the content is kept, and the data is
- * aligned for any type. It grows by at least half, so that repeated calls cost
- * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
+/* Make the capacity at least `size` bytes. The content is kept, and the data is aligned
+ * for any type. A buffer grows by at least half, so repeated calls cost O(n) in total.
+ * Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
 BAGI_CHECKED bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
-/* True if `data` points into the buffer's memory: what a call returned there is valid
- * until the buffer is reused or freed. Otherwise it is mapped or in memory. */
+/* True if `data` points into the buffer's memory: a result there is valid until the
+ * buffer is reused or freed. Otherwise the result is mapped or in memory. */
 BAGI_INLINE bool bags_buffer_contains(const bags_buffer *buffer, const void *data) {
     uintptr_t start = BAGI_ADDRESS(buffer->data), at = BAGI_ADDRESS(data);
     return at >= start && at - start < buffer->capacity;
 }
 
-/* An empty buffer of an allocator; NULL: malloc. */
+/* An empty buffer that uses this allocator; NULL: malloc. */
 BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
 
-/* Free the buffer's memory and make it {0} again. */
+/* Free the buffer's memory and reset it to {0}. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
-/* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
- * above U+10FFFF). Otherwise *bad (may be NULL) receives the offset of the
- * first invalid byte. Cost: O(size). */
+/* True if the text is valid UTF-8: no overlong forms, no surrogates, nothing above
+ * U+10FFFF. Otherwise *bad (may be NULL) receives the offset of the first invalid byte.
+ * Cost: O(size). */
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
 
 /* True if this platform is little-endian, as files are. */
 BAGS_API bool bags_little_endian(void);
 
-/* Copy elements of `element` bytes each, reversing the bytes of every element;
- * size is in bytes, a multiple of element. `to` may be equal to `from`. */
+/* Copy elements of `element` bytes each, reversing the bytes of each; `size` is in
+ * bytes, a multiple of `element`. `to` may equal `from`. */
 BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t element);
 
-/* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
- * none. Cost: O(size), with the CPU's instructions for it if it has them. */
+/* Extend a CRC-32C (RFC 3720) by `size` bytes; `crc` is the CRC so far, 0 at the start.
+ * Cost: O(size); uses the CPU's CRC instructions if available. */
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size);
 
 /* ========================================================================
  * >>hooks
- * Where memory comes from and where files are. Both are copied when an object is
- * opened; what `user` points to must live as long as the object.
+ * Where memory comes from and how files are accessed. Both structs are copied when an
+ * object is opened; whatever `user` points to must outlive the object.
  * ====================================================================== */
 
-/* resize works like realloc: data NULL allocates; new_size 0 frees and returns
- * NULL; old_size is the size requested before. NULL with new_size > 0 means out
+/* resize works like realloc: data NULL allocates; new_size 0 frees and returns NULL;
+ * old_size is the previously requested size. Returning NULL for new_size > 0 means out
  * of memory, with data untouched. It must be thread-safe if a reader is shared. */
 typedef struct bags_allocator {
     void *(*resize)(void *user, void *data, size_t old_size, size_t new_size);
@@ -578,7 +584,7 @@ typedef struct bags_allocator {
 BAGS_API bags_allocator bags_allocator_of(const bags_allocator *allocator);
 
 #define BAGS_IO_READ 0   /* an existing file, for reading */
-#define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if it exists */
+#define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if the path exists */
 #define BAGS_IO_WRITE 2  /* an existing file, for reading and writing */
 
 typedef enum bags_path_kind {
@@ -587,25 +593,25 @@ typedef enum bags_path_kind {
     BAGS_PATH_DIRECTORY
 } bags_path_kind;
 
-/* How bytes of a file will be read. */
+/* How a part of a file will be read. */
 typedef enum bags_advice {
     BAGS_ADVICE_RANDOM, /* in any order: do not read ahead */
-    BAGS_ADVICE_SOON    /* all of them, soon: start to read them now */
+    BAGS_ADVICE_SOON    /* all of it, soon: start reading it now */
 } bags_advice;
 
-/* Experimental. The identity of a file. Equal identities, apart from `link`, mean the
- * same file with the same content. */
+/* Experimental. The identity of a file. If two identities are equal apart from `link`,
+ * file and content are the same. */
 typedef struct bags_identity {
     uint64_t device, inode;
-    /* Time of the last modification, in nanoseconds; on Windows, where an inode is
-     * never used again, of the creation. */
+    /* Modification time in nanoseconds; on Windows, where inodes are never reused, the
+     * creation time. */
     uint64_t time;
     uint64_t size; /* in bytes */
-    bool link;     /* a symbolic link at the end of the path was followed */
+    bool link;     /* the path's last component was a symbolic link, and was followed */
 } bags_identity;
 
 /* Experimental. A range to read: `size` bytes of an open file, starting at `offset`.
- * data NULL: start to read them, and do not wait. */
+ * data NULL: start reading, but do not wait. */
 typedef struct bags_io_read {
     void *file;
     uint64_t offset;
@@ -615,12 +621,13 @@ typedef struct bags_io_read {
 } bags_io_read;
 
 /*
- * All access to files. Every hook returns 0, or an errno value for bags_error.system.
- * Reads and writes pass explicit offsets. They may do less than requested and are then
- * called again; a read of 0 bytes means the end of the file. A reader calls its hooks
- * from several threads at once. Hooks marked optional may be NULL, and their failures
- * are ignored, except for identify. A reader needs no hook that writes: without
- * make_dir, nothing is written (EROFS). open must not return a NULL *file.
+ * All file access goes through these hooks. Each returns 0, or an errno value for
+ * bags_error.system. Reads and writes use explicit offsets. They may transfer less than
+ * requested and are then called again; a read of 0 bytes means end of file. A reader
+ * calls its hooks from several threads at once. Hooks marked optional may be NULL, and
+ * their failures are ignored, except for identify. A reader needs none of the hooks
+ * that write; without make_dir, nothing is written (EROFS). open must not return a NULL
+ * *file.
  */
 typedef struct bags_io {
     void *user;
@@ -633,57 +640,56 @@ typedef struct bags_io {
         size_t size, size_t *done);
     int (*truncate)(void *user, void *file, uint64_t size);
     int (*sync)(void *user, void *file); /* until it is on stable storage */
-    /* Lock the file against every other open file, until it is closed, without
-     * waiting: EWOULDBLOCK if it is already locked. */
+    /* Lock the file until it is closed, against every other open of it. Do not wait:
+     * EWOULDBLOCK if it is already locked. */
     int (*lock)(void *user, void *file);
-    /* Optional. Map the first `size` bytes, at least 1, read-only, valid until
-     * unmap, also after close. After a failure the file is read instead. */
+    /* Optional. Map the first `size` bytes (at least 1) read-only. The map is valid
+     * until unmap, even after close. If this fails, the file is read instead. */
     int (*map)(void *user, void *file, size_t size, const void **data);
     int (*unmap)(void *user, const void *data, size_t size);
-    /* The kind of a path; 0 with BAGS_PATH_NONE if nothing exists there. */
+    /* Classify a path; BAGS_PATH_NONE, returning 0, if nothing exists there. */
     int (*kind)(void *user, const char *path, bags_path_kind *kind);
     int (*make_dir)(void *user, const char *path); /* EEXIST if it exists */
     int (*sync_dir)(void *user, const char *path);
-    /* Call each() with every name in a directory except . and .., in any order,
-     * until it returns nonzero, and return that. ENOSYS, or NULL: only unsharded
-     * datasets can be read. */
+    /* Call each() with every name in a directory except . and .., in any order, until
+     * it returns nonzero, and return that value. If this returns ENOSYS or is NULL,
+     * only unsharded datasets can be read. */
     int (*list)(void *user, const char *path,
         int (*each)(void *each_user, const char *name), void *each_user);
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);     /* a file */
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
-    /* Optional. Allocate disk space up to `size` bytes of the file, whose size does
-     * not change: it will be written soon, and the rest truncated. */
+    /* Optional. Allocate disk space for the first `size` bytes without changing the
+     * file's size: they will be written soon, and unused space will be truncated. */
     int (*reserve)(void *user, void *file, uint64_t size);
-    /* Optional. Announce how bytes will be read: of a map starting at `map`, or
-     * else of an open file starting at `offset`. */
+    /* Optional. Announce how bytes will be read: those at `map` in a map or, if that is
+     * NULL, those at `offset` in an open file. */
     int (*advise)(void *user, void *file, const void *map, uint64_t offset,
         uint64_t size, bags_advice advice);
-    /* Optional. Start to write these bytes to the disk, without waiting. */
+    /* Optional. Start writing these bytes to disk, without waiting. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
     /* Optional. Experimental. Identify an open file or, if `file` is NULL, the file at
-     * a path, without opening it; ENOENT if nothing exists there. NULL: no function
-     * notices that another process replaced, renamed or removed a file in use. */
+     * a path, without opening it; ENOENT if nothing exists there. If NULL, no function
+     * can detect that another process replaced, renamed or removed a file in use. */
     int (*identify)(void *user, void *file, const char *path, bags_identity *identity);
-    /* Optional. Experimental. For remote files, like the next two. Read many ranges of
-     * several files at once. Each `done` is 0 before the call. read_at is called for
-     * the missing bytes, and returns the failure. */
+    /* Optional. Experimental. For remote files, as are the next two. Read many ranges
+     * of several files at once. Each `done` is 0 before the call. Afterwards read_at is
+     * called for missing bytes, and returns any failure. */
     void (*read_many)(void *user, bags_io_read *reads, size_t count);
-    /* Optional. Experimental. A file may soon be opened, or identified by its path, if
-     * it exists: start to look it up, and do not wait. */
+    /* Optional. Experimental. Start looking up a file that may soon be opened, or
+     * identified by its path, if it exists. Do not wait. */
     void (*expect)(void *user, const char *path);
-    /* Optional. Experimental. Write the reason why a hook has just failed with `error`
-     * for a path. It replaces errno's own text unless it is empty. NUL-terminated, at
-     * most `size` bytes. */
+    /* Optional. Experimental. Write why a hook just failed with `error` for a path:
+     * NUL-terminated, at most `size` bytes. Unless empty, this text replaces errno's
+     * own in the message. */
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
     /* Optional. Experimental. Create a hard link to a file; EEXIST if `to` exists.
      * Symbolic links are followed. */
     int (*link)(void *user, const char *from, const char *to);
 } bags_io;
 
-/* The hooks for local files, to be wrapped in your own. Static. With BAGS_NO_LOCAL
- * there are none: only open, kind and explain are set, and the first two fail with
- * ENOSYS. */
+/* The hooks for local files, for your own hooks to wrap. Static. With BAGS_NO_LOCAL,
+ * only open, kind and explain are set, and the first two fail with ENOSYS. */
 BAGS_API const bags_io *bags_io_local(void);
 
 /* The hooks that an object uses: a member of every options struct. */
@@ -692,33 +698,34 @@ typedef struct bags_env {
     const bags_io *io;               /* NULL: local files */
 } bags_env;
 
-/* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
- * open: No such file or directory", or the hook's own reason (explain). `doing` is what
- * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
- * _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO; BAGS_OK for 0. */
+/* Write the error of a hook that returned `error` for a path, such as "pets/id.bag:
+ * cannot open: No such file or directory", or with the hook's own reason (explain).
+ * `doing` is the operation that failed, such as "open". io and err may be NULL. Returns
+ * the code: BAGS_ERROR_MISSING, _EXISTS, _LOCKED, _MEMORY, _CHANGED (ESTALE) or _IO;
+ * BAGS_OK for 0. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
 /* Read exactly `size` bytes of an open file. Returns BAGS_OK, BAGS_ERROR_CORRUPT (the
- * file ends before them) or what bags_fail_io does. */
+ * file ends too early) or a code of bags_fail_io. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_read(const bags_io *io, void *file,
     const char *path, uint64_t offset, void *data, size_t size, bags_error *err);
 
-/* The last 320 bytes of a path, so that a message also has space for the reason. It is
- * part of `path`. */
+/* The last 320 bytes of a path (a pointer into `path`), so that a message also has room
+ * for the reason. */
 BAGS_API BAGS_EXPERIMENTAL const char *bags_path_tail(const char *path);
 
 /* ========================================================================
  * >>bag
- * One file. Datasets are made of Bags; a standalone Bag is a plain, fast list of
+ * A single file. Datasets consist of Bags; a standalone Bag is a plain, fast list of
  * blobs.
  * ====================================================================== */
 
 typedef struct bag_reader bag_reader;
 typedef struct bag_writer bag_writer;
 
-/* Private: the first members of a bag_reader, visible here so that bag_reader_get
- * needs no call. A v1 table that is mapped, and its blobs. */
+/* Private: the first members of a bag_reader, exposed so that bag_reader_get needs no
+ * call. They describe a mapped v1 table and its blobs. */
 typedef struct bagi_mapped {
     const unsigned char *data;
     const unsigned char *table; /* length + 1 entries, the first is 0 */
@@ -726,60 +733,61 @@ typedef struct bagi_mapped {
     uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
-/* How to treat data that is being written, or whose writer crashed. */
+/* How to treat data that is still being written or whose writer crashed. */
 typedef enum bags_unfinished {
-    BAGS_UNFINISHED_REFUSE = 0, /* it is an error */
+    BAGS_UNFINISHED_REFUSE = 0, /* fail */
     BAGS_UNFINISHED_SKIP,       /* leave it out */
     BAGS_UNFINISHED_READ        /* read what has been flushed */
 } bags_unfinished;
 
 typedef struct bag_reader_options {
     bool no_mmap; /* read with explicit offsets instead of mapping */
-    /* With no_mmap: keep the table in memory, 8 bytes per blob (12 with
-     * verify_checksums), so that a read is one system call, not two (or three). */
+    /* With no_mmap: keep the table in memory, at 8 bytes per blob (12 with
+     * verify_checksums), so that a read costs one system call instead of two (or
+     * three). */
     bool cache_index;
     /* Compare every returned blob with its checksum. NAME.crc must exist. */
     bool verify_checksums;
-    /* 0 bytes are an empty Bag, as granular 0.20 and 0.21 write it. Otherwise they
-     * are an error, since a crash leaves the same. */
+    /* Accept an empty file as an empty Bag, as granular 0.20 and 0.21 write it. By
+     * default this is an error, because a crash can leave an empty file, too. */
     bool allow_empty_file;
-    /* READ: of a Bag with a journal, the blobs that are complete, whatever a power
-     * failure left after them; implies no_mmap and cache_index. SKIP is invalid. */
+    /* READ: if a Bag has a journal, read its complete blobs, whatever a power failure
+     * left after them; implies no_mmap and cache_index. SKIP is invalid. */
     bags_unfinished unfinished;
-    /* For data much larger than memory, of which little is read here and there: the
-     * system reads nothing ahead of it, and a blob of several pages is requested at
-     * once. Data already in memory is found slightly slower. */
+    /* For small reads scattered over data much larger than memory: the system does not
+     * read ahead, and a blob that spans several pages is requested at once. Access to
+     * data already in memory becomes slightly slower. */
     bool no_read_ahead;
     bags_env env;
 } bag_reader_options;
 
 /*
- * Open a Bag and check its shape. Local files are mapped; a file that cannot be
- * mapped is read. If there is a file NAME.idx, the Bag is a split one, or is being
- * written, or its writer crashed: the blobs flushed so far are read. Open it again to
- * see more. After a power failure the journal may list more blobs than exist: an
+ * Open a Bag and check its structure. Local files are mapped; a file that cannot be
+ * mapped is read. If NAME.idx exists, the Bag is split, is still being written, or its
+ * writer crashed: the reader has the blobs flushed so far. Open the Bag again to see
+ * more. After a power failure the journal may list more blobs than exist; this is an
  * error unless `unfinished` is READ.
  *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
- *   BAGS_ERROR_CORRUPT   not a Bag: too short, or its table is invalid; or it ends
- *                        in a table that contradicts NAME.idx; with
- *                        verify_checksums: NAME.crc is damaged or another Bag's
+ *   BAGS_ERROR_CORRUPT   not a Bag (too short, or its table is invalid); or its own
+ *                        table contradicts NAME.idx; with verify_checksums: NAME.crc is
+ *                        damaged or belongs to another Bag
  *   BAGS_ERROR_ARGUMENT  an invalid option
- *   BAGS_ERROR_LIMIT     a table is too large to be kept in memory
+ *   BAGS_ERROR_LIMIT     a table is too large to keep in memory
  *
  * Cost: O(1), a few system calls. The table is read only with cache_index, with
- * unfinished READ, or if it seems to contradict NAME.idx; READ with verify_checksums
- * also reads the blobs of a journal.
+ * unfinished READ, or if it seems to contradict NAME.idx. READ with verify_checksums
+ * also reads the blobs that a journal lists.
  */
 BAGI_CHECKED bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
 
-/* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
- * they must not change until the reader is closed. They need no alignment. Of the
- * options only allow_empty_file and env have an effect; verify_checksums is an error.
- * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
- * BAGS_ERROR_MEMORY. Cost: O(1). */
+/* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed, must
+ * not change until the reader is closed, and need not be aligned. Only the options
+ * allow_empty_file and env have an effect; verify_checksums is an error. Returns the
+ * reader, or NULL with BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY.
+ * Cost: O(1). */
 BAGI_CHECKED bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
@@ -789,46 +797,46 @@ BAGS_API void bag_reader_close(bag_reader *reader);
 /* Number of blobs. */
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 
-/* Size of the Bag in bytes: of the file; if split, of the blobs and the index. */
+/* Size of the Bag's file in bytes; if split, of the blobs and the index. */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
 /*
  * Read one blob.
  *
- * *out is valid until the reader is closed (mapped or in memory, not copied),
- * otherwise until the scratch is reused or freed.
- *
  *   index  0 <= index < bag_reader_length(reader)
- *   out    the bytes; size may be 0. Empty with data NULL on failure
+ *   out    the bytes; size may be 0; empty with data NULL on failure. See "Lifetime" at
+ *          the top
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places it outside the data; the file was truncated
- *                       (not mapped); with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_CORRUPT  the table places the blob outside the data; the file was
+ *                       truncated (if not mapped); with verify_checksums: checksum
+ *                       mismatch
  *   BAGS_ERROR_LIMIT    the blob is too large for the address space
  *
  * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
- * verify_checksums adds a CRC-32C of the blob and, if neither mapped nor cached, a read
- * of the stored one.
+ * verify_checksums adds a CRC-32C of the blob and, if the index is neither mapped nor
+ * cached, a read of the stored CRC.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 
-/* Private: bag_reader_get for what is not two loads from a map, or fails: then
- * data is NULL and size is the code. By value, so that a caller's *out can stay
- * in registers. */
+/* Private: the cases of bag_reader_get that take more than two loads from a map. On
+ * failure, data is NULL and size is the code. Returned by value so that a caller's *out
+ * can stay in registers. */
 BAGS_API bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err);
 
-/* Private: a blob that exists; false if its entries are invalid. */
+/* Private: get a blob whose index is in range. False if its table entries are
+ * invalid. */
 BAGI_INLINE bool bagi_mapped_blob(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     uint64_t start = bagi_load_u64(mapped->table + 8 * index);
     uint64_t stop = bagi_load_u64(mapped->table + 8 * (index + 1));
     if (BAGI_UNLIKELY(stop > mapped->limit))
         return false;
-    /* If start > stop, the difference wraps round to more than stop: one
-     * instruction subtracts and compares. */
+    /* If start > stop, the difference wraps around to more than stop. One instruction
+     * subtracts and compares. */
     uint64_t size = stop - start;
     if (BAGI_UNLIKELY(size > stop))
         return false;
@@ -837,7 +845,7 @@ BAGI_INLINE bool bagi_mapped_blob(
     return true;
 }
 
-/* Private: false also if the blob is not found in this way. */
+/* Private: also false if the blob must be read another way. */
 BAGI_INLINE bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
     return !BAGI_UNLIKELY(index >= mapped->length) &&
@@ -859,23 +867,22 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     return code;
 }
 
-/* Read the consecutive blobs start <= i < stop with one contiguous read. A stop past
- * the end is clamped to the length. Lifetime and errors as for bag_reader_get;
- * BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names the first invalid
- * blob. Cost: O(stop - start) to check the entries; no copy if mapped, otherwise the
- * reads of one bag_reader_get. */
+/* Read the consecutive blobs start <= i < stop with one contiguous read. Lifetime and
+ * errors as for bag_reader_get; BAGS_ERROR_RANGE means start > stop, and
+ * BAGS_ERROR_CORRUPT names the first invalid blob. Cost: O(stop - start) to check the
+ * entries; no copy if mapped, otherwise as many reads as one bag_reader_get. */
 BAGI_CHECKED bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bag_blobs *out, bags_error *err);
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and
- * errors as for bag_reader_get. Cost: O(count), and a sort if the indices are not
- * sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read
- * in file order, each once, neighbours with one read. */
+ * errors as for bag_reader_get. Cost: O(count), plus a sort if the indices are
+ * unsorted, and about 120 bytes of temporary memory per index. Without mmap, blobs are
+ * read in file order, each once, neighbours in one read. */
 BAGI_CHECKED bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
-/* The checksums of consecutive blobs, and where each blob ends. */
+/* The checksums and end offsets of consecutive blobs. */
 typedef struct bags_checksums {
     size_t length;
     const unsigned char *crcs; /* `length` CRC-32C, 4 little-endian bytes each */
@@ -883,36 +890,36 @@ typedef struct bags_checksums {
     uint64_t start;            /* offset of the first blob in the file */
 } bags_checksums;
 
-/* Find the checksums and sizes of the blobs start <= i < stop; no blob is read. The
- * reader must have been opened with verify_checksums: otherwise it is
- * BAGS_ERROR_ARGUMENT. A stop past the end is clamped to the length. Lifetime and
- * errors as for bag_reader_get. Cost: O(stop - start); if mapped, no copy, otherwise 12
- * bytes of scratch per blob and two reads. */
+/* Find the checksums and sizes of the blobs start <= i < stop without reading the
+ * blobs. Requires a reader opened with verify_checksums (BAGS_ERROR_ARGUMENT
+ * otherwise). Lifetime and errors as for bag_reader_get. Cost: O(stop - start); no copy
+ * if mapped, otherwise 12 bytes of scratch per blob and two reads. */
 BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_checksums *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
-    bool keep_idx;      /* keep the journal NAME.idx: granular 0.22 reads it */
-    bool no_sync;       /* close without waiting for stable storage */
-    bool checksum;      /* write NAME.crc next to it: a checksum of every blob */
-    size_t buffer_size; /* bytes buffered, rounded up to a power of two of at
-                           least 4 KiB; 0: 2 MiB */
+    bool keep_idx;      /* keep the journal NAME.idx, for granular 0.22 */
+    bool no_sync;       /* do not wait for stable storage on close */
+    bool checksum;      /* write NAME.crc next to the Bag: a checksum per blob */
+    size_t buffer_size; /* in bytes, rounded up to a power of two, at least 4 KiB; 0: 2
+                           MiB */
     bags_env env;
 } bag_writer_options;
 
 /*
- * Create a Bag that does not exist. Until it is closed it is locked, and flushed
- * data can be read with `unfinished`, even if the process dies. (If the path does not
- * end in .bag, the journal is PATH.idx. No reader finds that automatically.)
+ * Create a new Bag. It stays locked until closed; flushed data can be read with
+ * `unfinished`, even if the process dies. (If the path does not end in .bag, the
+ * journal is PATH.idx, and readers do not find it automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
- *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
+ *   BAGS_ERROR_EXISTS   the Bag, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
  *   BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED
  *
- * Memory: 1.5 times the buffer size, or 1.75 with checksums, however long the Bag is.
+ * Memory: 1.5 times the buffer size, or 1.75 times with checksums, whatever the Bag's
+ * length.
  */
 BAGI_CHECKED bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
@@ -920,38 +927,38 @@ BAGI_CHECKED bag_writer *bag_writer_open(
 /* Append a blob; data may be NULL if size is 0. *index (may be NULL) receives its
  * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
  * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
- * later call returns it. A blob that is refused (BAGS_ERROR_ARGUMENT) does not stop the
- * writer: only close returns that failure, too. Cost: a copy; system calls when a
- * buffer is full. */
+ * later call returns it. A refused blob (BAGS_ERROR_ARGUMENT) does not stop the writer,
+ * but close returns that failure again. Cost: a copy; system calls when a buffer is
+ * full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
 
-/* Forget blobs that were refused, as clearerr does, for a program that dealt with them:
- * close then succeeds without them. A failure that stopped the writer stays. NULL is
+/* Forget refused blobs, much like clearerr, if the program has dealt with them: close
+ * then succeeds without them. A failure that stopped the writer stays. NULL is
  * accepted. */
 BAGS_API void bag_writer_clear(bag_writer *writer);
 
-/* Pass all buffered data to the system: it then survives the end of this process.
- * Returns what bag_writer_append does, or BAGS_ERROR_CHANGED if another process
- * replaced or removed a file of it. Cost: a write per file, and two stats. */
+/* Pass all buffered data to the system, so that it survives the end of this process.
+ * Errors as for bag_writer_append, or BAGS_ERROR_CHANGED if another process replaced or
+ * removed one of the files. Cost: a write per file, and two stats. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
-/* Flush, and wait until the data is on stable storage, to survive a power failure:
- * a reader with BAGS_UNFINISHED_READ then finds it. Errors as for bag_writer_flush. A
- * failed sync ends the writer. Cost: three syncs, or four with checksums. */
+/* Flush, and wait until the data is on stable storage. It then survives a power
+ * failure: a reader with BAGS_UNFINISHED_READ finds it. Errors as for bag_writer_flush.
+ * A failed sync stops the writer. Cost: three syncs, or four with checksums. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
 
-/* Size in bytes that the file would have if it were closed now. */
+/* Size in bytes that the file would have if closed now. */
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 
-/* Write the table, wait for stable storage (unless no_sync), remove the journal,
- * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
- * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
- * its journal. If a blob was refused and nothing else failed, the Bag is complete, and
- * that is returned. Cost: the table is copied from the journal; syncs as above. */
+/* Write the table, wait for stable storage (unless no_sync), and remove the journal.
+ * The writer is freed even on failure; NULL returns BAGS_OK. Returns the first failure,
+ * with errors as for bag_writer_flush; flushed data and its journal then remain. If the
+ * only failure is a refused blob, that is returned, but the Bag is complete. Cost:
+ * copies the table from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
 /* Remove what was written, and free the writer. */
@@ -961,8 +968,8 @@ BAGS_API void bag_writer_abort(bag_writer *writer);
 
 /* ========================================================================
  * >>types
- * Type strings, values in memory, and the codecs between values and blobs. Any
- * thread may call these functions; up to the registry they allocate nothing.
+ * Type strings, values in memory, and the codecs that convert between values and blobs.
+ * Any thread may call these functions; those before the registry allocate nothing.
  * ====================================================================== */
 
 #define BAGS_MAX_DIMS 64
@@ -986,73 +993,74 @@ typedef enum bags_dtype {
     BAGS_DTYPE_COMPLEX128
 } bags_dtype;
 
-/* The dtype's name, "float32", and its code in NumPy's dtype.str without the byte
- * order, "f4". "" if it is not a dtype. Static. */
+/* The dtype's name ("float32"), and its code in NumPy's dtype.str without the byte
+ * order ("f4"); "" if it is not a dtype. Static. */
 BAGS_API const char *bags_dtype_name(bags_dtype dtype);
 BAGS_API const char *bags_dtype_code(bags_dtype dtype);
 
 /* Bytes per element; 0 if it is not a dtype. */
 BAGS_API size_t bags_dtype_size(bags_dtype dtype);
 
-/* The unit of bytes that a change of byte order reverses: the size, but half of
- * it for complex numbers. Pass it to bags_swap_bytes. */
+/* The number of bytes that are reversed together when the byte order changes: the
+ * element size, or half of it for complex numbers. Pass it to bags_swap_bytes. */
 BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 
 /* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
- * *big_endian (may be NULL) receives true for big-endian elements (">f4").
- * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
+ * *big_endian (may be NULL) is set to true for big-endian elements (">f4"). Returns
+ * BAGS_DTYPE_NONE if the text names no dtype listed above. */
 BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian);
 
-/* The size of an array in bytes. False if it does not fit in size_t, or dtype is
- * not a dtype; *size is then untouched. */
+/* Compute an array's size in bytes. Returns false, with *size untouched, if it does not
+ * fit in size_t or dtype is not a dtype. */
 BAGS_API bool bags_array_size(
     bags_dtype dtype, size_t dims, const uint64_t *shape, size_t *size);
 
 /* A parsed type string. Its views point into the string. */
 typedef struct bags_type {
     bags_view name;      /* "array" */
-    bags_view arguments; /* "float32,64,128": without the parentheses */
+    bags_view arguments; /* "float32,64,128", without parentheses */
     size_t count;        /* number of arguments; "q()" has an empty one */
     bool sequence;       /* it has a trailing [] */
 } bags_type;
 
-/* Parse a type string: name or name(arg,arg), each with an optional []. *out is
- * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
+/* Parse a type string: name or name(arg,arg), optionally followed by []. *out is valid
+ * as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
 BAGI_CHECKED bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err);
 
-/* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
- * type's text; not NUL-terminated. */
+/* Argument i, 0 <= i < type->count, or an empty view if there is none. Valid as long as
+ * the type's text; not NUL-terminated. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i);
 
-/* Argument i as a decimal number. False if it is missing, not a number, or above
- * 2^64-1; *out is then untouched. */
+/* Parse argument i as a decimal number. Returns false, with *out untouched, if it is
+ * missing, not a number, or above 2^64-1. */
 BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
-    BAGS_KIND_NONE = 0, /* no value: refused by writers */
-    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as it is, whatever
-                        the field's type */
+    BAGS_KIND_NONE = 0, /* no value; writers refuse it */
+    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as is, whatever the
+                           field's type */
     BAGS_KIND_BYTES,    /* data, size: bytes, for a codec to encode */
     BAGS_KIND_UTF8,     /* data, size: UTF-8 text; may contain NUL */
     BAGS_KIND_UINT,     /* uint: a number from 0 to 2^64-1 */
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
     BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
-    BAGS_KIND_STORED,   /* uint: a blob that is stored already; see bags_stored */
+    BAGS_KIND_STORED,   /* uint: an already stored blob; see bags_stored */
     BAGS_KIND_REAL,     /* real: a number, for types such as float32 */
     BAGS_KIND_BOOL      /* uint: 0 or 1, for the type bool */
 } bags_kind;
 
 /*
- * A value in memory. It owns nothing. When it is written, what it points to is the
- * caller's; when it was decoded, the decoding function states how long it is valid.
+ * A value in memory. It owns nothing. A value to write points to the caller's memory;
+ * for a decoded value, the decoding function states how long it is valid.
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
- * its dtype. shape has `dims` entries, the slowest-varying first; an array with
- * dims 0 is one element. data may be NULL if size is 0. A number is in both uint
- * and sint if it fits both; kind states which it is, and the other may be 0. A decoded
- * value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: one of float32 is an array.
+ * its dtype. shape has `dims` entries, slowest-varying first; an array with dims 0 is a
+ * single element. data may be NULL if size is 0. A number that fits both uint and sint
+ * is stored in both; otherwise `kind` says which one holds it, and the other may be 0.
+ * A decoded value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an
+ * array.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -1067,9 +1075,9 @@ typedef struct bags_value {
     const void *object;
 } bags_value;
 
-/* Make values. Their bytes must stay valid until the value has been used.
- * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries
- * and `data` as many elements as their product. */
+/* Make values. The bytes passed must stay valid until the value has been used.
+ * bags_utf8 takes NUL-terminated text. For bags_array, `shape` has `dims` entries, and
+ * `data` has as many elements as their product. */
 BAGS_API bags_value bags_int(int64_t number);
 BAGS_API bags_value bags_uint(uint64_t number);
 BAGS_API bags_value bags_real(double number);
@@ -1081,27 +1089,30 @@ BAGS_API bags_value bags_blob(const void *data, size_t size);
 BAGS_API bags_value bags_array(
     bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data);
 
-/* For a writer of datasets: not new bytes, but an earlier blob of the same field and
- * shard. `blob` is what bags_writer_next returned before that blob was appended. */
+/* For a bags_writer: refer to an earlier blob of the same field and shard instead of
+ * passing new bytes. `blob` is the number that bags_writer_next returned before that
+ * blob was appended. */
 BAGS_API bags_value bags_stored(uint64_t blob);
 
 /*
- * How values of a type become blobs and back.
+ * Converts values of a type to blobs and back.
  *
- *   names   the types it serves, separated by spaces: "jpeg jpg"
- *   open    checks the type's arguments and makes *state for the other three. The type
- *           and its text are invalid after the call. allocator is never NULL. NULL: no
- *           arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob, empty before, may view the value's own bytes, or
- *           `scratch`; the codec may grow that. NULL: only encoded blobs are accepted
- *   decode  makes a value, of BAGS_KIND_NONE before. It may view the blob's bytes or
- *           `scratch`, but not the state. Several threads may call it with one state
- *           at the same time. NULL: values cannot be decoded, only blobs read
+ *   names   the types it handles, separated by spaces: "jpeg jpg"
+ *   open    checks the type's arguments and creates *state for the other three. The
+ *           type and its text are invalid after the call. allocator is never NULL. If
+ *           open is NULL, no arguments are accepted, and state is NULL
+ *   encode  makes a blob. *blob, empty at the start, may point to the value's own bytes
+ *           or into `scratch` (the codec may grow it). If NULL, only encoded blobs are
+ *           accepted
+ *   decode  makes a value, BAGS_KIND_NONE at the start. It may point to the blob's
+ *           bytes or into `scratch`, but not into the state. Several threads may call
+ *           it with one state at the same time. If NULL, blobs can be read but not
+ *           decoded
  *   close   frees the state. May be NULL
  *   user    yours
  *
- * On failure they write err (see bags_fail) and return its code; the library adds
- * the file, the field and the index in front of the message.
+ * On failure the functions write err (see bags_fail) and return its code; the library
+ * prefixes the message with the file, field and index.
  */
 typedef struct bags_codec {
     const char *names;
@@ -1113,40 +1124,43 @@ typedef struct bags_codec {
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
-    /* Experimental. NULL: the blobs need none. */
+    /* Experimental. NULL: the blobs need no dictionary. */
     const struct bags_codec_dictionary *dictionary;
 } bags_codec;
 
 /*
- * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to
- * 16 MiB, shared by all blobs of a field, in the file NAME.dict of each shard.
- * Only the codec interprets them. The last three members are NULL if the codec never
- * holds blobs. `state` is the state of the codec.
+ * Experimental. Functions of a codec whose blobs may need a dictionary: 1 byte to 16
+ * MiB that all blobs of a field share, stored in each shard's NAME.dict. Only the codec
+ * interprets these bytes. The last three members are NULL if the codec never holds
+ * blobs. `state` is the codec's state.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
- *   start    a writer will encode with this state. It continues a shard with these
- *            bytes, or follows one of its worker: blobs may need no others. size 0:
- *            there are none, and the codec may make a dictionary of the first values:
- *            encode makes it or, if its blobs are held, `make`. Called once, before
- *            encode; without it (bags_encode) blobs need none
- *   find     finds the bytes that a blob needs. It was just encoded, or by the caller
- *            (bags_blob); the call fails if it needs others. The bytes are
+ *   start    announces that a writer will encode with this state. `bytes` is the
+ *            dictionary of the shard being continued or of the worker's previous shard;
+ *            blobs may not need any other. If its size is 0 there is none, and the
+ *            codec may make one from the first values, in encode or, if it holds blobs,
+ *            in `make`. Called once, before encode; if not called (bags_encode), blobs
+ *            must not need a dictionary
+ *   find     finds the dictionary that a blob needs: one just encoded, or a caller's
+ *            bags_blob. It fails if the blob needs another dictionary. The bytes are
  *            the same for all blobs of a state, and valid until close. The writer
  *            stores them in the shard before the blob
- *   prepare  makes *prepared of the content of NAME.dict, valid until discard.
- *            A reader calls it once for all shards with the same content
- *   discard  frees that
- *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
- *            may share what was prepared. It must notice if the blob needs another one
+ *   prepare  makes *prepared from the content of NAME.dict, valid until discard. A
+ *            reader calls it once for all shards with the same content
+ *   discard  frees what prepare made
+ *   decode   decodes a blob that needs a dictionary, like bags_codec.decode; several
+ *            threads may share `prepared`. It must detect a blob that needs another
+ *            dictionary
  *   holds    true while the codec collects values for a dictionary. The writer then
- *            holds the blobs of encode in the buffer of the field, and does not pass
- *            them to the system. NULL: blobs are not held
- *   make     ends the hold: makes the dictionary of the values that were collected, if
- *            it saves more than it needs. *made is false otherwise, and the codec may
- *            collect more values. Called when `holds` has become false, when the buffer
- *            is full, when the field is flushed, or when its shard ends
- *   recode   encodes a held blob again, with the dictionary: a blob of fewer bytes, in
- *            `scratch`, replaces it. Without a dictionary *out is the blob itself
+ *            holds encoded blobs in the field's buffer instead of passing them to the
+ *            system. NULL: blobs are not held
+ *   make     ends the hold: makes the dictionary from the collected values if it saves
+ *            more space than it takes. Otherwise *made is false, and the codec may
+ *            collect more values. Called when `holds` has become false, the buffer is
+ *            full, the field is flushed, or its shard ends
+ *   recode   re-encodes a held blob with the dictionary; a smaller result, in
+ *            `scratch`, replaces the blob. Without a dictionary, *out is the blob
+ *            itself
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);
@@ -1164,43 +1178,43 @@ typedef struct bags_codec_dictionary {
 } bags_codec_dictionary;
 
 /*
- * The codecs that a program uses. It must outlive the readers and writers that use
- * it. NULL means the built-in codecs only. Every registry has them:
+ * The codecs that a program uses. A registry must outlive its readers and writers. NULL
+ * means the built-in codecs only. Every registry includes these:
  *
  *   bytes   BAGS_KIND_BYTES, stored as given
  *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
- *   int     BAGS_KIND_UINT; little-endian, in the fewest bytes that hold it; 0 has no
+ *   int     BAGS_KIND_UINT; little-endian, in as few bytes as possible; 0 takes no
  *           bytes. If the top bit would be set (128 to 255, 2^15 to 2^16-1, ...), a
- *           zero byte follows: granular 0.17.1 and later reads the bytes as signed.
- *           Every blob is read as unsigned, with that byte or, as bags 0.5 writes
- *           it, without
+ *           zero byte is added, because granular 0.17.1 and later reads the bytes as
+ *           signed. Blobs are read as unsigned, with or without that byte (bags 0.5
+ *           does not write it)
  *   int(N), int(N,little), int(N,big)
  *           BAGS_KIND_UINT; N bytes; a number that does not fit is refused
  *   u64     BAGS_KIND_UINT; 8 bytes
- *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five accept
- *           BAGS_KIND_UINT and BAGS_KIND_INT alike, if the number fits
+ *   i64     BAGS_KIND_INT; 8 bytes, two's complement. All five accept both
+ *           BAGS_KIND_UINT and BAGS_KIND_INT if the number fits
  *   array(float32,64,128)
- *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be
- *           -1: any. Without dimensions it is one element: array(float32) also accepts
- *           BAGS_KIND_REAL, rounded to the dtype, array(bool) BAGS_KIND_BOOL, and
- *           array(int16) BAGS_KIND_UINT and BAGS_KIND_INT. A number outside the range
- *           of the dtype is refused
- *   float32, float32(64,128) and the names of the other dtypes
- *           short for array(float32) and array(float32,64,128), as which writers store
- *           them: see bags_type_complete
+ *           BAGS_KIND_ARRAY of exactly this dtype and shape. One dimension may be -1,
+ *           for any size. Without dimensions it is a single element: array(float32)
+ *           then also accepts BAGS_KIND_REAL, rounded to the dtype; array(bool) accepts
+ *           BAGS_KIND_BOOL; array(int16) accepts BAGS_KIND_UINT and BAGS_KIND_INT. A
+ *           number outside the dtype's range is refused
+ *   float32, float32(64,128), and likewise for the other dtypes
+ *           short for array(float32) and array(float32,64,128); writers store the long
+ *           form: see bags_type_complete
  *   array   BAGS_KIND_ARRAY of any dtype and shape; the blob contains both
  */
 typedef struct bags_registry bags_registry;
 
-/* Create a registry with the built-in codecs, to be freed with bags_registry_free.
+/* Create a registry with the built-in codecs; free it with bags_registry_free.
  * allocator NULL: malloc. Returns NULL if out of memory. */
 BAGI_CHECKED bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
-/* Add a copy of a codec; its `names` and `user` must stay valid. A codec added
- * later precedes earlier ones of the same name. Returns BAGS_OK, BAGS_ERROR_ARGUMENT
- * (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no reader or writer
- * uses the registry. */
+/* Add a copy of a codec; its `names` and `user` must stay valid. A codec added later
+ * takes precedence over earlier ones with the same name. Returns BAGS_OK,
+ * BAGS_ERROR_ARGUMENT (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no
+ * reader or writer uses the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
@@ -1213,22 +1227,23 @@ BAGS_API const bags_codec *bags_registry_find(
  * Complete a type whose name is a dtype: "float32" is short for "array(float32)",
  * "float32(2,3)[]" for "array(float32,2,3)[]", and "zstd(float32,2)" for
  * "zstd(array,float32,2)", unless a codec of the registry (may be NULL) has that
- * name. Other types stay as they are. The result, NUL-terminated, is written to `out`,
- * which is grown. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
+ * name. Other types are unchanged. The NUL-terminated result is written to `out`,
+ * growing it. Returns BAGS_OK, BAGS_ERROR_TYPE (invalid) or BAGS_ERROR_MEMORY.
  */
 BAGI_CHECKED bags_code bags_type_complete(
     const bags_registry *registry, const char *type, bags_buffer *out, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
-/* Check the name of a type, as writers do: a codec of the registry (may be NULL), a
- * dtype, or a codec in formats/ has it. Returns BAGS_OK or
- * BAGS_ERROR_TYPE, with the name that was probably meant. Cost: O(codecs). */
+/* Check a type's name as writers do: it must belong to a codec in the registry (may be
+ * NULL), a dtype, or a codec in formats/. Returns BAGS_OK or BAGS_ERROR_TYPE; the
+ * message suggests the name that was probably meant. Cost: O(codecs). */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
     const bags_registry *registry, const char *type, bags_error *err);
 
-/* The number of letters to insert, delete, replace or exchange with the next one, in
- * any case, that make a name of a word; 0 also if `also` has the word: others for the
- * name, separated by spaces. SIZE_MAX if the name is probably not what was meant. */
+/* The edit distance from a word to a name, ignoring case: the number of letters to
+ * insert, delete, replace or swap with the next one. `also` lists synonyms of the name,
+ * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the name
+ * is probably not what was meant. */
 BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
     bags_view word, bags_view name, const char *also);
 #endif
@@ -1237,23 +1252,23 @@ BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
 BAGS_API void bags_registry_free(bags_registry *registry);
 
 /*
- * Encode or decode one value by its type string (of a sequence, one item), so
- * that any thread can do this work: encode with bags_encode, then let the thread
- * that owns the writer append the result as a bags_blob.
+ * Encode or decode one value (or one item of a sequence) by its type string. Any thread
+ * can do this: encode with bags_encode, then let the thread that owns the writer append
+ * the result as a bags_blob.
  *
  * The result is valid as long as the input, and until the scratch is reused or
- * freed. registry NULL: the built-in codecs. Neither knows the dictionary of a shard:
- * a blob that needs it is an error of bags_decode, and read with bags_row_value.
+ * freed. registry NULL: the built-in codecs. Neither function knows a shard's
+ * dictionary: bags_decode fails on a blob that needs it; use bags_row_value for those.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_TYPE      invalid type string; no codec for it
  *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
- *   BAGS_ERROR_ARGUMENT  bags_encode: a value of some bytes whose data is NULL
+ *   BAGS_ERROR_ARGUMENT  bags_encode: a value with nonzero size and NULL data
  *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
  *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
  *   what a codec that you added returns
  *
- * Cost: the codec's, and opening it for its arguments.
+ * Cost: the codec's, plus opening it for the type's arguments.
  */
 #ifndef BAGS_NO_WRITER
 BAGI_CHECKED bags_code bags_encode(const bags_registry *registry, const char *type,
@@ -1264,7 +1279,8 @@ BAGI_CHECKED bags_code bags_decode(const bags_registry *registry, const char *ty
 
 /* ========================================================================
  * >>writer
- * Datasets, in one directory or in shards; finishing what crashed writers left.
+ * Writing datasets, in one directory or in shards, and finishing what crashed writers
+ * left.
  * ====================================================================== */
 
 /* A field: its name (the file is NAME.bag) and its type. */
@@ -1274,8 +1290,8 @@ typedef struct bags_field {
 } bags_field;
 
 /* Compare the fields of two datasets, both sorted by name as bags_reader_fields returns
- * them. Returns BAGS_OK, or BAGS_ERROR_FIELD if names or types differ, with the first
- * field that does and both types; `where` says what the others are: field "x": type
+ * them. Returns BAGS_OK, or BAGS_ERROR_FIELD with the first field whose name or type
+ * differs; `where` names the source of `others` in the message: field "x": type
  * mismatch (u64, i64 in pets/000000). Cost: O(fields). */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_fields_compare(const bags_field *fields,
     size_t count, const bags_field *others, size_t others_count, const char *where,
@@ -1283,107 +1299,109 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_fields_compare(const bags_field *field
 
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer with any_type does, for fields in any order, to `out`,
- * which is grown as needed; *size is its size in bytes. Returns BAGS_OK or what
- * bags_writer_open returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE,
- * BAGS_ERROR_LIMIT. */
+/* Write the content of spec.json to `out`, growing it as needed, as a writer with
+ * any_type does. Fields may be in any order; *size receives the size in bytes. Returns
+ * BAGS_OK or the errors of bags_writer_open for fields and types: BAGS_ERROR_FIELD,
+ * BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_spec_text(const bags_field *fields,
     size_t count, const bags_registry *registry, bags_buffer *out, size_t *size,
     bags_error *err);
 
 typedef struct bags_writer bags_writer;
 
-/* How to treat a dataset that exists, or the shards of this worker. */
+/* How to treat an existing dataset, or existing shards of this worker. */
 typedef enum bags_existing {
-    BAGS_EXISTING_REFUSE = 0, /* it is an error */
-    BAGS_EXISTING_RESUME,     /* continue it after its last datapoint, or start it */
-    BAGS_EXISTING_APPEND      /* add shards of new inputs */
+    BAGS_EXISTING_REFUSE = 0, /* fail */
+    BAGS_EXISTING_RESUME,     /* continue after the last datapoint, or start anew */
+    BAGS_EXISTING_APPEND      /* add shards for new inputs */
 } bags_existing;
 
 typedef struct bags_writer_options {
     uint64_t shard_size;    /* bytes per shard; 0: no limit */
     uint64_t shard_length;  /* datapoints per shard; 0: no limit */
     uint64_t shard_start;   /* this worker's index, below shard_stop */
-    uint64_t shard_stop;    /* the number of workers. 0: one, and no shards unless
-                              another of these is nonzero */
-    bags_existing existing; /* what to do with shards that this worker wrote before */
-    /* Write NAME.crc next to each Bag: 4 bytes per blob. With RESUME and APPEND, the
-     * shards that exist decide this, and keep_idx: see bags_writer_open. */
+    uint64_t shard_stop;    /* the number of workers. 0: one worker, unsharded unless
+                               another of these is nonzero */
+    bags_existing existing; /* how to treat shards this worker wrote before */
+    /* Write NAME.crc next to each Bag, 4 bytes per blob. With RESUME and APPEND,
+     * existing shards determine this and keep_idx: see bags_writer_open. */
     bool checksum;
-    bool keep_idx;      /* granular 0.22 then reads a dataset without sequences. A shard
-                           with shared blobs (bags_stored) keeps none: granular takes
-                           blob i for the value of datapoint i. If that is the first
-                           one, RESUME and APPEND are refused with keep_idx */
-    bool no_sync;       /* finish shards without waiting for stable storage; a
-                           dictionary is waited for, once per shard */
-    size_t buffer_size; /* per field; as in bag_writer_options. A smaller one makes a
-                           dictionary of fewer values */
-    /* Flush with the first datapoint that is appended this many seconds or more after
-     * the last time, so that a crash loses little. 0: only full buffers are written. */
+    bool keep_idx;      /* keep the journals, so that granular 0.22 can read a dataset
+                           without sequences. A shard with shared blobs (bags_stored)
+                           keeps none, because granular takes blob i as the value of
+                           datapoint i. If that is the first shard, RESUME and APPEND
+                           with keep_idx are refused */
+    bool no_sync;       /* finish shards without waiting for stable storage, except once
+                           per shard for a dictionary */
+    size_t buffer_size; /* per field; as in bag_writer_options. With a smaller buffer,
+                           dictionaries are made from fewer values */
+    /* Flush when a datapoint is appended at least this many seconds after the previous
+     * flush, so that a crash loses little. 0: only full buffers are written. */
     double flush_seconds;
-    bool any_type; /* accept unknown types, for values that are bags_blob, and store
-                      every type as it is given: float32 stays float32 */
+    bool any_type; /* accept unknown types, for bags_blob values, and store every type
+                      as given: float32 stays float32 */
     const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
 
 /*
  * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
- * they are sorted by name, with complete types: see bags_type_complete. Parent
+ * they are sorted by name, and their types are complete: see bags_type_complete. Parent
  * directories are created as needed.
  *
  * Unsharded: `path` is created and must not exist. Sharded (any of the four shard
  * numbers is nonzero): path/000000, ... are created when their first datapoint arrives.
- * A shard ends after the datapoint with which its Bags reach shard_size bytes, or its
- * length reaches shard_length. With only shard_stop = 1, there is one shard.
+ * A shard ends after the datapoint that brings its Bags to shard_size bytes or its
+ * length to shard_length. If only shard_stop is set, to 1, there is one shard.
  *
- * RESUME: pass the fields, shard_start and shard_stop of the first run, and continue
- * after the first bags_writer_resumed inputs of this worker. Its unfinished shard is
- * recovered, as by bags_recover, and continued; if there is none, the next number
- * follows its last shard. A partial datapoint is completed and counts as one; it is
- * refused if a plain field of it has no value: run bags_recover with `values` or
- * `drop_partial`. Other worker numbers are only noticed if they leave a gap: the
- * message then has the smallest shard_stop that fits. A finished unsharded dataset
+ * RESUME: pass the fields, shard_start and shard_stop of the first run, and skip this
+ * worker's first bags_writer_resumed inputs. The worker's unfinished shard is
+ * recovered, as bags_recover does, and continued; if there is none, writing continues
+ * with a new shard. A partial datapoint is completed and counts as one. If it lacks a
+ * value for a plain field, it is refused: run bags_recover with `values` or
+ * `drop_partial`. Different worker numbers are detected only if they leave a gap; the
+ * message then gives the smallest shard_stop that fits. A finished unsharded dataset
  * cannot be resumed.
  *
- * APPEND: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize (only APPEND is accepted then), after all that exist. An
- * unfinished shard of this worker is refused, unless it is an empty directory, or the
- * first and without a datapoint.
+ * APPEND: pass only new inputs. New shards are numbered after this worker's last one,
+ * or, after bags_finalize (when only APPEND is accepted), after all existing shards. An
+ * unfinished shard of this worker is refused unless it is an empty directory, or it is
+ * the worker's first shard and has no datapoint.
  *
- * With either, new shards have the dictionaries of this worker's last shard, and they
- * have checksums and .idx files if the first finished shard has them: requesting one
- * that it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
- * An unfinished shard without checksums is refused if they are requested, or others
- * have them.
+ * RESUME and APPEND: new shards use the dictionaries of this worker's last shard. They
+ * have checksums and .idx files if the first finished shard has them; requesting either
+ * when it lacks them is an error. If no shard is finished, `checksum` and `keep_idx`
+ * decide. An unfinished shard without checksums is refused if checksums are requested
+ * or other shards have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
  *                        RESUME: it is finished; without APPEND: bags_finalize
  *                        renumbered it
- *   BAGS_ERROR_VALUE     RESUME or APPEND: other fields, or no requested checksums or
- *                        .idx files; another worker's shard has other fields; a codec
- *                        requests another dictionary
- *   BAGS_ERROR_GAP       a shard of this worker was lost: a later one exists
- *   BAGS_ERROR_CORRUPT   the path has both spec.json and shards, or two shards with one
- *                        number; a shard cannot be recovered
- *   BAGS_ERROR_LOCKED    RESUME or APPEND, and another process holds the shard
- *   BAGS_ERROR_UNFINISHED  APPEND, and this worker's shard is unfinished; RESUME, and a
- *                        partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every system:
- *                        refs, "", a leading '.', control characters, / \ : * ? " < >
- *                        |, device names such as "con", no UTF-8, more than 251 bytes
- *   BAGS_ERROR_TYPE      an invalid type string, or an unknown one without any_type
- *                        (see bags_type_check). A codec that refuses arguments, such as
- *                        int(0), returns its own code. Types of formats/ need no codec
- *                        (bags_blob)
+ *   BAGS_ERROR_VALUE     RESUME or APPEND: the fields differ, or existing shards lack
+ *                        requested checksums or .idx files; another worker's shard has
+ *                        different fields; a codec requests another dictionary
+ *   BAGS_ERROR_GAP       a shard of this worker is missing, but a later one exists
+ *   BAGS_ERROR_CORRUPT   the path has both spec.json and shards, or two shards with the
+ *                        same number; a shard cannot be recovered
+ *   BAGS_ERROR_LOCKED    RESUME or APPEND: another process holds the shard
+ *   BAGS_ERROR_UNFINISHED  APPEND: this worker's shard is unfinished; RESUME: a partial
+ *                          datapoint lacks a value for a plain field
+ *   BAGS_ERROR_FIELD     a name is duplicate or reserved ("refs"), or cannot be a file
+ *                        name on every system: empty, a leading '.', control
+ *                        characters, / \ : * ? " < > |, device names such as "con",
+ *                        invalid UTF-8, more than 251 bytes
+ *   BAGS_ERROR_TYPE      an invalid type string, or an unknown type without any_type
+ *                        (see bags_type_check). A codec that refuses its arguments, as
+ *                        for int(0), returns its own code. Types from formats/ need no
+ *                        codec (bags_blob)
  *   BAGS_ERROR_ARGUMENT  an invalid option, such as flush_seconds below 0
  *   BAGS_ERROR_LIMIT     too many fields; a shard number or spec.json is too large
  *   BAGS_ERROR_CHANGED
  *
  * Memory: as for a bag_writer, for each field and refs. Cost: RESUME and APPEND make a
- * few system calls per shard of this worker, and read the journals and refs (with
- * checksums: the blobs) of an unfinished one.
+ * few system calls per shard of this worker, and read an unfinished shard's journals
+ * and refs (with checksums, also its blobs).
  */
 BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *fields,
     size_t count, const bags_writer_options *options, bags_error *err);
@@ -1391,45 +1409,47 @@ BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *f
 /* The values of one field in a datapoint. */
 typedef struct bags_entry {
     const char *field;
-    const bags_value *values; /* one; of a sequence, its items */
-    size_t count;             /* 1; of a sequence, the number of items, or 0 */
+    const bags_value *values; /* one value, or a sequence's items */
+    size_t count;             /* 1, or a sequence's number of items, which may be 0 */
 } bags_entry;
 
 /*
- * Append a datapoint: one entry for every field, in any order (fastest: the order of
- * bags_writer_open). All of it is written, or nothing.
+ * Append a datapoint: one entry per field, in any order (the order passed to
+ * bags_writer_open is fastest). It is written completely or not at all.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
- *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value; a
- *                        bags_blob that needs another dictionary than the field has;
- *                        another worker's shard has other fields (compared before a
- *                        shard is finished)
- *   BAGS_ERROR_RANGE     a bags_stored of no blob of this shard: see bags_writer_next
+ *   BAGS_ERROR_VALUE     a value its type cannot hold; not exactly one value; a
+ *                        bags_blob that needs a different dictionary than the field
+ *                        has; another worker's shard has different fields (compared
+ *                        before a shard is finished)
+ *   BAGS_ERROR_RANGE     a bags_stored that is not a blob of this shard: see
+ *                        bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child, after fork()
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; a child process after
+ *                        fork()
  *   BAGS_ERROR_CHANGED   another process replaced or removed files of the shard
- *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; the
- *                        path became an unsharded dataset; bags_finalize renumbers the
- *                        shards
- *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
- *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
+ *   BAGS_ERROR_EXISTS    the next shard exists because two workers have the same
+ *                        shard_start; the path became an unsharded dataset;
+ *                        bags_finalize is renumbering the shards
+ *   BAGS_ERROR_LOCKED    a recovery took the next shard before this writer locked it
+ *   BAGS_ERROR_LIMIT     a file reached 2^63 bytes, or a shard number 10^18
  *   the codes of the codecs
  *
- * A refused datapoint (its fields, a value, or a call out of order) does not stop the
- * writer: the next one may be appended. Any other failure does: every later call
- * returns it. Whatever `err` was, close finishes the appended data and returns the
- * first failure: a loop may check once. A program that deals with a refusal itself
- * calls bags_writer_clear. Codecs and hooks must return: no exception or longjmp may
- * leave them.
+ * A refused datapoint (because of its fields, a value, or a call out of order) does not
+ * stop the writer: the next one may be appended. Any other failure does, and every
+ * later call returns it. Even if errors were ignored, close finishes the appended data
+ * and returns the first failure, so a loop may check once at the end. A program that
+ * handles a refusal itself calls bags_writer_clear. Codecs and hooks must return
+ * normally, not by an exception or longjmp.
  *
- * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
- * shard is started or finished; then it may also allocate. A dictionary is written and
+ * Cost: the codecs', and a copy of the blobs. When a buffer is full, or a shard starts
+ * or ends, it also makes system calls and may allocate. A dictionary is written and
  * synced before the first blob that needs it. A codec that makes one (zstd: see
- * formats/codecs.h) holds the first blobs of its field in the buffer until it has
- * enough. A flush, a full buffer and the end of the shard make it of the held blobs in
- * that call.
+ * formats/codecs.h) holds its field's first blobs in the buffer until it has enough. A
+ * flush, a full buffer or the shard's end makes the dictionary from the held blobs,
+ * within that call.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1443,13 +1463,13 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * A sequence without a push is empty. end appends the datapoint; cancel drops it and
- * its flushed items. After a failed call the others fail too, and end drops the
- * datapoint and returns the failure. But if a part of it was flushed, end stops the
+ * A sequence without a push is empty. end appends the datapoint; cancel drops it,
+ * including its flushed items. After a call fails, later ones fail too, and end drops
+ * the datapoint and returns the failure. But if part of it was flushed, end stops the
  * writer instead, and bags_recover keeps that part. Flush a long recording now and
- * then: the flushed items survive a crash, see bags_writer_flush. Errors and cost as
- * for bags_writer_append; BAGS_ERROR_STATE also without begin, BAGS_ERROR_VALUE also
- * for set of a sequence or push to a plain field.
+ * then, so that items survive a crash: see bags_writer_flush. Errors and cost as for
+ * bags_writer_append; also BAGS_ERROR_STATE without begin, and BAGS_ERROR_VALUE for
+ * setting a sequence or pushing to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(
@@ -1459,85 +1479,83 @@ BAGS_API bags_code bags_writer_push(
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
-/* Forget datapoints that were refused, as clearerr does, for a program that dealt with
- * them: close then succeeds without them. End or cancel a datapoint that was begun
- * before. A failure that stopped the writer stays. NULL is accepted. */
+/* Forget refused datapoints, much like clearerr, if the program has dealt with them:
+ * close then succeeds without them. First end or cancel a datapoint that was begun. A
+ * failure that stopped the writer stays. NULL is accepted. */
 BAGS_API void bags_writer_clear(bags_writer *writer);
 
-/* Pass every complete datapoint to the system: it then survives the end of this
- * process. So do the values of a datapoint that was begun: bags_recover keeps them.
- * Fields whose blobs are held make their dictionaries of these values, and use them for
- * the rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
+/* Pass every complete datapoint to the system, so that it survives the end of this
+ * process. The values of a datapoint that was begun survive, too: bags_recover keeps
+ * them. Fields with held blobs make their dictionaries from these and use them for the
+ * rest of this writer's datapoints. Returns BAGS_OK, BAGS_ERROR_LIMIT,
  * BAGS_ERROR_STATE, BAGS_ERROR_CHANGED, or an earlier failure. Cost: a write per file,
- * and two stats; within a datapoint 12 bytes and 16 per field more, until its shard is
- * finished, and a sync if it is cancelled. */
+ * and two stats. A flush within a datapoint also takes 12 bytes plus 16 per field until
+ * the shard is finished, and a sync if the datapoint is cancelled. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
-/* Flush, and wait until the flushed data of the unfinished shard is on stable storage,
- * to survive a power failure. (With no_sync, earlier shards may not.) Errors as for
- * bags_writer_flush. A failed sync ends the writer. Cost: about five syncs and two per
- * field; with checksums six and three. */
+/* Flush, and wait until the unfinished shard's data is on stable storage, where it
+ * survives a power failure. (With no_sync, earlier shards may not.) Errors as for
+ * bags_writer_flush. A failed sync stops the writer. Cost: about five syncs plus two
+ * per field; with checksums, six plus three per field. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /*
- * Number of the next blob of a field. UINT64_MAX if the field does not exist or an
- * argument is NULL; no value can refer to it. Datapoints with the same value can share
- * one stored blob:
+ * The number that a field's next blob will have. UINT64_MAX if the field does not exist
+ * or an argument is NULL; no value can refer to this number. Datapoints with the same
+ * value can share one stored blob:
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
  *     value = bags_bytes(jpeg, size);   // appended with the first question
  *     value = bags_stored(photo);        // with the others
  *
- * Numbers count the blobs of the field since the writer was opened, in all its shards
- * (a resumed one: from the first blob of the shard that it continues). The numbers of a
- * refused datapoint are used again. A number of another shard than the one being
- * written is BAGS_ERROR_RANGE: then append the value itself, and call
- * bags_writer_clear. The items of a sequence must have successive numbers:
- * bags_stored(first), bags_stored(first + 1), ..., and new items can only follow the
- * last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ * Numbers count the field's blobs in all of this writer's shards since it was opened
+ * (with RESUME, from the first blob of the shard it continues). The numbers of a
+ * refused datapoint are reused. A number from a shard no longer being written is
+ * BAGS_ERROR_RANGE: in that case append the value itself, and call bags_writer_clear. A
+ * sequence's items must have successive numbers (first, first + 1, ...), and new items
+ * can only follow the field's last blob; otherwise BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
 /* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
-/* With RESUME: the number of datapoints of this worker that existed when the writer
- * was opened. A partial datapoint that RESUME completed is counted, although a
- * reader with BAGS_UNFINISHED_READ did not show it. Refused ones are not counted: a
- * worker that skips inputs must store their numbers in a field. With APPEND 0. */
+/* With RESUME, the number of this worker's datapoints that existed when the writer was
+ * opened; with APPEND, 0. A partial datapoint that RESUME completed counts, although a
+ * reader with BAGS_UNFINISHED_READ did not show it. Refused datapoints do not count: a
+ * worker that skips inputs must store input numbers in a field. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
-/* Size in bytes that the Bags, refs included, would have if the writer were closed now:
- * of all shards that it has finished, begun or resumed. Blobs that are held count with
- * their size without a dictionary, so that the size shrinks when they are released. */
+/* Size in bytes that the Bags, including refs, would have if the writer were closed
+ * now, over all shards that it finished, began or resumed. Held blobs count with their
+ * size without a dictionary, so the size may shrink when they are released. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
-/* Number of shards that this writer has finished since it was opened; 0 for an
- * unsharded dataset until it is closed. */
+/* Number of shards finished since the writer was opened; 0 for an unsharded dataset. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
- * Finish the shard, and free the writer, also on failure. On success the dataset is
- * complete and, unless no_sync, on stable storage. The shard stays unfinished if the
- * writer was stopped (see bags_writer_append), if a datapoint was begun and not ended,
- * or if finishing fails: resume or recover it. Exception: it is complete if only
- * waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first of
- * these failures or, if there is none, the first refusal since the writer was opened or
- * bags_writer_clear was called: then the dataset is complete without the refused data,
- * such as a datapoint whose bags_writer_push failed, ended or not. Cost: the tables are
- * copied from the journals; unless no_sync, one sync for each file that stays, and
- * about three more.
+ * Finish the shard. The writer is freed even on failure; NULL returns BAGS_OK. On
+ * success the dataset is complete and, unless no_sync, on stable storage. If the writer
+ * was stopped (see bags_writer_append), a datapoint was begun but not ended, or
+ * finishing fails, the shard stays unfinished: resume or recover it. (If only waiting
+ * for stable storage failed, it is complete.) Returns the first of these failures. If
+ * there is none, returns the first refusal since the writer was opened or
+ * bags_writer_clear was called; the dataset is then complete without the refused data,
+ * such as a datapoint whose bags_writer_push failed, ended or not. Cost: copies the
+ * tables from the journals; unless no_sync, one sync per remaining file, and about
+ * three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
-/* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
- * resumed shard what existed before. */
+/* Remove the unfinished shard, and free the writer. Finished shards stay; so does the
+ * part of a resumed shard that existed before. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
-/* The outcome of bags_recover for a shard, or what it would be. */
+/* The outcome of bags_recover for a shard (with dry_run, the outcome it would have). */
 typedef enum bags_recovery {
-    BAGS_RECOVERY_NOTHING,  /* it is finished */
-    BAGS_RECOVERY_FINISHED, /* what was flushed was made a complete shard */
+    BAGS_RECOVERY_NOTHING,  /* it was already finished */
+    BAGS_RECOVERY_FINISHED, /* its flushed data is now a complete shard */
     BAGS_RECOVERY_REMOVED,  /* it contained no datapoint */
     BAGS_RECOVERY_LOCKED,   /* a running writer holds it: unchanged */
     BAGS_RECOVERY_FAILED    /* unchanged; `reason` is the error */
@@ -1549,9 +1567,9 @@ typedef struct bags_recovered {
     uint64_t length;    /* datapoints kept */
     uint64_t truncated; /* bytes removed after them, in all Bags and journals */
     const char *reason; /* why the datapoints end there, or the error; or "" */
-    bool partial;       /* the last one is: it was not ended */
-    uint64_t items;     /* of the sequences of that one */
-    size_t remedy;      /* in the reason; like bags_error.remedy */
+    bool partial;       /* the last datapoint is partial: it was not ended */
+    uint64_t items;     /* items in that datapoint's sequences */
+    size_t remedy;      /* offset in `reason`, like bags_error.remedy */
 } bags_recovered;
 
 typedef struct bags_recover_options {
@@ -1562,8 +1580,8 @@ typedef struct bags_recover_options {
     void *user;
     bags_env env;
     bool drop_partial; /* remove partial datapoints */
-    /* Values for the plain fields that a partial datapoint has none for; in every shard
-     * the same. A field that has one keeps it. */
+    /* Values for plain fields that lack one in a partial datapoint, the same in every
+     * shard. A field that has a value keeps it. */
     const bags_entry *values;
     size_t values_count;
     const bags_registry *registry; /* encodes the values */
@@ -1572,36 +1590,36 @@ typedef struct bags_recover_options {
 /* Shard counts by outcome. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length;    /* datapoints kept in shards that were finished now */
+    uint64_t length;    /* datapoints kept in the shards finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
 /*
- * Finish the data of crashed writers: a dataset, or all its unfinished shards. (For a
+ * Finish a crashed writer's dataset, or all unfinished shards of a dataset. (For a
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * An unfinished shard keeps the datapoints up to the first incomplete one in any file;
  * the rest is truncated, and the shard is finished. A partial datapoint after them is
- * kept with the items that its last flush confirmed, and ended. If a plain field of it
- * has no value, the shard is left unchanged until `values` has one or drop_partial is
- * set. If a shard has no datapoint, the files that a writer creates are removed, and
- * its directory if nothing else is in it. Unchanged are finished shards, shards locked
- * by a running writer, directories without a writer's record (spec.json.partial), and
- * shards whose damage a crash cannot explain. It may be interrupted and repeated. After
- * a failed sync, check the disk and restart the machine first: until then the system
- * may return bytes that the disk lost.
+ * kept with the items its last flush confirmed, and ended. If it lacks a value for a
+ * plain field, the shard is left unchanged until `values` has one or drop_partial is
+ * set. If a shard has no datapoint, the files a writer creates are removed, and so is
+ * the directory if it is then empty. Finished shards, shards locked by a running
+ * writer, directories without a writer's record (spec.json.partial), and shards whose
+ * damage a crash cannot explain are left unchanged. Recovery may be interrupted and
+ * repeated. After a failed sync, check the disk and restart the machine first: until
+ * then the system may return bytes that the disk lost.
  *
- * Returns BAGS_OK, or the first failure, after all other shards were processed:
+ * Returns BAGS_OK or, after processing all other shards, the first failure:
  *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_LOCKED      a running writer holds a shard
  *   BAGS_ERROR_CORRUPT     a shard cannot be recovered; the path has both spec.json and
  *                          shards
- *   BAGS_ERROR_UNFINISHED  a partial datapoint has no value for a plain field
- *   BAGS_ERROR_FIELD       an entry of `values` is not one value of a plain field
- *   BAGS_ERROR_ARGUMENT    a file
+ *   BAGS_ERROR_UNFINISHED  a partial datapoint lacks a value for a plain field
+ *   BAGS_ERROR_FIELD       an entry in `values` is not a single value for a plain field
+ *   BAGS_ERROR_ARGUMENT    the path is a file
  *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; the codes of the codecs for `values`
- * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
- * refs (with checksums: blobs) of unfinished ones are read.
+ * Memory: about 256 KiB per field. Cost: a few system calls per shard; reads the
+ * journals and refs (with checksums, also the blobs) of unfinished shards.
  */
 BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
     bags_recover_report *report, bags_error *err);
@@ -1612,22 +1630,22 @@ typedef struct bags_finalize_options {
 } bags_finalize_options;
 
 /*
- * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
- * ...; Python readers need that. On success *renamed (may be NULL) receives how
- * many were renamed. Call it when all workers are done and no reader has the dataset
- * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
+ * Close the gaps in a sharded dataset's numbers, as Python readers require, by renaming
+ * shards to 000000, 000001, ... On success *renamed (may be NULL) receives the number
+ * of renamed shards. Call it when all workers are done and no reader has the dataset
+ * open. If it is interrupted, the dataset is intact but still has gaps: repeat it.
  *
- * If there were gaps, a mark is left: the file `finalized` in the first shard. Readers
- * ignore it. From then on a worker that opens the dataset, or starts another
- * shard, is refused unless it uses APPEND: the numbers no longer show which worker
- * wrote a shard. A failure before the first shard is renamed removes the mark.
+ * If there were gaps, a mark is left in the first shard: the file `finalized`. Readers
+ * ignore it. From then on, workers may only open the dataset or start another shard
+ * with APPEND, because the numbers no longer show which worker wrote a shard. A failure
+ * before the first shard is renamed removes the mark.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
- *                          claimed it in between: only the first shard was
+ *   BAGS_ERROR_UNFINISHED  a shard is unfinished, and nothing was renamed; or a worker
+ *                          claimed it in between, and only the first shard was renamed
  *   BAGS_ERROR_MISSING     no shards
- *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
- *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
+ *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with the same number
+ *   BAGS_ERROR_LOCKED      another process is writing a shard's checksums
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
  *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
  * Cost: a few system calls per shard.
@@ -1639,44 +1657,44 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
 /* The outcome of bags_checksum for a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag */
-    bool kept;        /* it had checksums; its blobs were not compared */
+    bool kept;        /* it already had checksums; its blobs were not compared */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
 } bags_checksummed;
 
 typedef struct bags_checksum_options {
-    bool replace; /* replace existing checksums: what the files contain now then
-                     counts as correct */
+    bool replace; /* replace existing checksums, accepting the files' current content as
+                     correct */
     bool no_sync; /* do not wait for stable storage */
     uint64_t shard_start, shard_stop;
-    void (*each)(void *user, const bags_checksummed *bag); /* a Bag is done */
+    void (*each)(void *user, const bags_checksummed *bag); /* after each Bag */
     void *user;
     bags_env env;
 } bags_checksum_options;
 
-/* Numbers of Bags that received checksums, and that had them. */
+/* Numbers of Bags that received checksums, and that already had them. */
 typedef struct bags_checksum_report {
     uint64_t made, kept;
-    uint64_t blobs, size; /* of the former Bags; size in bytes */
+    uint64_t blobs, size; /* of the Bags that received them; size in bytes */
 } bags_checksum_report;
 
 /*
- * Write checksums (NAME.crc) next to the Bags of a finished dataset, or next to a
- * standalone Bag, of any variant. No other file is changed. It may be interrupted
- * and repeated. A shard is locked meanwhile; readers need not be closed.
+ * Write checksums (NAME.crc) for the Bags of a finished dataset, or for a standalone
+ * Bag, of any variant. No other file is changed. The call may be interrupted and
+ * repeated. It locks each shard in turn; readers need not be closed.
  *
- * Returns BAGS_OK, or the first failure, at which it stops:
+ * Stops at the first failure. Returns BAGS_OK or
  *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
- *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
- *                          checksums are damaged, or of another version of their
- *                          shard: see `replace`
- *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
+ *   BAGS_ERROR_CORRUPT     a Bag's table or spec.json is invalid; existing checksums
+ *                          are damaged or belong to another version of their shard: see
+ *                          `replace`
+ *   BAGS_ERROR_LOCKED      another process is writing the shard or its checksums
  *   BAGS_ERROR_CHANGED     another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
- *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
+ *   BAGS_ERROR_IO          also if a file or shard is a symbolic link (ELOOP)
  *   what bags_reader_open returns
- * Cost: reads every byte of Bags that receive checksums.
+ * Cost: reads every byte of the Bags that receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err);
