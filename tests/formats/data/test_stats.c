@@ -1,5 +1,5 @@
 /* Statistics of fields: formats/data/stats.c. */
-// flavours: test: release; check: asan tsan cxx
+// flavours: test: release; check: asan tsan
 #include "check.h"
 
 #include "../../../formats/formats.h"
