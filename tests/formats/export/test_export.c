@@ -1,5 +1,5 @@
 /* Exports in C: formats/export. tests/command/exporting.py reads what they contain. */
-// flavours: test: release; check: asan cxx
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include "../../../formats/export/export.h"
