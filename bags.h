@@ -12889,6 +12889,8 @@ BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
     bags_select select = bags_select_all(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
         select = bags_select_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
+    else if (item > 0)
+        part_of_blob = NULL; /* out of range; not a fault of the part */
     bags_code code =
         bagi_row_load_part(reader, index, &select, 1, part_of_blob, row, err);
     row->length = 0;

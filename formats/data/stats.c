@@ -319,7 +319,8 @@ static double element_ranked(const stats_element *e, const stats_entry *sorted,
     return low + (high - low) * (((double)i + 0.5) / (double)sorted->count);
 }
 
-/* As numpy.quantile. */
+/* As numpy.quantile, but numbers that are more than the largest float64 apart do not
+ * become infinite. */
 static double element_quantile(const stats_element *e, const stats_entry *sorted,
     stats_class kind, double q, double *error) {
     double at = (double)(e->count - 1) * q, down = floor(at), part = at - down;
@@ -327,6 +328,8 @@ static double element_quantile(const stats_element *e, const stats_entry *sorted
     double a = element_ranked(e, sorted, kind, i, error), b = a;
     if (i + 1 < e->count)
         b = element_ranked(e, sorted, kind, i + 1, error);
+    if (isinf(b - a))
+        return a * (1 - part) + b * part;
     return part < 0.5 ? a + (b - a) * part : b - (b - a) * (1 - part);
 }
 
@@ -343,6 +346,8 @@ static void element_moments(
     (void)exact_magnitude(&e->squares, squares);
     double real = digits_real(sum, size, &exponent) / (double)e->count;
     out->mean = ldexp(negative ? -real : real, exponent + l->low);
+    double least = key_real(e->least, l->kind), most = key_real(e->most, l->kind);
+    out->mean = out->mean < least ? least : out->mean > most ? most : out->mean;
     for (size_t i = 0; i < size; i++) {
         uint64_t carry = 0;
         for (size_t k = 0; k < size; k++) {

@@ -224,18 +224,24 @@ static bags_code frames_nearest(
 /* ---- windows ---- */
 
 FORMAT_COLD static bags_code frames_fail_far(const frames_series *s,
-    const loader_frame *f, double now, double time, const double *nearest,
-    bags_error *err) {
-    char texts[3][40];
+    const loader_frame *f, double now, double time, double tolerance,
+    const double *nearest, bags_error *err) {
+    char texts[4][40];
     format_digits(texts[0], now, false);
     format_digits(texts[1], time, false);
-    if (nearest)
-        format_digits(texts[2], *nearest, false);
-    bags_fail(err, BAGS_ERROR_VALUE,
-        "frame %" PRIu64 ", at %s s: no item %s %s s (%s%s%s)", f->number, texts[0],
-        nearest ? "within the tolerance of" : "near", texts[1],
-        nearest ? "the nearest is at " : "the episode has no items",
-        nearest ? texts[2] : "", nearest ? " s" : "");
+    if (!nearest)
+        bags_fail(err, BAGS_ERROR_VALUE,
+            "frame %" PRIu64 ", at %s s: no item near %s s (the episode has no items)",
+            f->number, texts[0], texts[1]);
+    else {
+        format_digits(texts[2], tolerance, false);
+        format_digits(texts[3], *nearest, false);
+        bags_fail(err, BAGS_ERROR_VALUE,
+            "frame %" PRIu64
+            ", at %s s: no item within %s s of %s s (the nearest is at "
+            "%s s)",
+            f->number, texts[0], texts[2], texts[1], texts[3]);
+    }
     return format_fail_at(
         s->reader, s->name, s->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
 }
@@ -252,7 +258,7 @@ static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
     for (size_t k = 0; k < c->items; k++) {
         double time = now + g->seconds[k];
         if (s.count == 0)
-            return frames_fail_far(&s, f, now, time, NULL, err);
+            return frames_fail_far(&s, f, now, time, 0, NULL, err);
         bool early = ends[0] - time > g->tolerance;
         bool late = time - ends[1] > g->tolerance;
         outside[k] = early || late;
@@ -262,7 +268,7 @@ static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
         FORMAT_TRY(frames_nearest(&s, time, &item, &at, err));
         items[k] = item;
         if (g->has_tolerance && fabs(at - time) > g->tolerance)
-            return frames_fail_far(&s, f, now, time, &at, err);
+            return frames_fail_far(&s, f, now, time, g->tolerance, &at, err);
     }
     return BAGS_OK;
 }

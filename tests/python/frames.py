@@ -212,6 +212,8 @@ def wrong_use_names_the_field_and_the_option():
     refuse(ValueError, 'pad and same_draw need frames', frames=None, pad='drop')
     refuse(ValueError, 'frames and sampler are mutually exclusive', sampler=lambda e: [0])
     refuse(ValueError, 'frames and tokens are mutually exclusive', tokens=('t', 3))
+    for offsets in ({-1, 0}, {0: 1}, [True, False]):  # a set has no order
+        refuse(TypeError, f'field "action": offsets: {offsets!r} (expected a list', {'action': {'offsets': offsets}})
     refuse(ValueError, 'field "action": offsets: an empty window', {'action': {'offsets': range(0)}})
     refuse(TypeError, 'field "action": offsets: 3 (expected a list', {'action': {'offsets': 3}})
     refuse(TypeError, 'field "action": offsets', {'action': {'offsets': [0.5]}})
@@ -234,7 +236,7 @@ def wrong_use_names_the_field_and_the_option():
     refuse(ValueError, 'field "action": offsets, seconds, times', {'action': {'offsets': [0]}}, frames=None)
     loader = bags.Loader('x', 4, frames='state', fields={
         'state': {'times': 'time'}, 'cam': {'seconds': [0.05], 'times': 'cam_time', 'tolerance': 0.01}})
-    error = raises(ValueError, lambda: list(loader), says='no item within the tolerance')
+    error = raises(ValueError, lambda: list(loader), says='s: no item within 0.01 s of ')
     assert 'field "cam": datapoint ' in str(error) and ' s (the nearest is at ' in str(error)
     with bags.DatasetWriter('y', {'state': 'int(1)[]', 'state_pad': 'utf8'}) as writer:
         writer.append({'state': [1, 2], 'state_pad': 'a'})

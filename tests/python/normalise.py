@@ -104,6 +104,15 @@ def a_loader_applies_them():
         assert np.allclose(numbers.std(0), np.array(found[name]['std']) > 0, atol=1e-6)
 
 
+def results_of_large_numbers_are_finite():
+    with bags.DatasetWriter('x', {'a': 'float64(2)'}) as writer:
+        for number in (-1e308, 1e308, 1e308):
+            writer.append({'a': np.array([number, 1.7e308])})
+    found = bags.stats('x', 'a')['a']
+    assert np.allclose([found[q][0] / 1e308 for q in QUANTILES], [-.96, -.6, 1, 1, 1])
+    assert [found[key][1] for key in KEYS if key not in ('count', 'std')] == [1.7e308] * 8
+
+
 def mistakes_are_refused():
     with bags.DatasetWriter('x', {'a': 'float32(2)', 't': 'utf8', 'w': 'array', 'e': 'int[]'}) as writer:
         for i in range(4):

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 import bags
-from run import Skip, raises
+from run import Skip, python, raises
 
 SPEC = {'action': 'array(float32,14)[]', 'big': 'int(4,big)[]', 'n': 'i64[]', 'name': 'utf8', 'pose': 'array(float64,2,2)[]',
         'texts': 'utf8[]', 'video': 'mp4', 'web': 'webm'}
@@ -210,3 +210,18 @@ def a_loader_names_the_video_that_is_wrong():
         writer.append({'s': [1], 'video': b'no video at all'})
     raises(bags.DataError, list, bags.Loader('y', 2, frames='s', fields={'s': {}, 'video': {}}),
            says='y: field "video": datapoint 0: ')
+
+
+def blobs_of_videos_are_written_by_a_fresh_process():
+    python('''import bags
+if bags.build['mp4']:
+    with bags.DatasetWriter('x', {'video': 'mp4', 'web': 'webm'}, {'mp4': None, 'webm': bytes}) as writer:
+        writer.append({'video': b'a', 'web': b'b'})
+    assert bags.DatasetReader('x', None)[0] == {'video': b'a', 'web': b'b'}
+''')
+
+
+def numbers_of_frames_are_not_bools():
+    _write('x', 1)
+    raises(TypeError, bags.DatasetReader('x').__getitem__, (0, {'video': [True, False]}),
+           says='x: field "video": the mask of a video lists the numbers of frames, not True')

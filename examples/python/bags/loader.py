@@ -6,7 +6,7 @@ import operator
 import os
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 import bags
 
@@ -178,11 +178,13 @@ def _field(name, options, where):
 
 def _window(values, kind, what):
     """The offsets or seconds of a window, as bytes."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
         raise TypeError(f'{values!r} (expected a list of {what})')
     values = list(values)
     if not values:
         raise ValueError('an empty window')
+    if any(isinstance(value, bool) for value in values):
+        raise TypeError(f'{values!r} (expected a list of {what})')
     if kind == 'q':
         values = [operator.index(value) for value in values]
     try:

@@ -44,6 +44,11 @@ const Far *load_far(void) {
     return far_functions;
 }
 
+bool load_far_for(const bags_type *type) {
+    return !(bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm")) ||
+           load_far();
+}
+
 static bags_code far_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;

@@ -216,6 +216,14 @@ static bool take_frames(
         return PyErr_NoMemory(), false;
     for (Py_ssize_t i = 0; i < count; i++) {
         OWNED PyObject *item = PySequence_GetItem(mask, i);
+        if (item && PyBool_Check(item)) {
+            PyErr_Format(PyExc_TypeError,
+                "%S: field \"%s\": the mask of a video lists the numbers of frames, "
+                "not "
+                "%R",
+                path, field->name_utf8, item);
+            return false;
+        }
         OWNED PyObject *number = item ? PyNumber_Index(item) : NULL;
         if (!number)
             return false;

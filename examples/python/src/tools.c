@@ -202,11 +202,9 @@ static PyObject *stats_lists(
 static bool lacks_far(const bags_reader *reader) {
     size_t count;
     (void)bags_reader_fields(reader, &count);
-    for (size_t i = 0; i < count; i++) {
-        bags_view name = bags_reader_type(reader, i)->name;
-        if (bags_view_is(name, "mp4") || bags_view_is(name, "webm"))
-            return !load_far();
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!load_far_for(bags_reader_type(reader, i)))
+            return true;
     return false;
 }
 

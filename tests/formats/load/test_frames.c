@@ -774,8 +774,8 @@ static void a_sample_without_an_item_names_episode_and_time(void **state) {
     s.options.threads = BAGS_THREADS_NONE;
     s.fields[2].has_tolerance = true; /* 0.0625 is in the middle of two */
     assert_true(load_all(reader, &s, &loaded, &skipped) == BAGS_ERROR_VALUE);
-    assert_says("x: field \"eye\": datapoint 1: frame 0, at 100 s: no item within the "
-                "tolerance of 100.0625 s (the nearest is at 100 s)");
+    assert_says("x: field \"eye\": datapoint 1: frame 0, at 100 s: no item within 0 s "
+                "of 100.0625 s (the nearest is at 100 s)");
     s.options.skip_damaged = true;
     assert_true(!load_all(reader, &s, &loaded, &skipped));
     for (uint64_t e = 0; e < EPISODES; e++)
