@@ -1410,7 +1410,7 @@ BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *f
 typedef struct bags_entry {
     const char *field;
     const bags_value *values; /* one value, or a sequence's items */
-    size_t count;             /* 1, or a sequence's number of items, which may be 0 */
+    size_t count;             /* 1, or a sequence's number of items (0 or more) */
 } bags_entry;
 
 /*
@@ -1704,20 +1704,21 @@ BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *
 
 /* ========================================================================
  * >>reader
- * A dataset, or all its shards, as one list of datapoints.
+ * Reading a dataset, with all of its shards, as one list of datapoints.
  * ====================================================================== */
 
 typedef struct bags_reader bags_reader;
 
 typedef struct bags_reader_options {
     uint64_t shard_start, shard_stop;
-    bool allow_gaps; /* read the others if shards are missing */
-    /* Of unfinished shards, and of a split dataset whose fields differ in length. */
+    bool allow_gaps; /* if shards are missing, read the others */
+    /* For unfinished shards, and split datasets whose fields differ in length. */
     bags_unfinished unfinished;
     bool no_mmap, cache_index; /* as in bag_reader_options */
-    /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
+    /* As in bag_reader_options, but also for refs.bag and spec.json; every NAME.crc
+     * must exist. */
     bool verify_checksums;
-    size_t max_files;   /* open files, with no_mmap; 0: 64 */
+    size_t max_files;   /* with no_mmap: limit on open files; 0: 64 */
     bool no_read_ahead; /* as in bag_reader_options */
     const bags_registry *registry;
     bags_env env;
@@ -1726,131 +1727,130 @@ typedef struct bags_reader_options {
 /*
  * Open a dataset, sharded or not.
  *
- * With unfinished READ, unfinished shards are included with the datapoints that were
- * ended and flushed so far. bags_recover keeps the same datapoints, with two
- * exceptions:
+ * With unfinished READ, unfinished shards are included, with the datapoints ended and
+ * flushed so far. bags_recover would keep the same datapoints, with two exceptions:
  *   - A datapoint that was flushed before its end (see bags_writer_begin) is not shown.
  *     bags_recover and RESUME keep and count it. A program that counts datapoints to
  *     find where its input continues must use bags_writer_resumed.
- *   - Without verify_checksums, datapoints whose checksums differ are shown.
- * Open again to see more. The reader stays valid when the writers finish. If one
- * aborts, reading its shard fails or still returns what was discarded. Shards that
- * several workers write have gaps most of the time: see allow_gaps.
+ *   - Without verify_checksums, datapoints with wrong checksums are shown.
+ * Open again to see more. The reader stays valid when writers finish. If one aborts,
+ * reading its shard fails or still returns the discarded data. While several workers
+ * are writing, shard numbers usually have gaps: see allow_gaps.
  *
- * A shard that is replaced, renamed or removed later is an error when a file of it
- * is opened: rows never mix two versions. Open the dataset again then.
+ * If a shard is replaced, renamed or removed later, opening one of its files fails, so
+ * that rows never mix two versions. Open the dataset again in that case.
  *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or not a dataset; with
  *                          verify_checksums: no NAME.crc
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
- *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those
- *                          missing at the end leave no gap, and are not noticed.
- *                          Or a shard was removed or renamed meanwhile
- *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different specs;
- *                          two shards with one number; both spec.json and shards; with
- *                          verify_checksums: checksums that do not belong together
+ *   BAGS_ERROR_GAP         shards are missing; the message lists them. Shards missing
+ *                          at the end leave no gap and are not detected. Or a shard was
+ *                          removed or renamed meanwhile
+ *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards have different specs
+ *                          or the same number; the path has both spec.json and shards;
+ *                          with verify_checksums: checksums do not belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_CHANGED
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
- * table is read, and no file stays open. An unfinished shard is never mapped:
- * journals and refs (with verify_checksums: blobs) are read, 8 bytes (12) per blob
+ * table is read, and no file stays open. Unfinished shards are never mapped: their
+ * journals and refs (with verify_checksums, also blobs) are read, 8 bytes (12) per blob
  * stay in memory, and up to max_files files stay open.
  */
 BAGI_CHECKED bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader. Rows stay the caller's to free. */
+/* Free a reader. The caller still has to free its rows. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* The path with which the reader was opened, for messages; "" for NULL. */
+/* The path that the reader was opened with, for messages; "" for NULL. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
-/* A hash of what identifies every shard, its number and its length: two readers of one
- * path with equal versions read the same datapoints. 0 if the hooks do not identify
- * files (identify). */
+/* A hash of the identity, number and length of every shard: two readers of the same
+ * path with equal versions read the same datapoints. 0 if the hooks have no
+ * `identify`. */
 BAGS_API BAGS_EXPERIMENTAL uint64_t bags_reader_version(const bags_reader *reader);
 
-/* The fields, sorted by name; *count of them. A field's index in this array is its
- * number in every other function. */
+/* The fields, sorted by name; *count receives their number. Other functions identify a
+ * field by its index in this array. */
 BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t *count);
 
-/* The number of the field with this name, in *field. Returns BAGS_OK or
+/* Find a field's index by name and store it in *field. Returns BAGS_OK or
  * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
 BAGI_CHECKED bags_code bags_reader_field(
     const bags_reader *reader, const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type; NULL if there is none. */
+/* A field's parsed type; NULL if the field does not exist. */
 BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
-    unsigned digits; /* of its name, with leading zeros; 0 if unsharded */
+    unsigned digits; /* in its name, including leading zeros; 0 if unsharded */
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The shards that are read, in order; *count of them. Gaps show in their numbers. */
+/* The shards being read, in order; *count receives their number. Gaps show in the shard
+ * numbers. */
 BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
 
 /* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
- * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more
- * than `size` bytes. */
+ * if the dataset is not sharded. Returns BAGS_OK, or BAGS_ERROR_LIMIT if it does not
+ * fit in `size` bytes. */
 BAGI_CHECKED bags_code bags_shard_path(
     const char *path, const bags_shard *shard, char *out, size_t size, bags_error *err);
 
 typedef struct bags_info {
     bool sharded;       /* a directory of shards */
-    uint64_t skipped;   /* unfinished shards that are not read */
+    uint64_t skipped;   /* unfinished shards that were skipped */
     uint64_t checksums; /* shards that have checksums */
-    uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
-                           spec.json, checksums and dictionaries not */
+    uint64_t size;      /* bytes in all Bags, including refs (and .idx if split),
+                           without spec.json, checksums and dictionaries */
 } bags_info;
 
 typedef struct bags_field_info {
-    uint64_t blobs; /* blobs of the field in all shards, used or not */
+    uint64_t blobs; /* the field's blobs in all shards, used or not */
     uint64_t size;  /* bytes of these blobs */
 } bags_field_info;
 
-/* Describe a dataset. fields: NULL, or an array with an element for each field, to be
- * filled. After a failure both are unspecified. Errors of files as for bags_reader_get.
- * Cost: opens every Bag. */
+/* Describe a dataset. `fields` is NULL or an array with one element per field to fill.
+ * On failure, both outputs are unspecified. File errors as for bags_reader_get. Cost:
+ * opens every Bag. */
 BAGI_CHECKED bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
 /*
- * Check that everything the reader has returned is of one version of the dataset. Call
- * it after the last read, if hooks look files up in advance (expect): a shard may have
- * been replaced since then. Other shards are identified when a Bag is opened. The first
- * read of a datapoint calls it, too, so that the lengths of all shards, and with them
- * each index, are of one version.
+ * Check that everything the reader returned comes from one version of the dataset. If
+ * hooks look files up in advance (expect), a shard may have been replaced after the
+ * lookup, so call this after the last read. Otherwise shards are identified when a Bag
+ * is opened. The first read of a datapoint also performs this check, so that all shard
+ * lengths, and thus all indices, come from one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_CHANGED: a
- * shard was replaced; the message names it. Cost: none for local files; otherwise one
- * round trip if Bags were opened since the last call.
+ * Returns BAGS_OK, file errors as for bags_reader_get, or BAGS_ERROR_CHANGED if a shard
+ * was replaced; the message names it. Cost: none for local files; otherwise one round
+ * trip if Bags were opened since the last call.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err);
 
-/* Check that shard i, 0 <= i < the count of bags_reader_shards, was not replaced since
- * it was opened: for a program that opens or links files of the shard by their paths,
- * as bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
- * returns. Cost: one stat. */
+/* Check that a shard (an index into bags_reader_shards) was not replaced since it was
+ * opened. For programs that open or link the shard's files by path, as bags_derive
+ * does: call it afterwards. Errors as for bags_reader_check. Cost: one stat. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check_shard(
     const bags_reader *reader, size_t shard, bags_error *err);
 
 /*
- * A selection within a datapoint: a field by its number; of a sequence, if `slice` is
- * true, only the items start, start + step, ... below stop. If `slice` is false,
- * the other three must be 0. bags_select_all and bags_select_slice make one.
+ * Selects a field of a datapoint or, if `slice` is true, only the items start, start +
+ * step, ... below stop of a sequence. If `slice` is false, start, stop and step must be
+ * 0. bags_select_all and bags_select_slice make selections.
  */
 typedef struct bags_select {
     size_t field;
@@ -1859,21 +1859,21 @@ typedef struct bags_select {
     uint64_t step;        /* 0: 1 */
 } bags_select;
 
-/* Select all of a field; or a slice of a sequence, empty if start equals stop. */
+/* Select an entire field, or a slice of a sequence (empty if start equals stop). */
 BAGS_API bags_select bags_select_all(size_t field);
 BAGS_API bags_select bags_select_slice(
     size_t field, uint64_t start, uint64_t stop, uint64_t step);
 
-/* Private: what a row holds of one selected field. */
+/* Private: a row's data for one selection. */
 struct bagi_slot {
     size_t field;
     size_t length;
     bags_view *items;
 };
 
-/* The scratch of a reader's calls, and their result. Start it as {0}; use one per
- * thread, with any number of readers; free it with bags_row_free. It keeps the
- * allocator of the first reader that used it. Its members are private. */
+/* Holds scratch memory and results of reader calls: see "Scratch" at the top. A row may
+ * be used with any number of readers; it keeps the first one's allocator. Free it with
+ * bags_row_free. The members are private. */
 typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
@@ -1886,87 +1886,84 @@ typedef struct bags_row {
     bags_buffer refs;    /* the same, parsed */
     bags_buffer spans, ref_spans;
     struct bagi_block *values; /* memory of decoded values */
-    bool stale;                /* they are from an earlier use */
+    bool stale;                /* `values` is from an earlier use */
 } bags_row;
 
 /*
  * Read a datapoint.
  *
- * The row holds the result, slot i for selects[i]. Its views are valid until the
- * reader is closed (mapped; they are not copied), otherwise until the row is reused
- * or freed. On failure the row is empty.
+ * The row holds the result: slot i for selects[i]. Views of mapped data are not copied
+ * and stay valid until the reader is closed, others until the row is reused or freed.
+ * On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, in any order; a field may have several. NULL: all
- *            fields, whole, in order
+ *   selects  `count` selections, in any order; a field may occur more than once. NULL:
+ *            all fields in full, in order
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE     index out of range; start > stop
  *   BAGS_ERROR_TYPE      a slice of a plain field
  *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
- *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
- *                        index; with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names the file and
+ *                        index; with verify_checksums: checksum mismatch
  *   BAGS_ERROR_CHANGED   the shard was replaced since the reader was opened
- *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
+ *   BAGS_ERROR_MISSING   the shard was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
  *
- * Cost: if mapped, a few nanoseconds per item and per field of the dataset, no system
- * call and, once the row has grown, no allocation. A file is opened when it is first
- * used. Otherwise one contiguous read (a slice with a large step: several) of refs.bag
- * and of each selected field and, if the index is not cached, the same of its table.
+ * Cost: if mapped, a few nanoseconds per item and per field of the dataset; no system
+ * calls and, once the row has grown, no allocations, except that a file is opened on
+ * first use. Otherwise one contiguous read of refs.bag and of each selected field
+ * (several for a slice with a large step), plus the same for its table if the index is
+ * not cached.
  */
 BAGI_CHECKED bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
-/* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
- * *out is valid like a row's views; on failure it is empty with data NULL. Errors as
- * for bags_reader_get, with BAGS_ERROR_RANGE also for the item; it costs less. */
+/* Read one blob of a datapoint: an item of a sequence, or item 0 of a plain field. *out
+ * is valid like a row's views; on failure it is empty with data NULL. Errors as for
+ * bags_reader_get, including BAGS_ERROR_RANGE for the item. Costs less than
+ * bags_reader_get. */
 BAGI_CHECKED bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /*
- * Read a part of one blob of a datapoint: `size` bytes from byte `offset`. A part that
- * exceeds the blob is clamped to its end, as ranges are: compare out->size with size.
- * UINT64_MAX as size reads to the end. *out is valid like a row's views; on failure it
- * is empty with data NULL.
+ * Like bags_reader_get_blob, but read only `size` bytes starting at `offset`. The part
+ * is clamped to the blob, as ranges are: compare out->size with `size`. A size of
+ * UINT64_MAX reads to the end.
  *
- * Returns what bags_reader_get_blob returns, or BAGS_ERROR_ARGUMENT: with
- * verify_checksums, a part that is not the entire blob, because its checksum covers all
- * bytes.
- *
- * Threads: any, each with its own row. Cost: as for bags_reader_get_blob, but only the
- * part is read: if mapped it is not copied, otherwise it is one read.
+ * With verify_checksums, a part that is not the entire blob is BAGS_ERROR_ARGUMENT,
+ * because the checksum covers all bytes. Cost: no copy if mapped, otherwise one read.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_get_part(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, uint64_t offset, uint64_t size,
     bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
- * and errors as for bags_reader_get, or BAGS_ERROR_TYPE for a sequence. Cost:
- * O(stop - start); without mmap, neighbouring blobs are one read. */
+ * with an item per datapoint. Lifetime and errors as for bags_reader_get;
+ * BAGS_ERROR_TYPE for a sequence. Cost: O(stop - start); without mmap, neighbouring
+ * blobs take one read. */
 BAGI_CHECKED bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
-/* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and
- * errors as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
- * otherwise also a sort; without mmap, neighbours are one read. */
+/* Read a plain field of many datapoints. The row then has one slot, with item i for
+ * indices[i], 0 <= i < count. For several fields, use one row each. Lifetime and errors
+ * as for bags_reader_get_range. Cost: O(count), plus a sort unless the blobs are in
+ * file order; without mmap, neighbouring blobs take one read. */
 BAGI_CHECKED bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
-/* Start to read datapoints from the disk, all at once, so that reading them soon
- * afterwards finds them in memory. It waits for the refs and tables on the way, not for
- * the blobs. selects and errors as for bags_reader_get. Cost: about a microsecond per
- * blob in memory. */
+/* Start reading datapoints from disk, all at once, so that reads soon afterwards find
+ * them in memory. Waits for the refs and tables involved, but not for the blobs.
+ * selects and errors as for bags_reader_get. Cost: about a microsecond per blob already
+ * in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
-/* Like bags_reader_prefetch, with other selections for each datapoint: indices[i] has
- * those starting at selects[i * select_count]. Errors as for bags_reader_get. */
+/* Like bags_reader_prefetch, but with separate selections per datapoint: those for
+ * indices[i] start at selects[i * select_count]. Errors as for bags_reader_get. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_each(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, size_t select_count, bags_row *row, bags_error *err);
@@ -1976,85 +1973,86 @@ typedef struct bags_extent {
     uint64_t offset, size;
 } bags_extent;
 
-/* Like bags_reader_prefetch_each with one selection of one blob for each index: a plain
- * field, or a slice of one item. Only parts[i] of it is requested, for
+/* Like bags_reader_prefetch_each with one selection per index, each of a single blob: a
+ * plain field, or a slice of one item. Only parts[i] of the blob is requested, for
  * bags_reader_get_part. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_parts(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, const bags_extent *parts, bags_row *row,
     bags_error *err);
 
-/* Announce to the processor that mapped datapoints will be read next, so that it waits
- * for all of them at once: for about 64 small ones in random order. Only plain fields
- * of files that were used before. A hint: no result, and no error; indices may be out
- * of range. selects as for bags_reader_get. Cost: a few nanoseconds per field and
- * datapoint. */
+/* Tell the CPU that mapped datapoints will be read next, so that their cache misses
+ * overlap. Meant for about 64 small datapoints in random order. It affects only plain
+ * fields in files that were used before. This is only a hint: it returns nothing and
+ * never fails; indices may be out of range. selects as for bags_reader_get. Cost: a few
+ * nanoseconds per field and datapoint. */
 BAGS_API BAGS_EXPERIMENTAL void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
 
-/* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No blob
- * is read. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
+/* Count a sequence's items in a datapoint without reading blobs; *count is 1 for a
+ * plain field. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
  * Bag. */
 BAGI_CHECKED bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
-/* Experimental. The blobs of a field's Bag, in its shard, that belong to a datapoint:
- * `count` of them, starting at number `first`. A plain field has one. */
+/* Experimental. The blobs that belong to a datapoint in the shard's Bag of a field:
+ * `count` blobs starting at number `first`. A plain field has one. */
 typedef struct bags_ref {
     uint64_t first, count;
 } bags_ref;
 
-/* Which blobs belong to a datapoint: refs[i] for each field i. They exist: a ref that
- * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. Errors as for
- * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens the
- * Bags of all fields. */
+/* Find the blobs that belong to a datapoint, without reading them: refs[i] for each
+ * field i. A ref that exceeds its Bag is BAGS_ERROR_CORRUPT. Errors as for
+ * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens every
+ * field's Bag. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_refs(const bags_reader *reader,
     uint64_t index, bags_row *row, bags_ref *refs, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 /* Experimental, like the report. */
 typedef struct bags_complete_options {
-    /* For each field, the path of the Bag that its own is a link to or a copy of: the
-     * CRCs next to that, in its NAME.crc, are copied. NULL: no checksums are written;
-     * bags_checksum computes them once spec.json exists. */
+    /* For each field, the path of the original Bag that the shard's Bag is a link to or
+     * a copy of: the CRCs in the original's NAME.crc are copied. NULL: no checksums are
+     * written; bags_checksum can compute them once spec.json exists. */
     const char *const *checksums;
     bool no_sync; /* do not wait for stable storage */
     void *user;   /* of `refs` */
     bags_env env;
 } bags_complete_options;
 
-/* Bytes of the Bags that existed, and of the files that were written. */
+/* Sizes in bytes of the existing Bags, and of the files written. */
 typedef struct bags_complete_report {
     uint64_t existing, written;
 } bags_complete_report;
 
 /*
- * Write what a shard has besides the Bags of its fields and spec.json: refs.bag, in the
- * layout of these Bags (v1 or v2), and NAME.crc. No blob is read. bags_derive makes
- * shards of hard links in this way; a program may also rename fields or move Bags.
- * Store spec.json last: with that file readers accept the shard.
+ * Complete a shard whose field Bags exist: write refs.bag, in the same layout as these
+ * Bags (v1 or v2), and every NAME.crc. No blob is read. bags_derive uses this to make
+ * shards from hard links; a program may also rename fields or move Bags. Store
+ * spec.json last: it makes readers accept the shard.
  *
- *   directory  with FIELD.bag of every field, complete, and FIELD.dict where its blobs
- *              need one; without refs.bag and NAME.crc
- *   spec       the bytes of its spec.json: see bags_spec_text
+ *   directory  has a complete FIELD.bag for every field, and FIELD.dict where blobs
+ *              need one; has no refs.bag or NAME.crc
+ *   spec       the content of its spec.json: see bags_spec_text
  *   length     datapoints
  *   refs       sets refs[i] for each field i, in the order of `spec`. It is called for
- *              the datapoints 0, 1, ..., length - 1; the count of a plain field is
- *              ignored. Its failure is returned
+ *              datapoints 0, 1, ..., length - 1; a plain field's count is ignored. Its
+ *              failure is returned
  *
- * A file of 0 bytes is an empty Bag of v2. Next to Bags of v1 it is invalid: there, an
- * empty Bag of v1 replaces it. After a failure, remove the files.
+ * An empty file is an empty v2 Bag. Next to v1 Bags it would be invalid, so an empty v1
+ * Bag replaces it. After a failure, remove the files.
  *
  * Returns BAGS_OK, what `refs` returned, or
- *   BAGS_ERROR_MISSING   no FIELD.bag, or no NAME.crc to be copied
+ *   BAGS_ERROR_MISSING   no FIELD.bag, or no NAME.crc to copy
  *   BAGS_ERROR_EXISTS    refs.bag already exists
  *   BAGS_ERROR_RANGE     a ref exceeds its Bag
- *   BAGS_ERROR_CORRUPT   a Bag or `spec` is invalid; NAME.crc is damaged, or of a Bag
- *                        with another length, size, name or dictionary
+ *   BAGS_ERROR_CORRUPT   a Bag or `spec` is invalid; NAME.crc is damaged, or belongs to
+ *                        a Bag with a different length, size, name or dictionary
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE  an invalid name or type in `spec`
- *   BAGS_ERROR_ARGUMENT  a path in `checksums` does not end in .bag; BAGS_NO_CHECKSUM
- *   BAGS_ERROR_IO        also a symbolic link in place of a Bag, with `checksums`
+ *   BAGS_ERROR_ARGUMENT  a path in `checksums` does not end in .bag; or `checksums`
+ *                        with BAGS_NO_CHECKSUM
+ *   BAGS_ERROR_IO        also, with `checksums`, if a Bag is a symbolic link
  *
  * Memory: 1 MiB, and 50 bytes per field. Cost: a few system calls per field; with
  * `checksums`, the tables are read and the CRCs copied.
@@ -2067,22 +2065,20 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_shard_complete(const char *directory,
 #endif
 
 /*
- * View the mapped blobs of a plain field of shard i, 0 <= i < the count of
- * bags_reader_shards, as they are stored, without a copy: an array [length, ...] if all
- * have one size.
+ * View a plain field's mapped blobs in a shard (an index into bags_reader_shards) as
+ * they are stored, without a copy. If all have the same size, they form an array
+ * [length, ...].
  *
- *   in_order  true: blob n belongs to datapoint n, for each datapoint, and every entry
- *             of the table is valid; otherwise it fails. false: nothing is known about
- *             which blob belongs to which datapoint, if any, and a caller must check
- *             that ends[n - 1] <= ends[n] <= size
- *   out       valid until the reader is closed; unaligned. Of 0 blobs, data and ends
- *             NULL, if the shard is empty, not mapped or verified when it is read: use
- *             bags_reader_get_range
+ *   in_order  true: succeed only if blob n belongs to datapoint n for every datapoint,
+ *             and every table entry is valid. false: blobs may belong to any datapoint
+ *             or none, and the caller must check that ends[n - 1] <= ends[n] <= size
+ *   out       valid until the reader is closed; unaligned. If the shard is empty, is
+ *             not mapped, or is verified on reading, it has 0 blobs, and data and ends
+ *             are NULL: use bags_reader_get_range
  *
- * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
- * returns, or
- *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in the order of the
- *                     datapoints
+ * The row is scratch and is empty afterwards. Returns BAGS_OK, the errors of
+ * bags_reader_get, or
+ *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in datapoint order
  *   BAGS_ERROR_TYPE   the field is a sequence
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
@@ -2103,7 +2099,7 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return row && slot < row->length ? bagi_row_slots(row)[slot].length : 0;
 }
 
-/* An item's encoded blob; an empty view if it does not exist. Valid as described
+/* An item's encoded blob, or an empty view if there is no such item. Valid as described
  * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item) {
     bags_view none = {BAGI_NULL, 0};
@@ -2112,9 +2108,8 @@ BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t it
     return bagi_row_slots(row)[slot].items[item];
 }
 
-/* True if what a call returned at `data`, an item's blob, is in the row's
- * own memory: it is valid until the row is reused or freed. False: it is valid until
- * the reader is closed. */
+/* True if an item's blob, at `data`, is in the row's own memory, and valid until the
+ * row is reused or freed. Otherwise it is valid until the reader is closed. */
 BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
     return bags_buffer_contains(&row->data, data);
 }
@@ -2123,79 +2118,77 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  * Decode an item with the codec of its field's type. The reader must be open.
  *
  * *out is valid as long as the item's blob, and until the scratch is reused or freed.
- * scratch NULL: all decoded values are kept until the row is reused or freed. To
- * decode many large values one after the other, pass a scratch.
+ * If scratch is NULL, all decoded values are kept until the row is reused or freed;
+ * pass a scratch to decode many large values one by one.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE  no such slot or item
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode; the NAME.dict
- *                     that it needs is damaged or larger than 16 MiB
+ *                     not a blob of this type, or too large to decode; the required
+ *                     NAME.dict is damaged or larger than 16 MiB
  *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
  *                     NAME.dict is missing; the shard was replaced
  *   what a codec that you added returns
  *
- * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
- * dtype, or not in native byte order. The first blob of a shard that needs a dictionary
- * reads NAME.dict, under a lock; after that no lock is taken.
+ * Cost: the codec's. Built-in codecs copy only arrays that are misaligned for their
+ * dtype or not in native byte order. The first blob in a shard that needs a dictionary
+ * reads NAME.dict under a lock; later ones take no lock.
  */
 BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /*
- * Return all items of a slot as one array, of shape n x the shape of an item. Items
- * have one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of
- * 1, 2, 4 or 8 bytes (int64; otherwise unsigned integers).
+ * Return all items of a slot as one array of shape [n, ...item shape]. The item type
+ * must have a fixed size: array(DTYPE,D0,...) without -1, i64 (elements are int64), or
+ * u64 or int(N) of 1, 2, 4 or 8 bytes (elements are unsigned).
  *
- * The items that bags_reader_get reads of a sequence, whole or a slice with step 1, are
- * contiguous in memory. *out is then a view of them, valid as long as an item's blob, if
- * they are aligned for the dtype and in native byte order: out->data is then the data of
- * item 0. Otherwise it is a copy, valid until the scratch is reused or freed; so is any
- * selection of items that are not contiguous. out->shape is always in the scratch. scratch
- * NULL: the row's memory, as for bags_row_value.
+ * If the items are contiguous in memory, aligned for the dtype and in native byte
+ * order, *out is a view of them: out->data is item 0's data, valid as long as its blob.
+ * Otherwise the data is a copy, valid until the scratch is reused or freed. Items are
+ * contiguous if bags_reader_get read an entire sequence or a slice with step 1.
+ * out->shape is always in the scratch. scratch NULL: the row's memory, as for
+ * bags_row_value.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such slot
  *   BAGS_ERROR_TYPE     items of another type
- *   BAGS_ERROR_CORRUPT  an item of another size; the message names it
- *   BAGS_ERROR_LIMIT    BAGS_MAX_DIMS dimensions in an item
- *   BAGS_ERROR_MEMORY   out of memory
+ *   BAGS_ERROR_CORRUPT  an item has the wrong size; the message names it
+ *   BAGS_ERROR_LIMIT    an item has BAGS_MAX_DIMS dimensions
  *
- * Threads: as for the row. Cost: O(n) comparisons, and the copy.
+ * Cost: O(n) comparisons, and the copy.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_row_array(
     bags_row *row, size_t slot, bags_buffer *scratch, bags_value *out, bags_error *err);
 
-/* Free a row's memory and make it {0} again. */
+/* Free a row's memory and reset it to {0}. */
 BAGS_API void bags_row_free(bags_row *row);
 
 #ifndef BAGS_NO_VERIFY
 
 /* ========================================================================
  * >>faults
- * Everything that is wrong with a dataset, not only the first fault.
+ * Finding everything that is wrong with a dataset, not only the first fault.
  * ====================================================================== */
 
-/* The unit that the index of a bags_fault counts. */
+/* The kind of thing that a bags_fault's index counts. */
 typedef enum bags_fault_kind {
-    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a unit */
-    BAGS_FAULT_BLOB,     /* blobs of the field */
-    BAGS_FAULT_DATAPOINT /* datapoints of the shard */
+    BAGS_FAULT_FILE,     /* nothing: the fault concerns a file, shard or dataset */
+    BAGS_FAULT_BLOB,     /* a blob of the field */
+    BAGS_FAULT_DATAPOINT /* a datapoint of the shard */
 } bags_fault_kind;
 
 /* A fault found by bags_verify. */
 typedef struct bags_fault {
-    const char *path;  /* the shard's directory, or the dataset's; a standalone
-                          Bag's file */
-    const char *field; /* a field's name, or "refs"; NULL: not about one Bag */
+    const char *path;  /* of the shard or dataset directory, or of a standalone Bag */
+    const char *field; /* a field's name, or "refs"; NULL: not about a single Bag */
     bags_fault_kind kind;
     uint64_t index; /* of the blob or datapoint in this shard */
-    /* Of the invalid bytes in field.bag (of an entry of a split table: in
-     * field.idx); 0 for the whole file. */
+    /* Offset of the invalid bytes in field.bag (in field.idx for an entry of a split
+     * table); 0 for the entire file. */
     uint64_t offset;
     bags_code code;
-    const char *message; /* all of this in words, like bags_error.message */
+    const char *message; /* describes all of this, like bags_error.message */
     size_t remedy;       /* like bags_error.remedy */
 } bags_fault;
 
@@ -2203,60 +2196,61 @@ typedef struct bags_verify_options {
     /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
      * entries of every table and of refs. */
     bool quick;
-    /* Decode every blob with its field's codec. Not with quick. Without either, the
-     * last blob of a Bag is decoded if it needs a dictionary. */
+    /* Decode every blob with its field's codec. Cannot be combined with quick. Without
+     * either, only the last blob of a Bag is decoded, if it needs a dictionary. */
     bool decode;
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
-    /* SKIP: unfinished shards, and fields of unequal length if split, are not a
-     * fault. Not READ. */
+    /* SKIP: unfinished shards, and fields of unequal length if split, are not a fault.
+     * READ is invalid. */
     bags_unfinished unfinished;
     uint64_t shard_start, shard_stop;
-    /* Do only part `part` of `parts` of the work, so that threads or machines can
-     * share it; a Bag is the smallest unit. 0, 0: all. */
+    /* Do only part number `part` of `parts`, so that threads or machines can share the
+     * work; a Bag is the smallest unit. 0 and 0: all of it. */
     uint64_t part, parts;
-    uint64_t max_faults; /* how many faults `each` receives; more are only
-                            counted. 0: 1000 */
+    uint64_t max_faults; /* limit on faults passed to `each`; more are only counted. 0:
+                            1000 */
     void (*each)(void *user, const bags_fault *fault);
-    /* From time to time: the bytes read since the last call. */
+    /* Called from time to time with the bytes read since the last call. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_registry *registry; /* with the codecs */
+    const bags_registry *registry; /* the codecs */
     bags_env env;
-    /* With decode: the blobs of a field in one shard were not decoded, since there is
-     * no codec for its type. This is not a fault. */
+    /* With decode: a field's blobs in one shard were not decoded because there is no
+     * codec for its type. This is not a fault. */
     void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
 /* Counts of a verification. The reports of all parts add up to one report. */
 typedef struct bags_verify_report {
     uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
-    uint64_t unfinished; /* unfinished shards, whether a fault or not */
+    uint64_t unfinished; /* unfinished shards, whether they are faults or not */
     uint64_t files;
-    uint64_t blobs; /* of the fields */
+    uint64_t blobs; /* in the fields' Bags */
     uint64_t datapoints;
     uint64_t bytes;     /* read from the files */
     uint64_t undecoded; /* with decode: blobs of types without a codec */
-    uint64_t bags;      /* Bags whose bytes were to be compared with checksums */
-    uint64_t checksums; /* the number of them that have checksums */
+    uint64_t bags;      /* Bags whose checksums were to be verified */
+    uint64_t checksums; /* the number of these that have checksums */
     uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
 
 /*
- * Find every fault in a dataset, or a standalone Bag: in every spec.json, every
- * entry of every table, every row of refs.bag and what it refers to, every byte
- * that has a checksum and, with `decode`, every value. Faults of the dataset are
- * missing, duplicate or unfinished shards; shards with another spec than the first
- * valid one; checksums that do not belong together, or that some shards lack; and
- * both spec.json and shards. One damaged byte may be reported at several places.
+ * Find every fault in a dataset or a standalone Bag. Checks every spec.json, every
+ * table entry, every row of refs.bag and the blobs it refers to, every byte that has a
+ * checksum and, with `decode`, every value. Also reports missing, duplicate or
+ * unfinished shards; shards whose spec differs from the first valid one; checksums that
+ * do not belong together, or that some shards lack; and a path with both spec.json and
+ * shards. One damaged byte may be reported in several places.
  *
- * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
- * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an invalid
- * option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed).
+ * Returns BAGS_OK, the code of the first fault, or the error that ended the
+ * verification: BAGS_ERROR_MISSING (no such path, or not a dataset),
+ * BAGS_ERROR_ARGUMENT (an invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the
+ * directory cannot be listed).
  *
- * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 1 KiB per
- * field, and with decode one blob. Cost: reads all tables and refs; with checksums or
- * decode, the blobs too.
+ * Files are read, not mapped. Memory: about 512 KiB, plus 16 bytes per shard, 1 KiB per
+ * field, and one blob with decode. Cost: reads all tables and refs; with checksums or
+ * decode, also the blobs.
  */
 BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
     bags_verify_report *report, bags_error *err);
