@@ -1410,7 +1410,7 @@ BAGI_CHECKED bags_writer *bags_writer_open(const char *path, const bags_field *f
 typedef struct bags_entry {
     const char *field;
     const bags_value *values; /* one value, or a sequence's items */
-    size_t count;             /* 1, or a sequence's number of items, which may be 0 */
+    size_t count;             /* 1, or a sequence's number of items (0 or more) */
 } bags_entry;
 
 /*
@@ -1704,20 +1704,21 @@ BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *
 
 /* ========================================================================
  * >>reader
- * A dataset, or all its shards, as one list of datapoints.
+ * Reading a dataset, with all of its shards, as one list of datapoints.
  * ====================================================================== */
 
 typedef struct bags_reader bags_reader;
 
 typedef struct bags_reader_options {
     uint64_t shard_start, shard_stop;
-    bool allow_gaps; /* read the others if shards are missing */
-    /* Of unfinished shards, and of a split dataset whose fields differ in length. */
+    bool allow_gaps; /* if shards are missing, read the others */
+    /* For unfinished shards, and split datasets whose fields differ in length. */
     bags_unfinished unfinished;
     bool no_mmap, cache_index; /* as in bag_reader_options */
-    /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
+    /* As in bag_reader_options, but also for refs.bag and spec.json; every NAME.crc
+     * must exist. */
     bool verify_checksums;
-    size_t max_files;   /* open files, with no_mmap; 0: 64 */
+    size_t max_files;   /* with no_mmap: limit on open files; 0: 64 */
     bool no_read_ahead; /* as in bag_reader_options */
     const bags_registry *registry;
     bags_env env;
@@ -1726,131 +1727,130 @@ typedef struct bags_reader_options {
 /*
  * Open a dataset, sharded or not.
  *
- * With unfinished READ, unfinished shards are included with the datapoints that were
- * ended and flushed so far. bags_recover keeps the same datapoints, with two
- * exceptions:
+ * With unfinished READ, unfinished shards are included, with the datapoints ended and
+ * flushed so far. bags_recover would keep the same datapoints, with two exceptions:
  *   - A datapoint that was flushed before its end (see bags_writer_begin) is not shown.
  *     bags_recover and RESUME keep and count it. A program that counts datapoints to
  *     find where its input continues must use bags_writer_resumed.
- *   - Without verify_checksums, datapoints whose checksums differ are shown.
- * Open again to see more. The reader stays valid when the writers finish. If one
- * aborts, reading its shard fails or still returns what was discarded. Shards that
- * several workers write have gaps most of the time: see allow_gaps.
+ *   - Without verify_checksums, datapoints with wrong checksums are shown.
+ * Open again to see more. The reader stays valid when writers finish. If one aborts,
+ * reading its shard fails or still returns the discarded data. While several workers
+ * are writing, shard numbers usually have gaps: see allow_gaps.
  *
- * A shard that is replaced, renamed or removed later is an error when a file of it
- * is opened: rows never mix two versions. Open the dataset again then.
+ * If a shard is replaced, renamed or removed later, opening one of its files fails, so
+ * that rows never mix two versions. Open the dataset again in that case.
  *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
  *   BAGS_ERROR_MISSING     no such directory, or not a dataset; with
  *                          verify_checksums: no NAME.crc
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
- *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those
- *                          missing at the end leave no gap, and are not noticed.
- *                          Or a shard was removed or renamed meanwhile
- *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different specs;
- *                          two shards with one number; both spec.json and shards; with
- *                          verify_checksums: checksums that do not belong together
+ *   BAGS_ERROR_GAP         shards are missing; the message lists them. Shards missing
+ *                          at the end leave no gap and are not detected. Or a shard was
+ *                          removed or renamed meanwhile
+ *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards have different specs
+ *                          or the same number; the path has both spec.json and shards;
+ *                          with verify_checksums: checksums do not belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_CHANGED
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
- * table is read, and no file stays open. An unfinished shard is never mapped:
- * journals and refs (with verify_checksums: blobs) are read, 8 bytes (12) per blob
+ * table is read, and no file stays open. Unfinished shards are never mapped: their
+ * journals and refs (with verify_checksums, also blobs) are read, 8 bytes (12) per blob
  * stay in memory, and up to max_files files stay open.
  */
 BAGI_CHECKED bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader. Rows stay the caller's to free. */
+/* Free a reader. The caller still has to free its rows. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* The path with which the reader was opened, for messages; "" for NULL. */
+/* The path that the reader was opened with, for messages; "" for NULL. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
-/* A hash of what identifies every shard, its number and its length: two readers of one
- * path with equal versions read the same datapoints. 0 if the hooks do not identify
- * files (identify). */
+/* A hash of the identity, number and length of every shard: two readers of the same
+ * path with equal versions read the same datapoints. 0 if the hooks have no
+ * `identify`. */
 BAGS_API BAGS_EXPERIMENTAL uint64_t bags_reader_version(const bags_reader *reader);
 
-/* The fields, sorted by name; *count of them. A field's index in this array is its
- * number in every other function. */
+/* The fields, sorted by name; *count receives their number. Other functions identify a
+ * field by its index in this array. */
 BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t *count);
 
-/* The number of the field with this name, in *field. Returns BAGS_OK or
+/* Find a field's index by name and store it in *field. Returns BAGS_OK or
  * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
 BAGI_CHECKED bags_code bags_reader_field(
     const bags_reader *reader, const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type; NULL if there is none. */
+/* A field's parsed type; NULL if the field does not exist. */
 BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
-    unsigned digits; /* of its name, with leading zeros; 0 if unsharded */
+    unsigned digits; /* in its name, including leading zeros; 0 if unsharded */
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The shards that are read, in order; *count of them. Gaps show in their numbers. */
+/* The shards being read, in order; *count receives their number. Gaps show in the shard
+ * numbers. */
 BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
 
 /* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
- * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more
- * than `size` bytes. */
+ * if the dataset is not sharded. Returns BAGS_OK, or BAGS_ERROR_LIMIT if it does not
+ * fit in `size` bytes. */
 BAGI_CHECKED bags_code bags_shard_path(
     const char *path, const bags_shard *shard, char *out, size_t size, bags_error *err);
 
 typedef struct bags_info {
     bool sharded;       /* a directory of shards */
-    uint64_t skipped;   /* unfinished shards that are not read */
+    uint64_t skipped;   /* unfinished shards that were skipped */
     uint64_t checksums; /* shards that have checksums */
-    uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
-                           spec.json, checksums and dictionaries not */
+    uint64_t size;      /* bytes in all Bags, including refs (and .idx if split),
+                           without spec.json, checksums and dictionaries */
 } bags_info;
 
 typedef struct bags_field_info {
-    uint64_t blobs; /* blobs of the field in all shards, used or not */
+    uint64_t blobs; /* the field's blobs in all shards, used or not */
     uint64_t size;  /* bytes of these blobs */
 } bags_field_info;
 
-/* Describe a dataset. fields: NULL, or an array with an element for each field, to be
- * filled. After a failure both are unspecified. Errors of files as for bags_reader_get.
- * Cost: opens every Bag. */
+/* Describe a dataset. `fields` is NULL or an array with one element per field to fill.
+ * On failure, both outputs are unspecified. File errors as for bags_reader_get. Cost:
+ * opens every Bag. */
 BAGI_CHECKED bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
 /*
- * Check that everything the reader has returned is of one version of the dataset. Call
- * it after the last read, if hooks look files up in advance (expect): a shard may have
- * been replaced since then. Other shards are identified when a Bag is opened. The first
- * read of a datapoint calls it, too, so that the lengths of all shards, and with them
- * each index, are of one version.
+ * Check that everything the reader returned comes from one version of the dataset. If
+ * hooks look files up in advance (expect), a shard may have been replaced after the
+ * lookup, so call this after the last read. Otherwise shards are identified when a Bag
+ * is opened. The first read of a datapoint also performs this check, so that all shard
+ * lengths, and thus all indices, come from one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_CHANGED: a
- * shard was replaced; the message names it. Cost: none for local files; otherwise one
- * round trip if Bags were opened since the last call.
+ * Returns BAGS_OK, file errors as for bags_reader_get, or BAGS_ERROR_CHANGED if a shard
+ * was replaced; the message names it. Cost: none for local files; otherwise one round
+ * trip if Bags were opened since the last call.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err);
 
-/* Check that shard i, 0 <= i < the count of bags_reader_shards, was not replaced since
- * it was opened: for a program that opens or links files of the shard by their paths,
- * as bags_derive does, after it has done so. Returns BAGS_OK, or what bags_reader_check
- * returns. Cost: one stat. */
+/* Check that a shard (an index into bags_reader_shards) was not replaced since it was
+ * opened. For programs that open or link the shard's files by path, as bags_derive
+ * does: call it afterwards. Errors as for bags_reader_check. Cost: one stat. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_check_shard(
     const bags_reader *reader, size_t shard, bags_error *err);
 
 /*
- * A selection within a datapoint: a field by its number; of a sequence, if `slice` is
- * true, only the items start, start + step, ... below stop. If `slice` is false,
- * the other three must be 0. bags_select_all and bags_select_slice make one.
+ * Selects a field of a datapoint or, if `slice` is true, only the items start, start +
+ * step, ... below stop of a sequence. If `slice` is false, start, stop and step must be
+ * 0. bags_select_all and bags_select_slice make selections.
  */
 typedef struct bags_select {
     size_t field;
@@ -1859,21 +1859,21 @@ typedef struct bags_select {
     uint64_t step;        /* 0: 1 */
 } bags_select;
 
-/* Select all of a field; or a slice of a sequence, empty if start equals stop. */
+/* Select an entire field, or a slice of a sequence (empty if start equals stop). */
 BAGS_API bags_select bags_select_all(size_t field);
 BAGS_API bags_select bags_select_slice(
     size_t field, uint64_t start, uint64_t stop, uint64_t step);
 
-/* Private: what a row holds of one selected field. */
+/* Private: a row's data for one selection. */
 struct bagi_slot {
     size_t field;
     size_t length;
     bags_view *items;
 };
 
-/* The scratch of a reader's calls, and their result. Start it as {0}; use one per
- * thread, with any number of readers; free it with bags_row_free. It keeps the
- * allocator of the first reader that used it. Its members are private. */
+/* Holds scratch memory and results of reader calls: see "Scratch" at the top. A row may
+ * be used with any number of readers; it keeps the first one's allocator. Free it with
+ * bags_row_free. The members are private. */
 typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
@@ -1886,87 +1886,84 @@ typedef struct bags_row {
     bags_buffer refs;    /* the same, parsed */
     bags_buffer spans, ref_spans;
     struct bagi_block *values; /* memory of decoded values */
-    bool stale;                /* they are from an earlier use */
+    bool stale;                /* `values` is from an earlier use */
 } bags_row;
 
 /*
  * Read a datapoint.
  *
- * The row holds the result, slot i for selects[i]. Its views are valid until the
- * reader is closed (mapped; they are not copied), otherwise until the row is reused
- * or freed. On failure the row is empty.
+ * The row holds the result: slot i for selects[i]. Views of mapped data are not copied
+ * and stay valid until the reader is closed, others until the row is reused or freed.
+ * On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, in any order; a field may have several. NULL: all
- *            fields, whole, in order
+ *   selects  `count` selections, in any order; a field may occur more than once. NULL:
+ *            all fields in full, in order
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE     index out of range; start > stop
  *   BAGS_ERROR_TYPE      a slice of a plain field
  *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
- *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
- *                        index; with verify_checksums: a checksum mismatch
+ *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names the file and
+ *                        index; with verify_checksums: checksum mismatch
  *   BAGS_ERROR_CHANGED   the shard was replaced since the reader was opened
- *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
+ *   BAGS_ERROR_MISSING   the shard was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
  *
- * Cost: if mapped, a few nanoseconds per item and per field of the dataset, no system
- * call and, once the row has grown, no allocation. A file is opened when it is first
- * used. Otherwise one contiguous read (a slice with a large step: several) of refs.bag
- * and of each selected field and, if the index is not cached, the same of its table.
+ * Cost: if mapped, a few nanoseconds per item and per field of the dataset; no system
+ * calls and, once the row has grown, no allocations, except that a file is opened on
+ * first use. Otherwise one contiguous read of refs.bag and of each selected field
+ * (several for a slice with a large step), plus the same for its table if the index is
+ * not cached.
  */
 BAGI_CHECKED bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
-/* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
- * *out is valid like a row's views; on failure it is empty with data NULL. Errors as
- * for bags_reader_get, with BAGS_ERROR_RANGE also for the item; it costs less. */
+/* Read one blob of a datapoint: an item of a sequence, or item 0 of a plain field. *out
+ * is valid like a row's views; on failure it is empty with data NULL. Errors as for
+ * bags_reader_get, including BAGS_ERROR_RANGE for the item. Costs less than
+ * bags_reader_get. */
 BAGI_CHECKED bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /*
- * Read a part of one blob of a datapoint: `size` bytes from byte `offset`. A part that
- * exceeds the blob is clamped to its end, as ranges are: compare out->size with size.
- * UINT64_MAX as size reads to the end. *out is valid like a row's views; on failure it
- * is empty with data NULL.
+ * Like bags_reader_get_blob, but read only `size` bytes starting at `offset`. The part
+ * is clamped to the blob, as ranges are: compare out->size with `size`. A size of
+ * UINT64_MAX reads to the end.
  *
- * Returns what bags_reader_get_blob returns, or BAGS_ERROR_ARGUMENT: with
- * verify_checksums, a part that is not the entire blob, because its checksum covers all
- * bytes.
- *
- * Threads: any, each with its own row. Cost: as for bags_reader_get_blob, but only the
- * part is read: if mapped it is not copied, otherwise it is one read.
+ * With verify_checksums, a part that is not the entire blob is BAGS_ERROR_ARGUMENT,
+ * because the checksum covers all bytes. Cost: no copy if mapped, otherwise one read.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_get_part(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, uint64_t offset, uint64_t size,
     bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
- * and errors as for bags_reader_get, or BAGS_ERROR_TYPE for a sequence. Cost:
- * O(stop - start); without mmap, neighbouring blobs are one read. */
+ * with an item per datapoint. Lifetime and errors as for bags_reader_get;
+ * BAGS_ERROR_TYPE for a sequence. Cost: O(stop - start); without mmap, neighbouring
+ * blobs take one read. */
 BAGI_CHECKED bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
-/* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and
- * errors as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
- * otherwise also a sort; without mmap, neighbours are one read. */
+/* Read a plain field of many datapoints. The row then has one slot, with item i for
+ * indices[i], 0 <= i < count. For several fields, use one row each. Lifetime and errors
+ * as for bags_reader_get_range. Cost: O(count), plus a sort unless the blobs are in
+ * file order; without mmap, neighbouring blobs take one read. */
 BAGI_CHECKED bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
-/* Start to read datapoints from the disk, all at once, so that reading them soon
- * afterwards finds them in memory. It waits for the refs and tables on the way, not for
- * the blobs. selects and errors as for bags_reader_get. Cost: about a microsecond per
- * blob in memory. */
+/* Start reading datapoints from disk, all at once, so that reads soon afterwards find
+ * them in memory. Waits for the refs and tables involved, but not for the blobs.
+ * selects and errors as for bags_reader_get. Cost: about a microsecond per blob already
+ * in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
-/* Like bags_reader_prefetch, with other selections for each datapoint: indices[i] has
- * those starting at selects[i * select_count]. Errors as for bags_reader_get. */
+/* Like bags_reader_prefetch, but with separate selections per datapoint: those for
+ * indices[i] start at selects[i * select_count]. Errors as for bags_reader_get. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_each(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, size_t select_count, bags_row *row, bags_error *err);
@@ -1976,85 +1973,86 @@ typedef struct bags_extent {
     uint64_t offset, size;
 } bags_extent;
 
-/* Like bags_reader_prefetch_each with one selection of one blob for each index: a plain
- * field, or a slice of one item. Only parts[i] of it is requested, for
+/* Like bags_reader_prefetch_each with one selection per index, each of a single blob: a
+ * plain field, or a slice of one item. Only parts[i] of the blob is requested, for
  * bags_reader_get_part. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_prefetch_parts(
     const bags_reader *reader, const uint64_t *indices, size_t count,
     const bags_select *selects, const bags_extent *parts, bags_row *row,
     bags_error *err);
 
-/* Announce to the processor that mapped datapoints will be read next, so that it waits
- * for all of them at once: for about 64 small ones in random order. Only plain fields
- * of files that were used before. A hint: no result, and no error; indices may be out
- * of range. selects as for bags_reader_get. Cost: a few nanoseconds per field and
- * datapoint. */
+/* Tell the CPU that mapped datapoints will be read next, so that their cache misses
+ * overlap. Meant for about 64 small datapoints in random order. It affects only plain
+ * fields in files that were used before. This is only a hint: it returns nothing and
+ * never fails; indices may be out of range. selects as for bags_reader_get. Cost: a few
+ * nanoseconds per field and datapoint. */
 BAGS_API BAGS_EXPERIMENTAL void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
 
-/* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No blob
- * is read. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
+/* Count a sequence's items in a datapoint without reading blobs; *count is 1 for a
+ * plain field. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
  * Bag. */
 BAGI_CHECKED bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
-/* Experimental. The blobs of a field's Bag, in its shard, that belong to a datapoint:
- * `count` of them, starting at number `first`. A plain field has one. */
+/* Experimental. The blobs that belong to a datapoint in the shard's Bag of a field:
+ * `count` blobs starting at number `first`. A plain field has one. */
 typedef struct bags_ref {
     uint64_t first, count;
 } bags_ref;
 
-/* Which blobs belong to a datapoint: refs[i] for each field i. They exist: a ref that
- * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. Errors as for
- * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens the
- * Bags of all fields. */
+/* Find the blobs that belong to a datapoint, without reading them: refs[i] for each
+ * field i. A ref that exceeds its Bag is BAGS_ERROR_CORRUPT. Errors as for
+ * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens every
+ * field's Bag. */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_reader_refs(const bags_reader *reader,
     uint64_t index, bags_row *row, bags_ref *refs, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 /* Experimental, like the report. */
 typedef struct bags_complete_options {
-    /* For each field, the path of the Bag that its own is a link to or a copy of: the
-     * CRCs next to that, in its NAME.crc, are copied. NULL: no checksums are written;
-     * bags_checksum computes them once spec.json exists. */
+    /* For each field, the path of the original Bag that the shard's Bag is a link to or
+     * a copy of: the CRCs in the original's NAME.crc are copied. NULL: no checksums are
+     * written; bags_checksum can compute them once spec.json exists. */
     const char *const *checksums;
     bool no_sync; /* do not wait for stable storage */
     void *user;   /* of `refs` */
     bags_env env;
 } bags_complete_options;
 
-/* Bytes of the Bags that existed, and of the files that were written. */
+/* Sizes in bytes of the existing Bags, and of the files written. */
 typedef struct bags_complete_report {
     uint64_t existing, written;
 } bags_complete_report;
 
 /*
- * Write what a shard has besides the Bags of its fields and spec.json: refs.bag, in the
- * layout of these Bags (v1 or v2), and NAME.crc. No blob is read. bags_derive makes
- * shards of hard links in this way; a program may also rename fields or move Bags.
- * Store spec.json last: with that file readers accept the shard.
+ * Complete a shard whose field Bags exist: write refs.bag, in the same layout as these
+ * Bags (v1 or v2), and every NAME.crc. No blob is read. bags_derive uses this to make
+ * shards from hard links; a program may also rename fields or move Bags. Store
+ * spec.json last: it makes readers accept the shard.
  *
- *   directory  with FIELD.bag of every field, complete, and FIELD.dict where its blobs
- *              need one; without refs.bag and NAME.crc
- *   spec       the bytes of its spec.json: see bags_spec_text
+ *   directory  has a complete FIELD.bag for every field, and FIELD.dict where blobs
+ *              need one; has no refs.bag or NAME.crc
+ *   spec       the content of its spec.json: see bags_spec_text
  *   length     datapoints
  *   refs       sets refs[i] for each field i, in the order of `spec`. It is called for
- *              the datapoints 0, 1, ..., length - 1; the count of a plain field is
- *              ignored. Its failure is returned
+ *              datapoints 0, 1, ..., length - 1; a plain field's count is ignored. Its
+ *              failure is returned
  *
- * A file of 0 bytes is an empty Bag of v2. Next to Bags of v1 it is invalid: there, an
- * empty Bag of v1 replaces it. After a failure, remove the files.
+ * An empty file is an empty v2 Bag. Next to v1 Bags it would be invalid, so an empty v1
+ * Bag replaces it. After a failure, remove the files.
  *
  * Returns BAGS_OK, what `refs` returned, or
- *   BAGS_ERROR_MISSING   no FIELD.bag, or no NAME.crc to be copied
+ *   BAGS_ERROR_MISSING   no FIELD.bag, or no NAME.crc to copy
  *   BAGS_ERROR_EXISTS    refs.bag already exists
  *   BAGS_ERROR_RANGE     a ref exceeds its Bag
- *   BAGS_ERROR_CORRUPT   a Bag or `spec` is invalid; NAME.crc is damaged, or of a Bag
- *                        with another length, size, name or dictionary
+ *   BAGS_ERROR_CORRUPT   a Bag or `spec` is invalid; NAME.crc is damaged, or belongs to
+ *                        a Bag with a different length, size, name or dictionary
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE  an invalid name or type in `spec`
- *   BAGS_ERROR_ARGUMENT  a path in `checksums` does not end in .bag; BAGS_NO_CHECKSUM
- *   BAGS_ERROR_IO        also a symbolic link in place of a Bag, with `checksums`
+ *   BAGS_ERROR_ARGUMENT  a path in `checksums` does not end in .bag; or `checksums`
+ *                        with BAGS_NO_CHECKSUM
+ *   BAGS_ERROR_IO        also, with `checksums`, if a Bag is a symbolic link
  *
  * Memory: 1 MiB, and 50 bytes per field. Cost: a few system calls per field; with
  * `checksums`, the tables are read and the CRCs copied.
@@ -2067,22 +2065,20 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_shard_complete(const char *directory,
 #endif
 
 /*
- * View the mapped blobs of a plain field of shard i, 0 <= i < the count of
- * bags_reader_shards, as they are stored, without a copy: an array [length, ...] if all
- * have one size.
+ * View a plain field's mapped blobs in a shard (an index into bags_reader_shards) as
+ * they are stored, without a copy. If all have the same size, they form an array
+ * [length, ...].
  *
- *   in_order  true: blob n belongs to datapoint n, for each datapoint, and every entry
- *             of the table is valid; otherwise it fails. false: nothing is known about
- *             which blob belongs to which datapoint, if any, and a caller must check
- *             that ends[n - 1] <= ends[n] <= size
- *   out       valid until the reader is closed; unaligned. Of 0 blobs, data and ends
- *             NULL, if the shard is empty, not mapped or verified when it is read: use
- *             bags_reader_get_range
+ *   in_order  true: succeed only if blob n belongs to datapoint n for every datapoint,
+ *             and every table entry is valid. false: blobs may belong to any datapoint
+ *             or none, and the caller must check that ends[n - 1] <= ends[n] <= size
+ *   out       valid until the reader is closed; unaligned. If the shard is empty, is
+ *             not mapped, or is verified on reading, it has 0 blobs, and data and ends
+ *             are NULL: use bags_reader_get_range
  *
- * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
- * returns, or
- *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in the order of the
- *                     datapoints
+ * The row is scratch and is empty afterwards. Returns BAGS_OK, the errors of
+ * bags_reader_get, or
+ *   BAGS_ERROR_RANGE  no such shard; or the blobs are not in datapoint order
  *   BAGS_ERROR_TYPE   the field is a sequence
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
@@ -2103,7 +2099,7 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return row && slot < row->length ? bagi_row_slots(row)[slot].length : 0;
 }
 
-/* An item's encoded blob; an empty view if it does not exist. Valid as described
+/* An item's encoded blob, or an empty view if there is no such item. Valid as described
  * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item) {
     bags_view none = {BAGI_NULL, 0};
@@ -2112,9 +2108,8 @@ BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t it
     return bagi_row_slots(row)[slot].items[item];
 }
 
-/* True if what a call returned at `data`, an item's blob, is in the row's
- * own memory: it is valid until the row is reused or freed. False: it is valid until
- * the reader is closed. */
+/* True if an item's blob, at `data`, is in the row's own memory, and valid until the
+ * row is reused or freed. Otherwise it is valid until the reader is closed. */
 BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
     return bags_buffer_contains(&row->data, data);
 }
@@ -2123,79 +2118,77 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  * Decode an item with the codec of its field's type. The reader must be open.
  *
  * *out is valid as long as the item's blob, and until the scratch is reused or freed.
- * scratch NULL: all decoded values are kept until the row is reused or freed. To
- * decode many large values one after the other, pass a scratch.
+ * If scratch is NULL, all decoded values are kept until the row is reused or freed;
+ * pass a scratch to decode many large values one by one.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE  no such slot or item
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode; the NAME.dict
- *                     that it needs is damaged or larger than 16 MiB
+ *                     not a blob of this type, or too large to decode; the required
+ *                     NAME.dict is damaged or larger than 16 MiB
  *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
  *                     NAME.dict is missing; the shard was replaced
  *   what a codec that you added returns
  *
- * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
- * dtype, or not in native byte order. The first blob of a shard that needs a dictionary
- * reads NAME.dict, under a lock; after that no lock is taken.
+ * Cost: the codec's. Built-in codecs copy only arrays that are misaligned for their
+ * dtype or not in native byte order. The first blob in a shard that needs a dictionary
+ * reads NAME.dict under a lock; later ones take no lock.
  */
 BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /*
- * Return all items of a slot as one array, of shape n x the shape of an item. Items
- * have one size: their type is array(DTYPE,D0,...) without -1, i64, u64, or int(N) of
- * 1, 2, 4 or 8 bytes (int64; otherwise unsigned integers).
+ * Return all items of a slot as one array of shape [n, ...item shape]. The item type
+ * must have a fixed size: array(DTYPE,D0,...) without -1, i64 (elements are int64), or
+ * u64 or int(N) of 1, 2, 4 or 8 bytes (elements are unsigned).
  *
- * The items that bags_reader_get reads of a sequence, whole or a slice with step 1, are
- * contiguous in memory. *out is then a view of them, valid as long as an item's blob, if
- * they are aligned for the dtype and in native byte order: out->data is then the data of
- * item 0. Otherwise it is a copy, valid until the scratch is reused or freed; so is any
- * selection of items that are not contiguous. out->shape is always in the scratch. scratch
- * NULL: the row's memory, as for bags_row_value.
+ * If the items are contiguous in memory, aligned for the dtype and in native byte
+ * order, *out is a view of them: out->data is item 0's data, valid as long as its blob.
+ * Otherwise the data is a copy, valid until the scratch is reused or freed. Items are
+ * contiguous if bags_reader_get read an entire sequence or a slice with step 1.
+ * out->shape is always in the scratch. scratch NULL: the row's memory, as for
+ * bags_row_value.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    no such slot
  *   BAGS_ERROR_TYPE     items of another type
- *   BAGS_ERROR_CORRUPT  an item of another size; the message names it
- *   BAGS_ERROR_LIMIT    BAGS_MAX_DIMS dimensions in an item
- *   BAGS_ERROR_MEMORY   out of memory
+ *   BAGS_ERROR_CORRUPT  an item has the wrong size; the message names it
+ *   BAGS_ERROR_LIMIT    an item has BAGS_MAX_DIMS dimensions
  *
- * Threads: as for the row. Cost: O(n) comparisons, and the copy.
+ * Cost: O(n) comparisons, and the copy.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_row_array(
     bags_row *row, size_t slot, bags_buffer *scratch, bags_value *out, bags_error *err);
 
-/* Free a row's memory and make it {0} again. */
+/* Free a row's memory and reset it to {0}. */
 BAGS_API void bags_row_free(bags_row *row);
 
 #ifndef BAGS_NO_VERIFY
 
 /* ========================================================================
  * >>faults
- * Everything that is wrong with a dataset, not only the first fault.
+ * Finding everything that is wrong with a dataset, not only the first fault.
  * ====================================================================== */
 
-/* The unit that the index of a bags_fault counts. */
+/* The kind of thing that a bags_fault's index counts. */
 typedef enum bags_fault_kind {
-    BAGS_FAULT_FILE,     /* nothing: the file, shard or dataset as a unit */
-    BAGS_FAULT_BLOB,     /* blobs of the field */
-    BAGS_FAULT_DATAPOINT /* datapoints of the shard */
+    BAGS_FAULT_FILE,     /* nothing: the fault concerns a file, shard or dataset */
+    BAGS_FAULT_BLOB,     /* a blob of the field */
+    BAGS_FAULT_DATAPOINT /* a datapoint of the shard */
 } bags_fault_kind;
 
 /* A fault found by bags_verify. */
 typedef struct bags_fault {
-    const char *path;  /* the shard's directory, or the dataset's; a standalone
-                          Bag's file */
-    const char *field; /* a field's name, or "refs"; NULL: not about one Bag */
+    const char *path;  /* of the shard or dataset directory, or of a standalone Bag */
+    const char *field; /* a field's name, or "refs"; NULL: not about a single Bag */
     bags_fault_kind kind;
     uint64_t index; /* of the blob or datapoint in this shard */
-    /* Of the invalid bytes in field.bag (of an entry of a split table: in
-     * field.idx); 0 for the whole file. */
+    /* Offset of the invalid bytes in field.bag (in field.idx for an entry of a split
+     * table); 0 for the entire file. */
     uint64_t offset;
     bags_code code;
-    const char *message; /* all of this in words, like bags_error.message */
+    const char *message; /* describes all of this, like bags_error.message */
     size_t remedy;       /* like bags_error.remedy */
 } bags_fault;
 
@@ -2203,60 +2196,61 @@ typedef struct bags_verify_options {
     /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
      * entries of every table and of refs. */
     bool quick;
-    /* Decode every blob with its field's codec. Not with quick. Without either, the
-     * last blob of a Bag is decoded if it needs a dictionary. */
+    /* Decode every blob with its field's codec. Cannot be combined with quick. Without
+     * either, only the last blob of a Bag is decoded, if it needs a dictionary. */
     bool decode;
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
-    /* SKIP: unfinished shards, and fields of unequal length if split, are not a
-     * fault. Not READ. */
+    /* SKIP: unfinished shards, and fields of unequal length if split, are not a fault.
+     * READ is invalid. */
     bags_unfinished unfinished;
     uint64_t shard_start, shard_stop;
-    /* Do only part `part` of `parts` of the work, so that threads or machines can
-     * share it; a Bag is the smallest unit. 0, 0: all. */
+    /* Do only part number `part` of `parts`, so that threads or machines can share the
+     * work; a Bag is the smallest unit. 0 and 0: all of it. */
     uint64_t part, parts;
-    uint64_t max_faults; /* how many faults `each` receives; more are only
-                            counted. 0: 1000 */
+    uint64_t max_faults; /* limit on faults passed to `each`; more are only counted. 0:
+                            1000 */
     void (*each)(void *user, const bags_fault *fault);
-    /* From time to time: the bytes read since the last call. */
+    /* Called from time to time with the bytes read since the last call. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_registry *registry; /* with the codecs */
+    const bags_registry *registry; /* the codecs */
     bags_env env;
-    /* With decode: the blobs of a field in one shard were not decoded, since there is
-     * no codec for its type. This is not a fault. */
+    /* With decode: a field's blobs in one shard were not decoded because there is no
+     * codec for its type. This is not a fault. */
     void (*undecoded)(void *user, const bags_field *field, uint64_t blobs);
 } bags_verify_options;
 
 /* Counts of a verification. The reports of all parts add up to one report. */
 typedef struct bags_verify_report {
     uint64_t shards;     /* finished shards; 1 for an unsharded dataset */
-    uint64_t unfinished; /* unfinished shards, whether a fault or not */
+    uint64_t unfinished; /* unfinished shards, whether they are faults or not */
     uint64_t files;
-    uint64_t blobs; /* of the fields */
+    uint64_t blobs; /* in the fields' Bags */
     uint64_t datapoints;
     uint64_t bytes;     /* read from the files */
     uint64_t undecoded; /* with decode: blobs of types without a codec */
-    uint64_t bags;      /* Bags whose bytes were to be compared with checksums */
-    uint64_t checksums; /* the number of them that have checksums */
+    uint64_t bags;      /* Bags whose checksums were to be verified */
+    uint64_t checksums; /* the number of these that have checksums */
     uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
 
 /*
- * Find every fault in a dataset, or a standalone Bag: in every spec.json, every
- * entry of every table, every row of refs.bag and what it refers to, every byte
- * that has a checksum and, with `decode`, every value. Faults of the dataset are
- * missing, duplicate or unfinished shards; shards with another spec than the first
- * valid one; checksums that do not belong together, or that some shards lack; and
- * both spec.json and shards. One damaged byte may be reported at several places.
+ * Find every fault in a dataset or a standalone Bag. Checks every spec.json, every
+ * table entry, every row of refs.bag and the blobs it refers to, every byte that has a
+ * checksum and, with `decode`, every value. Also reports missing, duplicate or
+ * unfinished shards; shards whose spec differs from the first valid one; checksums that
+ * do not belong together, or that some shards lack; and a path with both spec.json and
+ * shards. One damaged byte may be reported in several places.
  *
- * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
- * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an invalid
- * option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed).
+ * Returns BAGS_OK, the code of the first fault, or the error that ended the
+ * verification: BAGS_ERROR_MISSING (no such path, or not a dataset),
+ * BAGS_ERROR_ARGUMENT (an invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the
+ * directory cannot be listed).
  *
- * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 1 KiB per
- * field, and with decode one blob. Cost: reads all tables and refs; with checksums or
- * decode, the blobs too.
+ * Files are read, not mapped. Memory: about 512 KiB, plus 16 bytes per shard, 1 KiB per
+ * field, and one blob with decode. Cost: reads all tables and refs; with checksums or
+ * decode, also the blobs.
  */
 BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
     bags_verify_report *report, bags_error *err);
@@ -2280,10 +2274,10 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  *
- * A hook for local files is one system call, or what a system without that call does
- * instead. It returns 0 or an errno value, writes its output only if it returns 0, and
- * keeps no state: all hooks may be called by any thread. Other sections reach them
- * through the caller's bags_io, filled in by bags_io_local.
+ * A hook for local files is one system call, or a substitute on systems without that
+ * call. It returns 0 or an errno value, writes its output only if it returns 0, and
+ * keeps no state, so any thread may call it. Other sections reach the hooks through the
+ * caller's bags_io, filled in by bags_io_local.
  * ====================================================================== */
 
 #include <errno.h>
@@ -2324,18 +2318,19 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
-/* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; a
- * compiler without them loads NULL, and then the lock is taken. BAGI_ADD adds to a
- * long. BAGI_COLD is for functions that are rarely called, not per blob or datapoint:
- * they write a message; open, close, finish, repair, describe or verify a dataset, a
- * shard or a codec; or wait for the system. They are compiled for size. */
+/* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; with a
+ * compiler that lacks them, loads return NULL, and the lock is taken. BAGI_ADD adds to
+ * a long. BAGI_COLD marks functions that are called rarely, not per blob or datapoint:
+ * they write a message; open, close, finish, repair, describe or verify a dataset,
+ * shard or codec; or wait for the system. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_ADD(number, more) __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
 #define BAGI_COLD __attribute__((cold, noinline))
-/* For the slow path of a fast function, so that it saves no registers for that path,
- * and for the parts of a fast function: they must not become calls. */
+/* BAGI_NOINLINE is for the slow path of a fast function, so that the function saves no
+ * registers for it. BAGI_HOT is for the parts of a fast function: they must not become
+ * calls. */
 #define BAGI_NOINLINE __attribute__((noinline))
 #define BAGI_HOT BAGI_ALWAYS inline
 #define BAGI_TOUCH(data) __builtin_prefetch(data)
@@ -2356,7 +2351,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_HOT inline
 #endif
 
-/* A struct whose members are 0, if the first one is not an enum. */
+/* A struct with all members 0, if the first one is not an enum. */
 #if defined(__cplusplus)
 #define BAGI_ZERO                                                                      \
     {}
@@ -2382,16 +2377,16 @@ typedef SRWLOCK bagi_mutex;
 typedef pthread_mutex_t bagi_mutex;
 #endif
 
-/* Two locks of an object that a child made by fork() may use: they exist from
- * bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
+/* Two locks of an object that may be used in a child process after fork(). They exist
+ * from bagi_guard_open to bagi_guard_close. The second is taken inside the first. */
 typedef struct bagi_guard {
     bagi_mutex *first, *second;
-    /* fork() waits for the locks: their holders wait only for the system.
-     * Without it, at most 100 ms: their holder may wait for the thread that
-     * forks. */
+    /* fork() waits for the locks, because their holders wait only for the system.
+     * Otherwise it waits at most 100 ms, because a holder may be waiting for the
+     * forking thread. */
     bool waits;
     bool held; /* by fork() */
-    bool lost; /* in a child: held by a thread that only its parent has */
+    bool lost; /* in a child: held by a thread that exists only in the parent */
     struct bagi_guard *next, *previous;
 } bagi_guard;
 
@@ -2452,17 +2447,17 @@ static uint64_t bagi_process(void) { return 0; }
 
 static void bagi_pause(void) {}
 
-/* A clock, in seconds since any moment. This one may be set back. */
+/* A clock, in seconds since an arbitrary moment. This one may be set back. */
 static double bagi_seconds(void) { return (double)time(NULL); }
 #endif
 #define BAGI_HWCAP 0
 #elif defined(_WIN32)
 /* ---- Windows ----
- * Paths become UTF-16 and absolute, and long ones are prefixed with \\?\, since
- * other calls accept 260 characters. Every file is opened so that other handles
- * may read, write, rename and remove it, as on POSIX systems. */
+ * Paths are converted to UTF-16 and made absolute, and long ones are prefixed with
+ * \\?\, because calls otherwise accept only 260 characters. Every file is opened so
+ * that other handles may read, write, rename and remove it, as on POSIX systems. */
 
-/* Ready without memory, so that nothing is freed. */
+/* Needs no memory, so there is nothing to free. */
 static bool bagi_mutex_init(bagi_mutex *mutex) {
     InitializeSRWLock(mutex);
     return true;
@@ -2488,8 +2483,8 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
     return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
 }
 
-/* 0 if a call succeeded, otherwise the errno value for its error. Callers test for
- * a few of them, and bags_error.system promises errno on every system. */
+/* 0 if a call succeeded, otherwise an errno value for its error. Callers test for a few
+ * of these, and bags_error.system promises errno values on every system. */
 static int bagi_result(BOOL succeeded) {
     static const struct {
         DWORD from;
@@ -2521,15 +2516,15 @@ static int bagi_result(BOOL succeeded) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].from == error)
             return known[i].to;
-    return EIO; /* as for a hardware fault: a caller cannot do anything about it */
+    return EIO; /* as for a hardware fault: a caller can do nothing about it */
 }
 
 /* No call accepts longer paths; with \\?\UNC\, or \* to list. */
 enum { BAGI_WIDE_MAX = 32700, BAGI_WIDE_SIZE = BAGI_WIDE_MAX + 10 };
 
-/* A path as Windows calls expect it: absolute and, if it is long, prefixed with \\?\,
- * which lifts the limit on its length: MAX_PATH, without the 12 characters that
- * CreateDirectoryW reserves for a file's name, and 8 spare ones. Free with free(). */
+/* A path as Windows calls expect it: absolute and, if long, prefixed with \\?\ to lift
+ * the length limit. A path is long above MAX_PATH minus the 12 characters that
+ * CreateDirectoryW reserves for a file name and 8 spare ones. Free it with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
     const DWORD most = 240;
     static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
@@ -2558,8 +2553,8 @@ static int bagi_wide(const char *path, wchar_t **out) {
     return 0;
 }
 
-/* A directory is reported as such: opening it as a file fails with EACCES, as
- * if permissions were missing. */
+/* Report a directory as a directory: opening it as a file fails with EACCES, as if
+ * permissions were missing. */
 static int bagi_windows_open(
     const char *path, DWORD access, DWORD creation, DWORD flags, HANDLE *handle) {
     wchar_t *wide = NULL;
@@ -2581,8 +2576,8 @@ static int bagi_windows_open(
     return error;
 }
 
-/* A link that another user made must not be written through. Windows cannot refuse
- * to follow it: the link itself is opened, and then refused. */
+/* Never write through a link: another user may have made it. Windows cannot refuse to
+ * follow links, so open the link itself, then refuse it. */
 static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     HANDLE handle = NULL;
     DWORD access = mode == BAGS_IO_READ ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
@@ -2612,7 +2607,7 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* How Windows calls receive an offset, in place of pread. */
+/* Windows calls receive an offset this way; there is no pread. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
     OVERLAPPED at = BAGI_ZERO;
     at.Offset = (DWORD)(offset & 0xFFFFFFFF);
@@ -2620,11 +2615,11 @@ static OVERLAPPED bagi_windows_at(uint64_t offset) {
     return at;
 }
 
-/* The byte that is locked for the file. It is past any data, since Windows does not
- * let other handles read locked bytes. */
+/* Locking this byte stands for locking the file. It is past any data, because Windows
+ * does not let other handles read locked bytes. */
 #define BAGI_LOCKED_BYTE ((uint64_t)INT64_MAX - 1)
 
-/* Closing unlocks too, but not always before it returns. */
+/* Closing also unlocks, but not always before it returns. */
 static int bagi_local_close(BAGI_USER, void *file) {
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
     (void)UnlockFileEx(file, 0, 1, 0, &at);
@@ -2706,9 +2701,9 @@ static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
     return bagi_result(UnmapViewOfFile(data));
 }
 
-/* The information of a path. A link is followed, unless `flags` say otherwise, since
- * GetFileAttributesW would describe the link itself. If the system does not accept a
- * name, nothing with this name exists. */
+/* Get information about a path. Links are followed unless `flags` say otherwise
+ * (GetFileAttributesW would describe the link itself). A name that the system does not
+ * accept is reported as missing. */
 static int bagi_windows_info(
     const char *path, DWORD flags, BY_HANDLE_FILE_INFORMATION *info) {
     HANDLE handle = NULL;
@@ -2758,8 +2753,8 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
     return bagi_windows_call(path, bagi_windows_make_dir);
 }
 
-/* Some file systems cannot sync a directory, and some users may not. That is not a
- * failure, since nothing else could be done; a failing disk (EIO) is one. */
+/* Some file systems cannot sync a directory, and some users may not. This is no
+ * failure, because there is no alternative; a failing disk (EIO) is one. */
 BAGI_COLD static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
     int error = bagi_windows_open(
@@ -2771,8 +2766,8 @@ BAGI_COLD static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     return error == EIO ? error : 0;
 }
 
-/* Names that are not valid UTF-16 are listed with U+FFFD, so that no file of a
- * directory is overlooked; opening such a name fails. */
+/* List names that are not valid UTF-16 with U+FFFD, so that no file is overlooked;
+ * opening such a name fails. */
 BAGI_COLD static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     wchar_t *wide = NULL;
@@ -2786,7 +2781,7 @@ BAGI_COLD static int bagi_local_list(BAGI_USER, const char *path,
     WIN32_FIND_DATAW entry;
     char name[3 * MAX_PATH + 1];
     HANDLE search = FindFirstFileW(wide, &entry);
-    /* The root of a drive may be empty; other directories contain "." at least. */
+    /* A drive's root may be empty; other directories contain at least ".". */
     error = bagi_result(
         search != INVALID_HANDLE_VALUE || GetLastError() == ERROR_FILE_NOT_FOUND);
     free(wide);
@@ -2820,7 +2815,7 @@ static int bagi_windows_name(const char *from, const char *to, bool second) {
     return error;
 }
 
-/* As on POSIX systems, an existing file is replaced. */
+/* Replace an existing file, as POSIX systems do. */
 static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return bagi_windows_name(from, to, false);
 }
@@ -2829,8 +2824,8 @@ BAGI_COLD static int bagi_local_link(BAGI_USER, const char *from, const char *to
     return bagi_windows_name(from, to, true);
 }
 
-/* The time of the last write may change until the last writer has closed the file:
- * the time of the creation does not. */
+/* Use the creation time: the last write time may change until the last writer has
+ * closed the file. */
 BAGI_COLD static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     BY_HANDLE_FILE_INFORMATION info;
@@ -2851,7 +2846,7 @@ BAGI_COLD static int bagi_local_identify(
     return 0;
 }
 
-/* The current directory, at most `size` bytes. False if it has no name. */
+/* Get the current directory, at most `size` bytes. False if it has no name. */
 static bool bagi_local_directory(char *out, size_t size) {
     wchar_t *wide = (wchar_t *)malloc(BAGI_WIDE_SIZE * sizeof *wide);
     DWORD length = wide ? GetCurrentDirectoryW(BAGI_WIDE_MAX, wide) : 0;
@@ -2913,8 +2908,8 @@ static void *bagi_local_wrap(int fd) { return (void *)((intptr_t)fd + 1); }
 
 static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
 
-/* Allocating blocks in large pieces before they are written makes writing up to
- * 1.5 times as fast. */
+/* Allocating disk space in large pieces ahead of writes makes writing up to 1.5 times
+ * as fast. */
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     struct stat info;
@@ -2929,8 +2924,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
 #define BAGI_LOCAL_RESERVE NULL
 #endif
 
-/* Linux starts to write data to the disk only after half a minute. A caller that
- * syncs a large file once, at its end, would wait for all of it then. */
+/* Linux starts writing data to disk only after half a minute. A caller that syncs a
+ * large file once, at its end, would have to wait for all of it. */
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 static int bagi_local_write_back(
     BAGI_USER, void *file, uint64_t offset, uint64_t size) {
@@ -2942,9 +2937,9 @@ static int bagi_local_write_back(
 #define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
-/* On OpenBSD a map does not see data that is written after the map was read, so
- * nothing is mapped. Maps are private: hooks of a language whose users write to them by
- * mistake can make them writable, and such a write changes no file. */
+/* On OpenBSD a map does not see data written after the map was read, so nothing is
+ * mapped. Maps are private: if users of a language binding write to them by mistake,
+ * its hooks can make maps writable, and such a write changes no file. */
 #if !defined(__OpenBSD__)
 static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data) {
     void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, bagi_local_fd(file), 0);
@@ -2958,13 +2953,13 @@ static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data)
 #define BAGI_LOCAL_MAP NULL
 #endif
 
-/* macOS has advice for maps only; it gets none. */
+/* macOS supports advice for maps only, so it gets none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
 BAGI_COLD static int bagi_local_advise(BAGI_USER, void *file, const void *map,
     uint64_t offset, uint64_t size, bags_advice advice) {
     bool soon = advice == BAGS_ADVICE_SOON;
     if (map) {
-        /* Advice must start at a page. */
+        /* Advice must start at a page boundary. */
         uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
         size_t before = (size_t)((uintptr_t)map & (page - 1));
         return posix_madvise((unsigned char *)(uintptr_t)map - before,
@@ -2979,9 +2974,9 @@ BAGI_COLD static int bagi_local_advise(BAGI_USER, void *file, const void *map,
 #endif
 
 /* ---- POSIX systems: calls that all of them have ----
- * flock is one of them, although POSIX lacks it. */
+ * flock is one, although POSIX lacks it. */
 
-/* A signal may interrupt any of these calls: then it is repeated. */
+/* Repeat a call that a signal interrupted. */
 #define BAGI_RETRY(result, call)                                                       \
     do {                                                                               \
         (result) = (call);                                                             \
@@ -3000,19 +2995,19 @@ static void bagi_lock(bagi_mutex *mutex) { pthread_mutex_lock(mutex); }
 static void bagi_unlock(bagi_mutex *mutex) { pthread_mutex_unlock(mutex); }
 
 /* ---- fork ----
- * A child has one thread, and the locks as they were. So fork() takes the locks of all guards
- * and of their list, and both processes release them:
+ * A child has one thread, and inherits locks in their current state. So fork() takes
+ * the locks of all guards and of their list, and both processes release them:
  *
  *     bagi_guards_take        before, in the thread that forks
  *     bagi_guards_release     after, in the parent
- *     bagi_guards_inherit     after, in the child: what was not taken is lost
+ *     bagi_guards_inherit     after, in the child: guards not taken are lost
  */
 
 static pthread_mutex_t bagi_guards_lock = PTHREAD_MUTEX_INITIALIZER;
 static bagi_guard *bagi_guards;
 
-/* Lock it, or give up after a number of attempts, a millisecond each, that all
- * share. */
+/* Lock a mutex, or give up when the attempts shared by all locks are used up. Each
+ * takes a millisecond. */
 BAGI_COLD static bool bagi_guards_try(pthread_mutex_t *mutex, int *tries) {
     const struct timespec moment = {0, 1000000};
     while (pthread_mutex_trylock(mutex)) {
@@ -3089,15 +3084,15 @@ BAGI_COLD static void bagi_guard_close(bagi_guard *guard) {
         guard->next->previous = guard->previous;
     *(guard->previous ? &guard->previous->next : &bagi_guards) = guard->next;
     pthread_mutex_unlock(&bagi_guards_lock);
-    if (guard->lost) /* a thread that does not exist here holds one of them */
+    if (guard->lost) /* a thread that does not exist in this process holds a lock */
         return;
     bagi_mutex_free(guard->first);
     bagi_mutex_free(guard->second);
 }
 
-/* O_NONBLOCK, so that opening a FIFO in place of a file does not wait forever for
- * its writer; it has no effect on regular files. O_NOFOLLOW, so that a link that
- * another user made is not written through. */
+/* O_NONBLOCK, so that opening a FIFO does not wait forever for a writer; it has no
+ * effect on regular files. O_NOFOLLOW, so that nothing is written through a link,
+ * perhaps made by another user. */
 static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     flags |= mode == BAGS_IO_READ ? O_RDONLY : O_RDWR;
@@ -3110,8 +3105,8 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     if (fd < 0)
         return errno;
     struct stat info;
-    /* Checked after opening: a file that was checked before could be replaced. A new
-     * file is a regular one. */
+    /* Check after opening: a file checked earlier could have been replaced. A new file
+     * is always a regular one. */
     int error = 0;
     info.st_mode = S_IFREG;
     if (mode != BAGS_IO_CREATE)
@@ -3128,8 +3123,8 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     return 0;
 }
 
-/* An interrupted close has closed the descriptor. Another thread may have
- * opened it since, so close is never repeated. */
+/* Never repeat close: an interrupted one has closed the descriptor, and another thread
+ * may have reopened it since. */
 static int bagi_local_close(BAGI_USER, void *file) {
     int error = bagi_result(close(bagi_local_fd(file)));
     return error == EINTR ? 0 : error;
@@ -3171,9 +3166,9 @@ static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     return bagi_result(result);
 }
 
-/* On macOS fsync leaves the data in the drive's cache. F_FULLFSYNC does not, but
- * not every file system supports it. Only if it is unsupported, fsync is called:
- * after a failed sync the next one may succeed although data was lost. */
+/* On macOS, fsync leaves the data in the drive's cache. F_FULLFSYNC does not, but not
+ * every file system supports it. Fall back to fsync only if it is unsupported: after a
+ * failed sync, the next one may succeed although data was lost. */
 static int bagi_local_sync(BAGI_USER, void *file) {
     int fd = bagi_local_fd(file), result;
 #if defined(F_FULLFSYNC)
@@ -3185,20 +3180,20 @@ static int bagi_local_sync(BAGI_USER, void *file) {
     return bagi_result(result);
 }
 
-/* Not fcntl: its locks belong to the process, so that two writers in one process
- * would both hold them. */
+/* Not fcntl: its locks belong to the process, so two writers in one process could both
+ * hold one. */
 static int bagi_local_lock(BAGI_USER, void *file) {
     int result;
     BAGI_RETRY(result, flock(bagi_local_fd(file), LOCK_EX | LOCK_NB));
     return bagi_result(result);
 }
 
-/* POSIX systems require the size that was mapped. */
+/* POSIX systems require the mapped size. */
 static int bagi_local_unmap(BAGI_USER, const void *data, size_t size) {
     return bagi_result(munmap((void *)(uintptr_t)data, size));
 }
 
-/* ENOTDIR: part of the path is a file, so nothing can exist below it. */
+/* ENOTDIR: a component of the path is a file, so nothing can exist below it. */
 static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     struct stat info;
     int error = bagi_result(stat(path, &info));
@@ -3214,9 +3209,9 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
     return bagi_result(mkdir(path, 0777));
 }
 
-/* Some file systems cannot sync a directory (EINVAL), and a directory that may not
- * be listed cannot be opened (EACCES). That is not a failure, since nothing else could
- * be done. */
+/* Some file systems cannot sync a directory (EINVAL), and a directory without read
+ * permission cannot be opened (EACCES). This is no failure, because there is no
+ * alternative. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     int fd;
     BAGI_RETRY(fd, open(path, O_RDONLY | O_CLOEXEC));
@@ -3227,7 +3222,7 @@ static int bagi_local_sync_dir(void *user, const char *path) {
     return error == EINVAL ? 0 : error;
 }
 
-/* The errors of closedir are of no interest: nothing was written. */
+/* Errors of closedir do not matter: nothing was written. */
 static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     DIR *dir;
@@ -3268,8 +3263,8 @@ static int bagi_local_remove_dir(BAGI_USER, const char *path) {
     return bagi_result(rmdir(path));
 }
 
-/* A link is followed, and reported: stat would not show the link, lstat not the
- * file. */
+/* Follow a link, and report it. stat does not show the link, and lstat does not show
+ * the file. */
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     struct stat info;
@@ -3288,8 +3283,8 @@ static int bagi_local_identify(
     return 0;
 }
 
-/* The current directory, at most `size` bytes. False if it has no name, or
- * none by which this process may reach it. */
+/* Get the current directory, at most `size` bytes. False if it has no name, or this
+ * process may not reach it by its name. */
 static bool bagi_local_directory(char *out, size_t size) {
     struct stat by_name, here;
     return getcwd(out, size) && stat(out, &by_name) == 0 && stat(".", &here) == 0 &&
@@ -3306,7 +3301,7 @@ static void bagi_pause(void) {
     (void)nanosleep(&moment, NULL);
 }
 
-/* A clock that costs a few nanoseconds, and may be some milliseconds late. */
+/* A clock that costs a few nanoseconds and may lag by some milliseconds. */
 static double bagi_seconds(void) {
 #if defined(CLOCK_MONOTONIC_COARSE)
     const clockid_t clock = CLOCK_MONOTONIC_COARSE;
@@ -3338,13 +3333,12 @@ BAGS_API const bags_io *bags_io_local(void) {
 
 /* ========================================================================
  * >>bytes
- * Little-endian integers at any address, byte order, UTF-8, and the check of a
- * size that comes from a file. No function allocates or fails with a message; every
- * section calls them.
+ * Little-endian integers at any address, byte order, UTF-8, and checks of sizes read
+ * from files. No function allocates or writes a message; every section calls them.
  * ====================================================================== */
 
-/* In C99 an inline definition emits no function. These declarations emit the one
- * that callers without inlining, or with a function pointer, link to. */
+/* In C99 an inline definition emits no function. These declarations emit one for
+ * callers that do not inline it or that take its address. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API uint64_t bags_load_bytes(const void *data, size_t size, bool big_endian);
@@ -3381,8 +3375,8 @@ static inline void bagi_store_u32(unsigned char *data, uint32_t number) {
         data[i] = (unsigned char)(number >> (8 * i));
 }
 
-/* Convert a size or count from a file to size_t. False above SIZE_MAX / 2: no
- * object is larger, and the sum of two results does not overflow. */
+/* Convert a size or count from a file to size_t. False above SIZE_MAX / 2: no object is
+ * larger, and the sum of two results cannot overflow. */
 static inline bool bagi_size(uint64_t value, size_t *out) {
     if (value > SIZE_MAX / 2)
         return false;
@@ -3403,7 +3397,7 @@ BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t el
     if (!to || !from || element == 0)
         return;
     for (size_t i = 0; i < size; i += element)
-        /* Both ends are read before one is written, since `to` may be `from`. */
+        /* Read both ends before writing either: `to` may be `from`. */
         for (size_t low = i, high = i + element; low < high; low++) {
             unsigned char first = in[low], last = in[--high];
             out[low] = last;
@@ -3411,8 +3405,8 @@ BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t el
         }
 }
 
-/* The size of the UTF-8 sequence at the start of the text, with its code point, or
- * 0 if it is invalid: truncated, overlong, a surrogate or above U+10FFFF. */
+/* Decode the UTF-8 sequence at the start of the text, and return its size, or 0 if it
+ * is invalid: truncated, overlong, a surrogate or above U+10FFFF. */
 static inline size_t bagi_utf8_sequence(
     const unsigned char *text, size_t size, uint32_t *point) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -3425,7 +3419,7 @@ static inline size_t bagi_utf8_sequence(
         return 0;
     uint32_t sum = first & (0x7FU >> length);
     for (size_t i = 1; i < length; i++) {
-        /* Every other byte is 10xxxxxx. */
+        /* All bytes but the first are 10xxxxxx. */
         if ((text[i] & 0xC0) != 0x80)
             return 0;
         sum = sum << 6 | (text[i] & 0x3F);
@@ -3444,7 +3438,7 @@ BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
     if (!text)
         return size == 0;
     for (size_t i = 0; i < size;) {
-        /* Most text is ASCII: no byte of eight has its highest bit set. */
+        /* Most text is ASCII: none of eight bytes has its highest bit set. */
         if (size - i >= 8 && !(bagi_load_u64(in + i) & UINT64_C(0x8080808080808080))) {
             i += 8;
             continue;
@@ -3501,8 +3495,8 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 #endif
 #endif
 
-/* A table of 16 entries, made from the entries of 1, 2, 4 and 8: a CRC is linear, so
- * the entry of any number is the exclusive or of the entries of its bits. */
+/* A table of 16 entries, derived from entries 1, 2, 4 and 8: a CRC is linear, so the
+ * entry for a number is the exclusive or of the entries for its bits. */
 #define BAGI_CRC_4(x, a, b) (x), (x) ^ (a), (x) ^ (b), (x) ^ (a) ^ (b)
 #define BAGI_CRC_16(a, b, c, d)                                                        \
     {                                                                                  \
@@ -3510,8 +3504,8 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
             BAGI_CRC_4((uint32_t)(d), a, b), BAGI_CRC_4((c) ^ (d), a, b)               \
     }
 
-/* Eight bytes per step, with a table for each of their 16 halves. The last two tables
- * are for a byte without a successor. */
+/* Process eight bytes per step, with a table for each of the 16 half-bytes. The last
+ * two tables serve single bytes. */
 static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data, size_t size) {
     static const uint32_t tables[16][16] = {
         BAGI_CRC_16(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU),
@@ -3550,7 +3544,7 @@ static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data, size_t 
 #define BAGI_CRC_STEP8(crc, word) _mm_crc32_u64(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
 
-/* Shift a CRC past the next lane, that is, append its number of zero bytes: a
+/* Shift a CRC past the next lane, that is, append as many zero bytes as the lane has: a
  * product of polynomials. `power` is x^(8 * bytes - 33). */
 BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t power) {
     __m128i product = _mm_clmulepi64_si128(
@@ -3562,7 +3556,7 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t pow
 #define BAGI_CRC_STEP8(crc, word) bagi_crc_word(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) bagi_crc_byte(crc, byte)
 
-/* Assembly, since the intrinsics need a compiler that may use these instructions
+/* Assembly, because the intrinsics require compiling with these instructions enabled
  * everywhere. */
 
 static inline uint64_t bagi_crc_word(uint64_t crc, uint64_t word) {
@@ -3625,7 +3619,7 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;
 #if defined(BAGI_CRC_CPU)
-    /* The test is a load; nothing would be gained by remembering its result. */
+    /* The test is a single load, so caching its result would gain nothing. */
     if (BAGI_CRC_CPU)
         return ~bagi_crc_cpu(~crc, bytes, size);
 #endif
@@ -3633,9 +3627,9 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
 }
 
 /*
- * The trailer of NAME.crc, after the CRCs of the N blobs. It binds them to one
- * Bag of one dataset, so that a file that was copied from elsewhere is noticed. It has
- * 44 bytes (offset, size, content), with little-endian integers:
+ * The trailer of NAME.crc, after the CRCs of the N blobs. It binds them to one Bag of
+ * one dataset, so that a file copied from elsewhere is detected. It has 44 bytes
+ * (offset, size, content), with little-endian integers:
  *
  *      0  8  N
  *      8  8  size of NAME.bag
@@ -3647,9 +3641,9 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
  *     40  4  CRC of the 40 bytes before
  *
- * The CRC at 28 is the same in all trailers of a shard: see bagi_bind. Datasets of
- * version 0.1 of this library have BAGSCRC1, and are refused: it was over spec.json
- * only.
+ * The CRC at offset 28 is the same in all trailers of a shard: see bagi_bind. Datasets
+ * written by version 0.1 of this library have BAGSCRC1 and are refused, because that
+ * CRC covered only spec.json.
  */
 typedef struct bagi_trailer {
     uint64_t length;                   /* number of blobs */
@@ -3660,7 +3654,7 @@ typedef struct bagi_trailer {
 
 enum { BAGI_TRAILER_SIZE = 44 };
 
-/* Constant, so that the compiler leaves out what is only used with checksums. */
+/* Constant, so that the compiler drops code used only with checksums. */
 #ifdef BAGS_NO_CHECKSUM
 #define BAGI_CHECKSUMS false
 #else
@@ -3669,9 +3663,9 @@ enum { BAGI_TRAILER_SIZE = 44 };
 #define BAGI_TRAILER_ALONE "BAGSCRC1"
 #define BAGI_TRAILER_SHARD "BAGSCRC2"
 
-/* Continue the CRC that binds the Bags of a shard together. It begins as the CRC of
- * spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
- * the fields in the order of spec.json, then refs, unless the shard is split. */
+/* Extend the CRC that binds a shard's Bags together. It starts as the CRC of spec.json.
+ * Every Bag then adds its name, without .bag, and the CRC of its CRCs: the fields in
+ * the order of spec.json, then refs unless the shard is split. */
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, crcs);
@@ -3712,9 +3706,9 @@ static bool bagi_trailer_load(
 /* ========================================================================
  * >>fail
  * A message is written where the fault is found; callers that know more about the
- * location (the file, the field, the index) put it in front on the way up.
- * Private functions are never called with err NULL. A message is always one
- * line of valid UTF-8, so that it may be printed whatever an untrusted file contains.
+ * location (the file, field or index) prefix it on the way up. Private functions are
+ * never called with err NULL. A message is always one line of valid UTF-8, so it can be
+ * printed whatever an untrusted file contains.
  * ====================================================================== */
 
 /* The first statement of a public function whose err may be NULL and is passed to
@@ -3723,14 +3717,14 @@ static bool bagi_trailer_load(
     bags_error bagi_local_err;                                                         \
     (err) = (err) ? (err) : &bagi_local_err
 
-/* Return from a public function that a caller passed NULL where that is not allowed. */
+/* Return from a public function if a caller passed NULL where it is not allowed. */
 #define BAGI_NEED(condition, err)                                                      \
     do {                                                                               \
         if (BAGI_UNLIKELY(!(condition)))                                               \
             return bagi_fail_null(err);                                                \
     } while (0)
 
-/* A step of a function that has nothing to clean up: return its failure. */
+/* Return a step's failure from a function that has nothing to clean up. */
 #define BAGI_TRY(step)                                                                 \
     do {                                                                               \
         bags_code bagi_failed = (step);                                                \
@@ -3738,7 +3732,7 @@ static bool bagi_trailer_load(
             return bagi_failed;                                                        \
     } while (0)
 
-/* Call a function of asserts. It exists only with BAGS_DEBUG. */
+/* Call a function that consists of asserts and exists only with BAGS_DEBUG. */
 #ifdef BAGS_DEBUG
 #include <assert.h>
 #define BAGI_CHECK(call) call
@@ -3746,12 +3740,12 @@ static bool bagi_trailer_load(
 #define BAGI_CHECK(call) ((void)0)
 #endif
 
-/* Both, in this order. */
+/* BAGI_ERR and BAGI_NEED. */
 #define BAGI_BEGIN(condition, err)                                                     \
     BAGI_ERR(err);                                                                     \
     BAGI_NEED(condition, err)
 
-/* For a public function whose options may be NULL: then all are 0. */
+/* For a public function whose options may be NULL, meaning all 0. */
 #define BAGI_OPTIONS(type, options)                                                    \
     type bagi_default_options = BAGI_ZERO;                                             \
     (options) = (options) ? (options) : &bagi_default_options
@@ -3768,8 +3762,8 @@ BAGS_API const char *bags_code_name(bags_code code) {
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
 
-/* Where the remedy is in a message: what its format has after a semicolon and after the
- * last argument, since arguments may be names with semicolons. */
+/* Find the remedy in a message: the text that the format has after a semicolon and
+ * after the last argument (arguments may be names that contain semicolons). */
 BAGI_COLD static size_t bagi_remedy(const char *format, const char *message) {
     const char *last = strrchr(format, '%');
     const char *found = strstr(last ? last : format, "; ");
@@ -3862,14 +3856,15 @@ BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
-/* Prefix it with what has this length: "blob index 2 out of range (length 2)". */
+/* Fail for an index out of range: "blob index 2 out of range (length 2)". The caller
+ * prefixes it with the object that has this length. */
 BAGI_COLD static bags_code bagi_fail_index(
     const char *what, uint64_t index, uint64_t length, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s index %" PRIu64 " out of range (length %" PRIu64 ")", what, index, length);
 }
 
-/* Prefix it with where. */
+/* Fail for start > stop. The caller prefixes the message with the location. */
 BAGI_COLD static bags_code bagi_fail_range(
     uint64_t start, uint64_t stop, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
@@ -3896,20 +3891,20 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
 
 /* ========================================================================
  * >>memory
- * Allocation through the caller's hook, with the size of the memory that it frees,
- * and the buffers that callers own. Nothing else in the library calls malloc, apart
- * from >>platform on Windows. A size that comes from a file is checked before.
+ * Caller-owned buffers, and allocation through the caller's hook, passing it the size
+ * of the memory it frees. Nothing else in the library calls malloc, except >>platform
+ * on Windows. Callers check sizes read from files first.
  * ====================================================================== */
 
 /* An object's copy of its hooks, with the defaults filled in. */
 typedef struct bagi_env {
     bags_allocator memory;
     bags_io io;
-    size_t here; /* bytes of its paths that bagi_absolute put in front of them */
+    size_t here; /* bytes that bagi_absolute prepended to the object's paths */
 } bagi_env;
 
-/* The allocator that is used if there is none. It calls free for a size of 0, because
- * realloc depends on the system there. */
+/* The default allocator. It calls free for a size of 0, because realloc's behavior for
+ * 0 depends on the system. */
 static void *bagi_malloc_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
@@ -3941,7 +3936,7 @@ static int bagi_refuse_rename(void *user, const char *from, const char *to) {
 
 #endif
 
-/* env may be NULL, as the options that contain it may be. */
+/* env may be NULL, because the options that contain it may be. */
 BAGI_COLD static bagi_env bagi_env_of(const bags_env *env) {
     bagi_env made;
     made.memory = bags_allocator_of(env ? env->allocator : NULL);
@@ -3957,9 +3952,9 @@ BAGI_COLD static bagi_env bagi_env_of(const bags_env *env) {
     return made;
 }
 
-/* Uninitialised memory, or NULL with err written. The system assigns no pages to
- * what is never touched, so a generous size costs nothing. At least 1 byte is
- * requested, since a hook treats 0 as a request to free. */
+/* Uninitialised memory, or NULL with err written. The system assigns no pages to memory
+ * that is never touched, so a generous size costs nothing. At least 1 byte is
+ * requested, because a hook treats 0 as a request to free. */
 static void *bagi_alloc_raw(
     const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = memory->resize(memory->user, NULL, 0, size ? size : 1);
@@ -3976,23 +3971,23 @@ static void *bagi_alloc(const bags_allocator *memory, size_t size, bags_error *e
     return data;
 }
 
-/* size is what was requested from bagi_alloc. data may be NULL. */
+/* `size` is the size requested from bagi_alloc. data may be NULL. */
 static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
     if (data)
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* Remove const: a reader is const to its users, and changes only where a mutex guards
- * it or where it is set atomically; text that is freed is const to its owner. */
+/* Remove const. A reader is const to its users, and changes only under a mutex or
+ * atomically; text being freed is const to its owner. */
 static void *bagi_mutable(const void *object) { return (void *)(uintptr_t)object; }
 
-/* The text must contain no NUL: its length is the size that is freed. */
+/* The text must contain no NUL: its length determines the size freed. */
 static void bagi_free_text(const bags_allocator *memory, const char *text) {
     if (text)
         bagi_free(memory, bagi_mutable(text), strlen(text) + 1);
 }
 
-/* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
+/* Format text as printf does, NUL-terminated; free it with bagi_free_text. */
 BAGI_COLD BAGI_PRINTF(3, 4) static char *bagi_print(
     const bags_allocator *memory, bags_error *err, const char *format, ...) {
     va_list arguments;
@@ -4033,7 +4028,7 @@ BAGS_API bags_code bags_buffer_reserve(
         return BAGS_OK;
     if (!buffer->resize)
         buffer->resize = bagi_malloc_resize;
-    /* An overflow makes `more` small, and then `size` is used. */
+    /* If this overflows, `more` is small, and `size` is used. */
     size_t more = buffer->capacity + buffer->capacity / 2;
     if (more < size)
         more = size;
@@ -4055,7 +4050,7 @@ BAGS_API void bags_buffer_free(bags_buffer *buffer) {
     memset(buffer, 0, sizeof *buffer);
 }
 
-/* A buffer without an allocator takes the one of the object that it serves. */
+/* A buffer without an allocator takes the allocator of the object that uses it. */
 static void bagi_buffer_adopt(bags_buffer *buffer, const bags_allocator *memory) {
     if (!buffer->resize) {
         buffer->resize = memory->resize;
@@ -4082,27 +4077,27 @@ static bags_code bagi_push(bags_buffer *array, const bags_allocator *memory,
 
 /* ========================================================================
  * >>files
- * Calls in place of the hooks: reads that are complete or fail with a
- * message, paths, the identity of files, and directories whose files have a name and a
- * suffix. A message begins with the path as the caller passed it, although the paths
- * that the hooks receive are absolute. The set of open files is in >>set, and
- * what is written passes through the streams of >>bag-write.
+ * Wrappers around the hooks: reads that are complete or fail with a message, paths,
+ * file identities, and directories whose files have a name and a suffix. A message
+ * begins with the path as the caller passed it, although the hooks receive absolute
+ * paths. The set of open files is in >>set; writes pass through the streams of
+ * >>bag-write.
  * ====================================================================== */
 
-/* Refuse a path that the caller left out. */
+/* Refuse a NULL or empty path. */
 static bags_code bagi_check_path(const char *path, bags_error *err) {
-    if (path && *path) /* "" would put shards into the root directory */
+    if (path && *path) /* "" would put shards in the root directory */
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
-/* A path of an object as the caller passed it. A directory above it may be shorter than
- * what precedes it. */
+/* An object's path as the caller passed it. A parent directory may be shorter than the
+ * prepended part. */
 static const char *bagi_passed(const bagi_env *env, const char *path) {
     return strlen(path) > env->here ? path + env->here : path;
 }
 
-/* The same in a message. */
+/* The same, shortened for a message. */
 static const char *bagi_shown(const bagi_env *env, const char *path) {
     return bags_path_tail(bagi_passed(env, path));
 }
@@ -4116,8 +4111,8 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     path = bagi_passed(env, path);
     if (env->io.explain)
         env->io.explain(env->io.user, path, error, why, sizeof why);
-    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
-     * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
+    /* bags_io_local refuses a pipe or device with ENXIO; its own text would mislead, as
+     * would the text of ENOMEM on Windows ("Not enough space"). */
     const char *text = *why             ? why
                        : error == ENXIO ? "not a regular file"
                        : error == ENOMEM
@@ -4134,7 +4129,7 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     return code;
 }
 
-/* An environment for public functions that have hooks only, or NULL. */
+/* An environment for public functions that take only hooks. `io` may be NULL. */
 BAGI_COLD static bagi_env bagi_env_for(const bags_io *io) {
     bagi_env env;
     memset(&env, 0, sizeof env);
@@ -4160,7 +4155,7 @@ static bags_code bagi_open(
         env, error, path, mode == BAGS_IO_CREATE ? "create" : "open", err);
 }
 
-/* Close a file that was only read: nothing can be lost. */
+/* Close a file that was only read, so nothing can be lost. */
 static void bagi_close_read(const bagi_env *env, void *file) {
     if (file)
         env->io.close(env->io.user, file);
@@ -4200,8 +4195,7 @@ BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     return bagi_read(&env, file, path, offset, data, size, err);
 }
 
-/* The kind of a path, if anything exists there. Does nothing if *code is an error, and
- * returns NONE. */
+/* Classify a path. If *code is an error, do nothing and return NONE. */
 static bags_path_kind bagi_kind(
     const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -4212,16 +4206,16 @@ static bags_path_kind bagi_kind(
 }
 
 /* ---- paths ----
- * They are UTF-8, and on Windows both slashes separate names. */
+ * Paths are UTF-8; on Windows both slashes separate names. */
 
-/* True for what separates the names in a path. */
+/* True for a separator between the names in a path. */
 static bool bagi_is_slash(char c) {
     return c == '/' || (BAGI_WINDOWS_PATHS && c == '\\');
 }
 
 #ifndef BAGS_NO_WRITER
-/* The size of a path's root (it has no parent): "/", and on Windows "C:/", "C:",
- * "//server/share/" and "//?/C:/" too. */
+/* The size of a path's root (the part without a parent): "/", and on Windows also
+ * "C:/", "C:", "//server/share/" and "//?/C:/". */
 static size_t bagi_root_size(const char *path) {
     size_t size = 0, names = 0;
     if (BAGI_WINDOWS_PATHS && bagi_is_slash(path[0]) && bagi_is_slash(path[1]))
@@ -4252,7 +4246,7 @@ static bags_code bagi_sync_dir(const bagi_env *env, const char *path, bags_error
     return bagi_fail_io(env, env->io.sync_dir(env->io.user, path), path, "sync", err);
 }
 
-/* Sync the directory that contains what a path leads to. */
+/* Sync the directory that contains a path. */
 BAGI_COLD static bags_code bagi_sync_parent(
     const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
@@ -4261,8 +4255,8 @@ BAGI_COLD static bags_code bagi_sync_parent(
     return code;
 }
 
-/* Create the missing directories above the last part of a path. Sync the parent of each
- * directory created here; recovery does not. */
+/* Create missing parent directories of a path. Sync the parent of each directory
+ * created here, because recovery does not. */
 BAGI_COLD static bags_code bagi_make_parents(
     const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
@@ -4282,9 +4276,8 @@ BAGI_COLD static bags_code bagi_make_parents(
 }
 #endif
 
-/* A copy of a path, for the object with this env: made absolute if the file
- * is local, so that a later chdir() does not change its file. Free it with
- * bagi_free_text. */
+/* Copy a path for the object with this env, making it absolute if files are local, so
+ * that a later chdir() has no effect. Free it with bagi_free_text. */
 BAGI_COLD static char *bagi_absolute(
     bagi_env *env, const char *path, size_t size, bags_error *err) {
     const size_t most = 4096;
@@ -4306,12 +4299,12 @@ BAGI_COLD static char *bagi_absolute(
 }
 
 /* ---- identity ----
- * Other processes may rename, replace or remove a file by its path while it is open
- * here. */
+ * Other processes may rename, replace or remove a file by its path while we have it
+ * open. */
 
 #ifndef BAGS_NO_WRITER
-/* Check that a path still leads to the file that is open: before it is renamed or
- * removed, or what it vouches for is changed. */
+/* Check that a path still leads to the open file, before it is renamed or removed, or
+ * the data it vouches for is changed. */
 BAGI_COLD static bags_code bagi_check_same(
     const bagi_env *env, void *file, const char *path, bags_error *err) {
     bags_identity opened, found;
@@ -4331,7 +4324,7 @@ BAGI_COLD static bags_code bagi_check_same(
 }
 #endif
 
-/* A hash of a number and of those before it. */
+/* Add a number to a hash. */
 static uint64_t bagi_mix(uint64_t hash, uint64_t number) {
     hash = (hash ^ number) * UINT64_C(0x9E3779B97F4A7C15);
     return hash ^ hash >> 32;
@@ -4355,10 +4348,10 @@ BAGI_COLD static int bagi_identify(
     return 0;
 }
 
-/* Check that the shard with a file is still the one whose record had this identity
- * when it was opened; 0: unknown. Its record is spec.json; until the shard is
- * finished, perhaps meanwhile, the same file is spec.json.partial. With
- * `expect` the check is only announced. */
+/* Check that a shard's record still has the identity it had when the shard was opened;
+ * 0: unknown. The record is spec.json; until the shard is finished, perhaps in the
+ * meantime, the same file is named spec.json.partial. With `expect`, only announce the
+ * check. */
 BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *path,
     uint64_t identity, bool expect, bags_error *err) {
     static const char *const names[] = {"spec.json", "spec.json.partial", "spec.json"};
@@ -4369,7 +4362,7 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    /* On the stack, unless it is very long: advice has no way to report failures. */
+    /* On the stack unless very long: advice has no way to report failures. */
     const bags_allocator *memory = &env->memory;
     char space[1024], *record = space;
     if (most > sizeof space)
@@ -4400,9 +4393,9 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
         bagi_shown(env, path));
 }
 
-/* The same after a file of the shard was read, with what that returned: what
- * contradicts itself may be of two shards, so that on a server spec.json is looked up
- * again. */
+/* The same after reading a file of the shard, given the result of that read.
+ * Contradictory data may come from two versions of the shard, so on a server spec.json
+ * is looked up again. */
 BAGI_COLD static bags_code bagi_check_found(const bagi_env *env, const char *path,
     uint64_t identity, bags_code code, bags_error *err) {
     bags_error why;
@@ -4423,27 +4416,27 @@ enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 
 #define BAGI_DRAFTS ".partial" /* of refs: see >>dataset-write */
 #define BAGI_DICTIONARY ".dict"
-#define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
+#define BAGI_DICTIONARY_NEW ".dict.partial" /* until the dictionary is complete */
 #define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
 
-/* Their suffixes, in the same order, and the suffixes of its dictionary. */
+/* The suffixes of these files, in the same order, and of the dictionary. */
 static const char *const bagi_suffix[] = {
     ".bag", ".crc", ".idx", BAGI_DICTIONARY, BAGI_DICTIONARY_NEW};
 
-/* Bytes of the longest name of a Bag in any file system; and of what a path has after a
- * dataset: the names of a shard, of a Bag, and a suffix. */
+/* Bytes of a Bag's longest name in any file system, and of the longest path below a
+ * dataset: a shard name, a Bag name, and a suffix. */
 enum { BAGI_NAME_LONGEST = 1024, BAGI_NAME_SPACE = 1536 };
 
-/* A directory of Bags. A standalone Bag is treated as a directory with one
- * nameless field: then `path` is the Bag's path without .bag. A thread uses it at a
- * time, since it has the memory for the paths of its files. */
+/* A directory of Bags. A standalone Bag is treated as a directory with one nameless
+ * field; `path` is then the Bag's path without .bag. Only one thread at a time may use
+ * it, because it holds the memory for its files' paths. */
 typedef struct bagi_dir {
     const bagi_env *env;
     char *path;
     const char *shown; /* the path in messages */
-    char *file;        /* the path of the file that was named last */
+    char *file;        /* the path of the last file named */
     char *renamed;     /* its new path */
-    size_t size;       /* of each of the three texts, in one block of memory */
+    size_t size;       /* of each of the three texts, allocated as one block */
     bool standalone;
     bool bare; /* standalone, and the Bag's name does not end in .bag */
 } bagi_dir;
@@ -4454,9 +4447,9 @@ static void bagi_dir_free(bagi_dir *dir) {
     dir->path = NULL;
 }
 
-/* The directory at a path to which `name`, at most the name of a shard, is appended.
- * NULL: the path names a standalone Bag. Free it with bagi_dir_free, also
- * after a failure. */
+/* Set up the directory at a path with `name`, at most a shard name, appended. If `name`
+ * is NULL, the path names a standalone Bag. Free it with bagi_dir_free, even after a
+ * failure. */
 BAGI_COLD static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env,
     const char *path, const char *name, bags_error *err) {
     memset(dir, 0, sizeof *dir);
@@ -4478,7 +4471,7 @@ static const char *bagi_dir_path(
     const bagi_dir *dir, const char *name, const char *suffix) {
     if (dir->bare && strcmp(suffix, ".bag") == 0)
         suffix = "";
-    /* snprintf would take a sixth of the time to open a dataset. */
+    /* snprintf would account for a sixth of the time to open a dataset. */
     const char *const parts[] = {dir->path, dir->standalone ? "" : "/", name, suffix};
     char *to = dir->file, *last = to + dir->size - 1;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -4488,8 +4481,8 @@ static const char *bagi_dir_path(
     return dir->file;
 }
 
-/* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
- * failure. */
+/* Set up the directory of a standalone Bag's files; free it with bagi_dir_free, even
+ * after a failure. */
 BAGI_COLD static bags_code bagi_dir_standalone(
     bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
     memset(dir, 0, sizeof *dir);
@@ -4504,14 +4497,14 @@ BAGI_COLD static bags_code bagi_dir_standalone(
     return code;
 }
 
-/* A file of a directory may be opened soon. */
+/* Announce that a file of a directory may be opened soon. */
 static void bagi_dir_expect(const bagi_dir *dir, const char *name, const char *suffix) {
     const bagi_env *env = dir->env;
     if (env->io.expect)
         env->io.expect(env->io.user, bagi_dir_path(dir, name, suffix));
 }
 
-/* True if there is a file of this name. See bagi_kind. */
+/* True if a file with this name exists. See bagi_kind. */
 static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suffix,
     bags_code *code, bags_error *err) {
     return !*code && bagi_kind(dir->env, bagi_dir_path(dir, name, suffix), code, err) ==
@@ -4544,8 +4537,8 @@ BAGI_COLD static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name
 }
 #endif
 
-/* Read a small file completely into an empty buffer: *size bytes. The buffer has memory
- * only if this succeeds. *identity (may be NULL) receives the file's identity. */
+/* Read an entire small file into an empty buffer: *size bytes. The buffer has memory
+ * only on success. *identity (may be NULL) receives the file's identity. */
 BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, bags_buffer *data, size_t *size,
     uint64_t *identity, bags_error *err) {
@@ -4578,17 +4571,17 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
 
 /* ========================================================================
  * >>json
- * The JSON of spec.json: one object whose keys and values are strings. It is read
- * with any whitespace and escapes, and written as Python's json.dumps writes it. A
- * parser returns false, 0 or NULL after the first fault, and leaves `at` there for the
- * message. Only >>spec calls it.
+ * The JSON of spec.json: one object whose keys and values are strings. It may contain
+ * any whitespace and escapes, and is written as by Python's json.dumps. On the first
+ * fault, a parser returns false, 0 or NULL and leaves `at` there for the message. Only
+ * >>spec calls this section.
  * ====================================================================== */
 
 typedef struct bagi_json {
     const unsigned char *text;
     size_t size, at;
-    /* The next decoded string. One is never longer than its JSON text, so a buffer of
-     * the size of the text is enough. */
+    /* Where to put the next decoded string. A string is never longer than its JSON
+     * text, so a buffer as large as the text is enough. */
     char *out;
 } bagi_json;
 
@@ -4597,7 +4590,7 @@ static unsigned char bagi_json_peek(const bagi_json *json) {
     return json->at < json->size ? json->text[json->at] : 0;
 }
 
-/* Skip whitespace, and a mark after it. */
+/* Skip whitespace and a mark that follows it. */
 static bool bagi_json_mark(bagi_json *json, char mark) {
     while (bagi_json_peek(json) && strchr(" \t\r\n", bagi_json_peek(json)))
         json->at++;
@@ -4606,8 +4599,8 @@ static bool bagi_json_mark(bagi_json *json, char mark) {
     return found;
 }
 
-/* The character of what follows a backslash: one letter, or u and four digits. 0 if it
- * is invalid; NUL is, since names and types are NUL-terminated in memory. */
+/* Decode the escape after a backslash: one letter, or u and four digits. 0 if invalid;
+ * NUL is invalid, because names and types are NUL-terminated in memory. */
 BAGI_COLD static uint32_t bagi_json_escape(bagi_json *json) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -4646,7 +4639,7 @@ BAGI_COLD static const char *bagi_json_string(bagi_json *json) {
         }
         if (point == '\\') {
             point = bagi_json_escape(json);
-            /* A surrogate is the first of a pair. */
+            /* This is the first surrogate of a pair. */
             if (point >= 0xD800 && point < 0xDC00 && bagi_json_peek(json) == '\\') {
                 json->at++;
                 uint32_t low = bagi_json_escape(json);
@@ -4662,8 +4655,8 @@ BAGI_COLD static const char *bagi_json_string(bagi_json *json) {
 }
 
 #ifndef BAGS_NO_WRITER
-/* Write a valid UTF-8 text as a JSON string in ASCII, in at most 6 bytes per byte and 2
- * more. Returns its size. */
+/* Write valid UTF-8 text as an ASCII JSON string, at most 6 bytes per input byte plus
+ * 2. Returns its size. */
 BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
@@ -4689,28 +4682,28 @@ BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
 /* ========================================================================
  * >>refs
  * A blob of refs.bag: a msgpack array with one element per field, either an
- * unsigned integer (plain field), or [] or [first, count] (sequence). Every read
- * of a datapoint parses one. The array codec uses the same integers.
+ * unsigned integer (plain field), or [] or [first, count] (sequence). Every read of a
+ * datapoint parses one. The array codec uses the same integer format.
  *
  *     92                array of 2 fields
  *        cd 01 02       "label": blob 258
  *        92 05 03       "words": blobs 5, 6 and 7
  *
- * A parser takes a position `at` and returns the position after the parsed bytes.
- * Invalid bytes end after the blob, where nothing is parsed, so a caller checks
- * only the last position.
+ * A parser takes a position `at` and returns the position after the parsed bytes. For
+ * invalid bytes it returns a position past the blob, where nothing is parsed, so a
+ * caller checks only the final position.
  * ====================================================================== */
 
-/* Bytes of the longest blob for `count` fields: a head for all of them, and for each
- * another one and two numbers. Other writers may not have shortened them. */
+/* Size of the longest possible blob for `count` fields: an array head, and per field
+ * another head and two numbers. Other writers may not use the shortest forms. */
 static size_t bagi_refs_most(size_t count) {
     const size_t head = 5, number = 9;
     return head + count * (head + 2 * number);
 }
 
 #ifndef BAGS_NO_WRITER
-/* A tag and a number of 2^width bytes, at least the given width. The tags of a
- * kind differ by their width: uint8 is 0xCC, uint64 0xCF. */
+/* Write a tag and a number of 2^width bytes, at least the given width. Tags of a kind
+ * differ by the width: uint8 is 0xCC, uint64 is 0xCF. */
 static size_t bagi_msgpack_put(
     unsigned char *out, int tag, uint64_t number, int width) {
     while (width < 3 && number >> (8 << width))
@@ -4746,8 +4739,8 @@ static size_t bagi_msgpack_number(
     return at;
 }
 
-/* A non-negative integer in any of msgpack's forms: writers other than ours may
- * use longer forms than needed, and signed ones. */
+/* A non-negative integer in any msgpack form: other writers may use signed forms, or
+ * longer ones than needed. */
 BAGI_NOINLINE static size_t bagi_msgpack_uint(
     bags_view blob, size_t at, uint64_t *number) {
     unsigned char tag = at < blob.size ? blob.data[at] : 0xFF;
@@ -4773,9 +4766,9 @@ BAGI_NOINLINE static size_t bagi_msgpack_array(
     return at + 1;
 }
 
-/* Parse a datapoint's refs, one for each type, in all forms that msgpack has for them.
- * Returns false if they are invalid: *field is the one whose element is, or `count` if
- * the blob as a whole is. `refs` and `field` may be NULL. */
+/* Parse a datapoint's refs, one per type, in any msgpack form. Returns false if they
+ * are invalid: *field is then the field with the invalid element, or `count` if the
+ * blob as a whole is invalid. `refs` and `field` may be NULL. */
 BAGI_COLD static bool bagi_refs_parse_any(bags_view blob, const bags_type *types,
     size_t count, bags_ref *refs, size_t *field) {
     uint64_t length = 0;
@@ -4801,12 +4794,13 @@ BAGI_COLD static bool bagi_refs_parse_any(bags_view blob, const bags_type *types
     return length == count && i == count && at == blob.size;
 }
 
-/* Refs are on the path of every read, so they are parsed without a check per byte:
- * 8 bytes can be loaded at any position up to the blob's end, since a table or
- * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. */
+/* Every read parses refs, so there is no bounds check per byte: 8 bytes can be loaded
+ * at any position up to the blob's end, because every blob of refs.bag is followed by a
+ * table or by BAGI_SLACK bytes of a buffer. */
 enum { BAGI_SLACK = 8 };
 
-/* A number in a form that is written for indices below 2^32; NULL if it has another. */
+/* Parse a number in a form that is written for indices below 2^32; NULL for other
+ * forms. */
 static BAGI_HOT const unsigned char *bagi_refs_uint(
     const unsigned char *at, uint64_t *number) {
     if (at[0] == 0xCD) {
@@ -4826,8 +4820,8 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
     return at[0] == 0xCC ? at + 2 : NULL;
 }
 
-/* bagi_refs_parse_any for most rows, in which all numbers have these forms. Returns
- * false for others. The first bytes are loaded even if the blob is empty. */
+/* bagi_refs_parse_any for the common case that all numbers have these forms. Otherwise
+ * returns false. The first bytes are loaded even if the blob is empty. */
 BAGI_NOINLINE static bool bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
@@ -4886,14 +4880,14 @@ static size_t bagi_refs_write(
  *
  *     type       name or name(argument,...), optionally followed by []
  *     name       one or more of a-z 0-9 - _
- *     argument   zero or more of these characters and the dot
+ *     argument   zero or more of these characters or dots
  *
- * Only the shape of a type is checked here; its codec checks the arguments. Nothing is
- * copied: the views of a parsed type point into its text. The spec of a dataset
- * keeps that text.
+ * Only a type's syntax is checked here; its codec checks the arguments. Nothing is
+ * copied: the views of a parsed type point into its text. A dataset's spec keeps that
+ * text.
  * ====================================================================== */
 
-/* True if the character may be in a name, or among the arguments, with the commas
+/* True if the character may occur in a name, or in the arguments, including the commas
  * between them. */
 static bool bagi_type_char(char c, bool argument) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
@@ -4932,8 +4926,8 @@ BAGS_API BAGI_COLD bags_code bags_type_parse(
     return BAGS_OK;
 }
 
-/* The arguments are searched at each call: there are few, and a list of them would
- * need memory that the caller frees. */
+/* Each call searches the arguments: there are few, and a list would need memory that
+ * the caller would have to free. */
 BAGS_API bags_view bags_type_argument(const bags_type *type, size_t i) {
     bags_view out = {NULL, 0};
     if (!type || i >= type->count)
@@ -4964,7 +4958,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
     return true;
 }
 
-/* True if a list of words, separated by spaces, contains this one. */
+/* True if a space-separated list of words contains this one. */
 BAGI_COLD static bool bagi_has_word(const char *words, bags_view word) {
     while (*words) {
         size_t size = strcspn(words, " ");
@@ -4983,8 +4977,8 @@ typedef struct bagi_dtype {
     unsigned char swap; /* see bags_dtype_swap */
 } bagi_dtype;
 
-/* Indexed by bags_dtype; the first is BAGS_DTYPE_NONE. NumPy's spellings whose size
- * depends on the platform, such as "long", and its other dtypes are left out. */
+/* Indexed by bags_dtype; the first is BAGS_DTYPE_NONE. Omits NumPy's other dtypes, and
+ * spellings whose size depends on the platform, such as "long". */
 static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
     {"bool", "b1", "? bool_ bool8", 1, 1}, {"uint8", "u1", "B ubyte", 1, 1},
     {"uint16", "u2", "H ushort", 2, 2}, {"uint32", "u4", "I uintc", 4, 4},
@@ -4998,7 +4992,7 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
 
 #define BAGI_DTYPES (sizeof bagi_dtypes / sizeof *bagi_dtypes)
 
-/* A name that is no dtype has the row of BAGS_DTYPE_NONE. */
+/* A number that is not a dtype gets the row of BAGS_DTYPE_NONE. */
 static const bagi_dtype *bagi_dtype_of(bags_dtype dtype) {
     size_t i = (size_t)dtype;
     return &bagi_dtypes[i < BAGI_DTYPES ? i : 0];
@@ -5016,7 +5010,8 @@ BAGS_API size_t bags_dtype_size(bags_dtype dtype) { return bagi_dtype_of(dtype)-
 
 BAGS_API size_t bags_dtype_swap(bags_dtype dtype) { return bagi_dtype_of(dtype)->swap; }
 
-/* In front of a code, the byte order: < little, > big, = native, | irrelevant. */
+/* A code may be prefixed with the byte order: < little, > big, = native, |
+ * irrelevant. */
 BAGS_API BAGI_COLD bags_dtype bags_dtype_parse(
     const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
@@ -5040,7 +5035,7 @@ BAGS_API BAGI_COLD bags_dtype bags_dtype_parse(
     return BAGS_DTYPE_NONE;
 }
 
-/* NumPy has more dtypes, so what is refused may be a valid one. */
+/* NumPy has more dtypes, so a refused one may be valid there. */
 BAGI_COLD static bags_code bagi_fail_dtype(
     bags_error *err, bags_code code, bags_view text) {
     return bags_fail(err, code,
@@ -5055,7 +5050,8 @@ BAGS_API bool bags_array_size(
     bool empty = false;
     if (!bytes || !size || (dims && !shape))
         return false;
-    /* A dimension of 0 makes any others valid, even if their product overflows. */
+    /* With a dimension of 0, any other dimensions are valid, even if their product
+     * overflows. */
     for (size_t i = 0; i < dims; i++)
         empty = empty || shape[i] == 0;
     for (size_t i = 0; i < dims && !empty; i++) {
@@ -5078,10 +5074,10 @@ BAGS_API bool bags_array_size(
  *     array(D,...)   the elements, little-endian, in C order
  *     array          msgpack: 93 | str dtype | array of dimensions | bin elements
  *
- * An encoder and a decoder receive the state that `open` made of the type.
+ * Encoders and decoders receive the state that `open` made from the type.
  * ====================================================================== */
 
-/* A value that has only these members; the others are 0. */
+/* A value with only these members set; the others are 0. */
 static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
     bags_value value;
     memset(&value, 0, sizeof value);
@@ -5091,7 +5087,7 @@ static bags_value bagi_value(bags_kind kind, const void *data, size_t size) {
     return value;
 }
 
-/* A number is in both members if it fits both; otherwise the other one is 0. */
+/* Set both members if the number fits both; otherwise the other one is 0. */
 BAGS_API bags_value bags_int(int64_t number) {
     bags_value value = bagi_value(BAGS_KIND_INT, NULL, 0);
     value.sint = number;
@@ -5147,13 +5143,13 @@ BAGS_API bags_value bags_array(
     value.dtype = dtype;
     value.dims = dims;
     value.shape = shape;
-    /* If this fails, size stays 0; an encoder finds the cause again. */
+    /* If this fails, size stays 0; an encoder will report the cause. */
     (void)bags_array_size(dtype, dims, shape, &value.size);
     return value;
 }
 
 #ifndef BAGS_NO_WRITER
-/* The value is of another kind than the codec expects. */
+/* The value's kind is not what the codec expects. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
@@ -5168,13 +5164,13 @@ BAGI_COLD static bags_code bagi_fail_arguments(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
 }
 
-/* The first member of a codec's state. It frees the state. */
+/* The first member of every codec state, used to free it. */
 typedef struct bagi_state {
     bags_allocator memory;
     size_t size;
 } bagi_state;
 
-/* Copy a state of `size` bytes, as `open` has set it, to *out. */
+/* Copy a state of `size` bytes, filled in by `open`, to *out. */
 static bags_code bagi_state_open(const bags_allocator *memory, bagi_state *state,
     size_t size, void **out, bags_error *err) {
     void *copy = bagi_alloc_raw(memory, size, err);
@@ -5186,15 +5182,15 @@ static bags_code bagi_state_open(const bags_allocator *memory, bagi_state *state
     return BAGS_OK;
 }
 
-/* The allocator is in the memory that it frees. */
+/* The allocator is stored in the memory that it frees. */
 BAGI_COLD static void bagi_state_close(void *state) {
     bagi_state own = *(bagi_state *)state;
     bagi_free(&own.memory, state, own.size);
 }
 
 /* ---- bytes, utf8 ----
- * The blob is a view of the value's bytes, and a decoded value one of the blob's.
- * Text is checked in both directions: Python fails to decode a blob that is not
+ * The blob is a view of the value's bytes, and a decoded value is a view of the blob's
+ * bytes. Text is checked in both directions: Python fails to decode a blob that is not
  * UTF-8, and callers rely on decoded text being valid. */
 
 /* The state of bytes is NULL, the state of utf8 is not. */
@@ -5209,7 +5205,7 @@ static bags_code bagi_bytes_open(const bags_codec *codec, const bags_type *type,
     return BAGS_OK;
 }
 
-/* Reports the first byte that is not UTF-8. */
+/* Report the first byte that is not UTF-8. */
 static bags_code bagi_bytes_check(
     bool is_utf8, bags_view text, bags_code code, bags_error *err) {
     size_t bad = 0;
@@ -5244,9 +5240,9 @@ static bags_code bagi_bytes_decode(void *state, bags_view blob, bags_buffer *scr
 }
 
 /* ---- int, int(N), i64, u64 ----
- * Python's integers have any size, and so have these types; a value has 64 bits. A
- * blob with more bytes is accepted if the number fits. The numbers 300 and -2 in
- * these types (int adds a zero byte if the top bit would be set: 200 is c8 00):
+ * Like Python's integers, these types have no size limit, but a value has 64 bits. A
+ * longer blob is accepted if the number fits. The numbers 300 and -2 in these types
+ * (int adds a zero byte if the top bit would be set: 200 is c8 00):
  *
  *     int          2c 01
  *     int(3)       2c 01 00
@@ -5262,11 +5258,12 @@ typedef struct bagi_int {
     char text[24]; /* the type, for messages */
 } bagi_int;
 
-/* Bounds what a few bytes of a spec make the library allocate per value. */
+/* Limits how much memory a few bytes of a spec can make the library allocate per
+ * value. */
 enum { BAGI_INT_MAX = 1024 };
 
-/* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
- * takes as many bytes as each number needs, and one more if its top bit is set. */
+/* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments, int
+ * takes as many bytes as a number needs, plus one if its top bit is set. */
 BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
@@ -5353,34 +5350,34 @@ static bags_code bagi_int_decode(void *state, bags_view blob, bags_buffer *scrat
                 "number too large (%" PRIu64 " bytes, maximum 2^64-1)",
                 (uint64_t)blob.size);
     }
-    int64_t number; /* a cast of a large number would not be portable */
+    int64_t number; /* casting a large number would not be portable */
     memcpy(&number, &bits, sizeof number);
     *value = codec->is_signed ? bags_int(number) : bags_uint(bits);
     return BAGS_OK;
 }
 
 /* ---- array(DTYPE,D0,...), and array, whose blobs contain dtype and shape ----
- * The blob of the first is only the elements. That of the second, for an array of
- * uint16 with the shape 2 x 3:
+ * The first type's blob contains only the elements. The second type's blob, for a
+ * uint16 array of shape 2 x 3:
  *
  *     93                       array of 3
  *        a3 3c 75 32           str "<u2": dtype
  *        92 02 03              array of 2: shape
  *        c4 0c 01 00 02 00...  bin of 12 bytes: elements
  *
- * Both are views where possible: an encoded blob of the value's elements, a decoded
- * value of the blob's. */
+ * No copy is made where possible: an encoded blob is a view of the value's elements,
+ * and a decoded value is a view of the blob. */
 
 typedef struct bagi_array {
     bagi_state own;
     bags_dtype dtype; /* BAGS_DTYPE_NONE: the blob contains it */
     size_t dims;
     size_t wild;  /* the dimension that is -1; dims: none */
-    size_t bytes; /* of an array; if a dimension is -1, of a step along it */
+    size_t bytes; /* per array; if a dimension is -1, per step along it */
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
 
-/* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
+/* Parse DTYPE,D0,...; one dimension may be -1. Without arguments, everything is 0. */
 BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
     bags_error *err) {
@@ -5432,13 +5429,14 @@ static void bagi_array_copy(
         memcpy(to, from, size);
 }
 
-/* Bounds what precedes the elements in a blob that contains dtype and shape. */
+/* Limits the size of the head, before the elements, of a blob that contains dtype and
+ * shape. */
 enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
-/* The bits of a number as float16, rounded to the nearest, of two to the even one.
- * Below 65520, or infinite. A double has 52 bits after the leading one of every
- * normal number; float16 has 10, and fewer below 2^-14. */
+/* Convert a number to float16 bits, rounding to nearest, ties to even. The number is
+ * below 65520 or infinite. A normal double has 52 bits after the leading one; float16
+ * has 10, and fewer below 2^-14. */
 static uint64_t bagi_half_bits(uint64_t bits) {
     const uint64_t one = 1;
     uint64_t sign = bits >> 48 & 0x8000, fraction = bits & ((one << 52) - 1);
@@ -5454,7 +5452,7 @@ static uint64_t bagi_half_bits(uint64_t bits) {
     return sign | (half + (exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10));
 }
 
-/* The bits of a number as an element of a dtype of floats. */
+/* Convert a number to the bits of an element of a floating-point dtype. */
 static uint64_t bagi_real_bits(double number, bags_dtype dtype) {
     uint64_t bits;
     float single = dtype == BAGS_DTYPE_FLOAT32 ? (float)number : 0;
@@ -5466,7 +5464,7 @@ static uint64_t bagi_real_bits(double number, bags_dtype dtype) {
                                          : bits;
 }
 
-/* True if one element of a dtype may be a value of this kind. */
+/* True if a single element of this dtype may be passed as a value of this kind. */
 static bool bagi_is_scalar(bags_kind kind, bags_dtype dtype) {
     if (kind == BAGS_KIND_BOOL)
         return dtype == BAGS_DTYPE_BOOL;
@@ -5483,7 +5481,7 @@ static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
     size_t size = bags_dtype_size(dtype);
     uint64_t bits = value->uint;
     if (value->kind == BAGS_KIND_REAL) {
-        /* From here on the nearest number would be infinity: out of range. */
+        /* From here on, numbers would round to infinity: out of range. */
         double most = dtype == BAGS_DTYPE_FLOAT16 ? 65520 : 3.4028235677973366e38;
         double number = value->real, magnitude = number < 0 ? -number : number;
         if (dtype != BAGS_DTYPE_FLOAT64 && magnitude >= most &&
@@ -5513,9 +5511,8 @@ static bags_code bagi_scalar_encode(bags_dtype dtype, const bags_value *value,
     return BAGS_OK;
 }
 
-/* The value must be consistent, and have the dtype and shape of the type, if that has
- * any. The blob is a view of the value's elements unless a head precedes them or their
- * byte order differs. */
+/* The value must be consistent, and match the type's dtype and shape, if any. The blob
+ * is a view of the value's elements unless it needs a head or another byte order. */
 static bags_code bagi_array_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
@@ -5603,9 +5600,10 @@ static size_t bagi_msgpack_bytes(
     return at + out->size;
 }
 
-/* Find dtype, shape and elements, in the blob or by the type. The value is a view of
+/* Get the dtype, shape and elements from the blob or the type. The value is a view of
  * the elements if they are aligned and in native byte order, otherwise a copy. The
- * shape is copied to scratch: the codec may be closed before the value is used. */
+ * shape is copied to scratch, because the codec may be closed before the value is
+ * used. */
 static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
@@ -5646,7 +5644,7 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
     bool swap = unit > 1 && big == bags_little_endian();
     bool copy = swap || (uintptr_t)data.data % unit != 0;
     size_t front = (size_t)dims * sizeof *shape;
-    /* 1 byte more, so that scratch, to which the value points, is not NULL. */
+    /* Add 1 byte so that scratch, where the value's data points, is not NULL. */
     if (data.size > SIZE_MAX - front - 1)
         return bagi_fail_memory(err, data.size);
     BAGI_TRY(bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err));
@@ -5670,17 +5668,17 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
 
 /* ========================================================================
  * >>coder
- * The registry; the coder, through which all other sections use a codec; and NAME.dict,
- * the dictionary that blobs of a Bag share. A codec is reached like this:
+ * The registry; the coder (all other sections use codecs through it); and NAME.dict,
+ * the dictionary shared by a Bag's blobs. The way to a codec:
  *
  *     bags_type_parse -> bags_registry_find -> open -> encode or decode -> close
  *                        '------------ bagi_coder --------------------------'
  * ====================================================================== */
 
 /* ---- the registry ----
- * A list that is searched from its end, so that codecs that were added later precede
- * earlier ones and the built-in ones. A search is needed once per field when a
- * dataset is opened: a list is fast enough. */
+ * A list searched from the end, so that codecs added later take precedence over earlier
+ * and built-in ones. Opening a dataset searches it once per field, so a list is fast
+ * enough. */
 
 static const bags_codec bagi_codecs_built_in[] = {
     {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL,
@@ -5690,7 +5688,7 @@ static const bags_codec bagi_codecs_built_in[] = {
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode, bagi_state_close,
         NULL, NULL}};
 
-/* Codecs that the program has added, in this order. */
+/* Codecs added by the program, in the order added. */
 struct bags_registry {
     bags_allocator memory;
     bags_buffer added;
@@ -5732,7 +5730,7 @@ BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     return NULL;
 }
 
-/* True if a dtype has this name, as NumPy prints it, and no codec has it. */
+/* True if a dtype, as NumPy prints it, has this name and no codec does. */
 static bool bagi_is_dtype_name(const bags_registry *registry, bags_view name) {
     bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     return dtype && bags_view_is(name, bags_dtype_name(dtype)) &&
@@ -5767,8 +5765,8 @@ static unsigned char bagi_lower(unsigned char c) {
 
 enum { BAGI_WORD_MAX = 32 };
 
-/* The distance of two words of at most BAGI_WORD_MAX letters, by rows of the table of
- * the distances of their beginnings. */
+/* The distance between two words of at most BAGI_WORD_MAX letters, computed row by row
+ * from the distances between their prefixes. */
 BAGI_COLD static size_t bagi_word_edits(bags_view one, bags_view two) {
     size_t rows[3][BAGI_WORD_MAX + 1];
     size_t *before = rows[0], *above = rows[1], *row = rows[2];
@@ -5794,8 +5792,8 @@ BAGI_COLD static size_t bagi_word_edits(bags_view one, bags_view two) {
     return row[two.size];
 }
 
-/* Short words need to be closer: of three letters, one may differ. A word that a name
- * starts with counts as close, as "verb" does for "verbose". */
+/* Short words need to be closer: one of three letters may differ. A prefix of the name
+ * counts as close, such as "verb" for "verbose". */
 BAGS_API BAGI_COLD size_t bags_word_distance(
     bags_view word, bags_view name, const char *also) {
     unsigned char low[BAGI_WORD_MAX];
@@ -5815,8 +5813,8 @@ BAGS_API BAGI_COLD size_t bags_word_distance(
     return distance <= most ? distance : SIZE_MAX;
 }
 
-/* The types of the Python packages and of formats/, and what others call them. The
- * dtypes are types, too. */
+/* The types of the Python packages and of formats/, with common synonyms. Dtypes are
+ * types, too. */
 static const struct bagi_known {
     const char *name, *also;
 } bagi_known[] = {{"bytes", "binary blob raw"}, {"utf8", "str string text"},
@@ -5826,7 +5824,7 @@ static const struct bagi_known {
     {"mp4", "video"}, {"webm", ""}, {"zstd", ""}, {"float16", "half"},
     {"float32", "float"}, {"float64", "double"}, {"bool", "boolean"}};
 
-/* Make a name the probable one if it is closer than the name before. */
+/* Make a name the best match if it is closer than the previous best. */
 static void bagi_closer(bags_view word, bags_view name, const char *also,
     bags_view *closest, size_t *distance) {
     size_t edits = bags_word_distance(word, name, also);
@@ -5836,7 +5834,7 @@ static void bagi_closer(bags_view word, bags_view name, const char *also,
     }
 }
 
-/* The name that an unknown one was probably meant to be; empty: none is close. */
+/* The name that was probably meant by an unknown one; empty if none is close. */
 BAGI_COLD static bags_view bagi_type_similar(
     const bags_registry *registry, bags_view word) {
     const void *data = registry ? registry->added.data : NULL;
@@ -5879,7 +5877,7 @@ BAGS_API BAGI_COLD bags_code bags_type_check(
         bags_fail(err, BAGS_ERROR_TYPE, "unknown type \"%.160s\"", type);
     }
     bags_view meant = bagi_type_similar(registry, word);
-    /* If the name is right, what follows it is wrong. */
+    /* If the name is right, the text after it is wrong. */
     if (!meant.size ||
         (meant.size == word.size && !memcmp(meant.data, word.data, word.size)))
         return BAGS_ERROR_TYPE;
@@ -5897,22 +5895,22 @@ BAGS_API BAGI_COLD void bags_registry_free(bags_registry *registry) {
 }
 
 /* ---- the coder ----
- * A codec with the state for one type. A type without a codec, or with arguments
- * that its codec refuses, is not a failure when a dataset is opened: its blobs can be
- * read and written. It becomes one when a value is needed: `fault` is kept for that.
+ * A codec with the state for one type. If a type has no codec, or its codec refuses the
+ * arguments, opening a dataset does not fail, because blobs can still be read and
+ * written. The failure is kept in `fault` and returned when a value is needed.
  */
 
 typedef struct bagi_coder {
-    const bags_codec *codec; /* NULL: there is none for this type */
+    const bags_codec *codec; /* NULL: none exists for this type */
     void *state;
-    char *fault;    /* why the codec is not open; NULL: it is */
+    char *fault;    /* why the codec is not open; NULL: it is open */
     size_t remedy;  /* in it, as in a bags_error */
     bags_code code; /* of the fault */
     bags_allocator memory;
 } bagi_coder;
 
-/* Pass on the result of a codec. It writes an error of its own, `why`, whose code is
- * BAGS_OK before, so that a codec that fails without a message is noticed. */
+/* Pass on a codec's result. The codec writes to a separate error, `why`, initially
+ * BAGS_OK, so that a failure without a message is detected. */
 static bags_code bagi_codec_result(
     bags_code code, const bags_error *why, bags_error *err) {
     if (code && why->code != code)
@@ -5922,15 +5920,15 @@ static bags_code bagi_codec_result(
     return code;
 }
 
-/* Fails only if out of memory; any other failure is the coder's fault. Close it in
- * either case. */
+/* Fails only if out of memory; any other failure becomes the coder's `fault`. Close it
+ * even after a failure. */
 BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
     const bags_registry *registry, const bags_type *type, const bags_allocator *memory,
     bags_error *err) {
     const bags_codec *codec = bags_registry_find(registry, type->name);
     bags_error why, fault;
     bags_code code = BAGS_OK;
-    bags_type complete = *type; /* of float32: array(float32) */
+    bags_type complete = *type; /* for float32: array(float32) */
     bags_buffer text = bags_buffer_of(memory);
     memset(coder, 0, sizeof *coder);
     if (!codec && bagi_is_dtype_name(registry, type->name)) {
@@ -5979,7 +5977,7 @@ static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
     return coder->code;
 }
 
-/* A codec succeeded, and made nothing of use: a bug in it. */
+/* A codec succeeded but produced nothing usable: a bug in the codec. */
 BAGI_COLD static bags_code bagi_coder_fail_result(
     const bagi_coder *coder, const char *what, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the codec of \"%.200s\" returned %s",
@@ -5987,8 +5985,8 @@ BAGI_COLD static bags_code bagi_coder_fail_result(
 }
 
 #ifndef BAGS_NO_WRITER
-/* An encoded blob passes through without a codec. The codec writes to a view of its
- * own, so that *blob is untouched if it fails. */
+/* An encoded blob passes through without a codec. The codec writes to a local view, so
+ * that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     bags_view made = {NULL, 0};
@@ -6041,7 +6039,7 @@ typedef struct bagi_dictionary {
     void *prepared;
 } bagi_dictionary;
 
-/* As for encoding, *value is untouched on failure. The dictionary may be NULL. */
+/* As in encoding, *value is untouched on failure. The dictionary may be NULL. */
 static bags_code bagi_coder_decode(const bagi_coder *coder,
     const bagi_dictionary *dictionary, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
@@ -6064,7 +6062,7 @@ static bags_code bagi_coder_decode(const bagi_coder *coder,
     return BAGS_OK;
 }
 
-/* A coder for one call, to be closed after a failure, too. */
+/* Open a coder for one call; close it even after a failure. */
 BAGI_COLD static bags_code bagi_coder_for(bagi_coder *coder,
     const bags_registry *registry, const char *type_text, bags_buffer *scratch,
     bags_error *err) {
@@ -6109,8 +6107,8 @@ typedef struct bagi_dictionary_sum {
     uint32_t crc;
 } bagi_dictionary_sum;
 
-/* Read NAME.dict, if it exists, into an empty buffer, unless that is NULL. It is never
- * empty; a file that is too large is none. */
+/* Read NAME.dict, if it exists, into an empty buffer unless that is NULL. An empty or
+ * too large file is not a dictionary. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
     bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -6135,7 +6133,7 @@ BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char 
     return err->code = code == BAGS_ERROR_LIMIT ? BAGS_ERROR_CORRUPT : code;
 }
 
-/* The CRC in a trailer of the name of a Bag and its dictionary. */
+/* The trailer's CRC of a Bag's name and dictionary. */
 static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, sum->crc);
@@ -6143,9 +6141,9 @@ static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) 
     return bags_crc32c(crc, bytes, sum->exists ? sizeof bytes : 0);
 }
 
-/* Find the dictionary of a Bag in a list, to which it is added if it is missing. It is
- * compared with a trailer, if that was read, and must be of the shard whose record has
- * this identity. Messages have the path of NAME.dict. */
+/* Find a Bag's dictionary in a list, adding it if missing. It is compared with the
+ * trailer, if that was read, and must belong to the shard whose record has this
+ * identity. Messages contain the path of NAME.dict. */
 BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t record,
     const bagi_trailer *trailer, const bagi_dir *dir, const char *name,
     const bagi_coder *coder, const bagi_dictionary **out, bags_error *err) {
