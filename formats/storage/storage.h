@@ -194,7 +194,7 @@ typedef struct bags_http_options {
                              demands; 0: 64 MiB */
     bool no_read_ahead;   /* of files that are read in order: up to 8 MiB */
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
-                            requested in advance; 0: 256 MiB */
+                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
      * whether the object has changed. NULL: nowhere. recall fills in an answer and
      * returns true if there is one; remember copies it. `path` is the URL; with a
