@@ -1,7 +1,7 @@
 /*
- * convert.c - tensors from blobs: an item of a datapoint (a number, an array, text, a video)
- * is decoded, checked, and appended to the tensor of its field as elements, bytes or a value.
- * crop.c does that for images.
+ * convert.c - turns blobs into tensors: decodes and checks a datapoint's item (a
+ * number, array, text or video), and appends it to its field's tensor as elements,
+ * bytes or a value. crop.c does the same for images.
  */
 #include "ring.h"
 
@@ -30,7 +30,7 @@ static bool loader_is_number(bags_dtype dtype) {
            dtype == BAGS_DTYPE_FLOAT64;
 }
 
-/* An integer in 64 bits, two's complement. */
+/* Load an integer as 64 bits, in two's complement. */
 static uint64_t loader_load_whole(bags_dtype dtype, const unsigned char *from) {
     uint16_t two;
     uint32_t four;
@@ -48,7 +48,7 @@ static uint64_t loader_load_whole(bags_dtype dtype, const unsigned char *from) {
     return (eight ^ sign) - sign;
 }
 
-/* False if the dtype cannot hold it. */
+/* Store an integer. False if the dtype cannot hold it. */
 static bool loader_store_whole(
     bags_dtype dtype, unsigned char *to, uint64_t whole, bool negative) {
     size_t size = bags_dtype_size(dtype);
@@ -69,7 +69,7 @@ static bool loader_store_whole(
     return true;
 }
 
-/* True if a float can hold this integer, or its negative. */
+/* True if the float dtype represents this integer, or its negative, exactly. */
 static bool loader_is_exact(bags_dtype dtype, uint64_t whole) {
     int digits = dtype == BAGS_DTYPE_FLOAT32 ? 24 : 53;
     while (whole >> digits && whole % 2 == 0)
@@ -77,7 +77,7 @@ static bool loader_is_exact(bags_dtype dtype, uint64_t whole) {
     return whole >> digits == 0;
 }
 
-/* False if the dtype cannot hold it. */
+/* Store a number. False if the dtype cannot hold it. */
 static bool loader_store_real(bags_dtype dtype, unsigned char *to, double value) {
     float narrow = (float)value;
     if (dtype == BAGS_DTYPE_FLOAT64)
@@ -138,7 +138,7 @@ static bags_code loader_convert(bags_dtype to_dtype, unsigned char *to,
     return BAGS_OK;
 }
 
-/* The elements of a value that is a number or an array. NONE: it is neither. */
+/* Find the elements of a number or an array. NONE: the value is neither. */
 static bags_dtype loader_elements(const bags_value *value, const unsigned char **data) {
     *data = (const unsigned char *)value->data;
     if (value->kind == BAGS_KIND_UINT)
@@ -153,7 +153,7 @@ static bags_dtype loader_elements(const bags_value *value, const unsigned char *
 
 /* ---- appending ---- */
 
-/* Make an item of (x - mean) / std of each element. */
+/* Make an item by computing (x - mean) / std for each element. */
 static bags_code loader_store_centered(loader_worker *w, const loader_column *c,
     bags_dtype dtype, const unsigned char *from, unsigned char *to, bags_error *err) {
     size_t count = c->given.elements, size = bags_dtype_size(c->dtype);
@@ -171,7 +171,7 @@ static bags_code loader_store_centered(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* Make an item of a stacked field of a value. */
+/* Make a stacked field's item from a value. */
 static bags_code loader_store_stacked(loader_worker *w, const loader_column *c,
     const bags_value *value, unsigned char *to, bags_error *err) {
     const unsigned char *from;
@@ -193,8 +193,8 @@ static bags_code loader_store_stacked(loader_worker *w, const loader_column *c,
         c->dtype, to, dtype, from, c->item_size / bags_dtype_size(c->dtype), err);
 }
 
-/* Append an item of any kind. Its pointers are set when the batch is complete:
- * until then its data is at ends[item]. */
+/* Append an item of any kind. Its pointers are set when the batch is complete; until
+ * then, ends[item] locates its data. */
 static bags_code loader_store_value(const loader_column *c, loader_part *p,
     const bags_value *value, bags_view blob, bags_error *err) {
     const unsigned char *from;
@@ -231,7 +231,7 @@ static bags_code loader_store_value(const loader_column *c, loader_part *p,
     return BAGS_OK;
 }
 
-/* Append an item of bytes or text, and where it starts. */
+/* Append an item of bytes or text, and record where it starts. */
 static bags_code loader_store_bytes(
     loader_part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
@@ -246,8 +246,8 @@ static bags_code loader_store_bytes(
 
 /* ---- items ---- */
 
-/* A codec may be the program's own: what its value refers to is copied only if its
- * size, dtype and shape agree. */
+/* Check a value that may come from the program's own codec: the data it refers to is
+ * copied only if size, dtype and shape agree. */
 static bags_code loader_check_value(const bags_value *value, bags_error *err) {
     if (value->kind == BAGS_KIND_ARRAY) {
         if (value->dims > BAGS_MAX_DIMS || (value->dims && !value->shape))
@@ -261,7 +261,7 @@ static bags_code loader_check_value(const bags_value *value, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Name the place of an item in front of a message. */
+/* Put an item's location in front of an error message. */
 FORMAT_COLD static bags_code loader_fail_item(const loader_column *c,
     const bags_load_item *item, bags_code code, bags_error *err) {
     return format_fail_at(item->reader, c->given.name, item->pick.index,
@@ -274,7 +274,7 @@ static bags_code loader_fail_blobs(bags_error *err) {
         "bags_zstd_options");
 }
 
-/* The value of an item of the row. In the message of a failure, the item's place in the slot
+/* Get an item's value from the row. In error messages, the item's position in the slot
  * is replaced by its number in the sequence. */
 static bags_code loader_row_value(loader_worker *w, const loader_column *c,
     const bags_load_item *item, size_t place, size_t at, bags_buffer *scratch,
@@ -293,8 +293,8 @@ static bags_code loader_row_value(loader_worker *w, const loader_column *c,
     return loader_fail_item(c, item, code, err);
 }
 
-/* Decode an item of the row with the field's own function. For zstd, it receives the
- * inner blob. */
+/* Decode an item of the row with the field's `decode` callback. For zstd fields, the
+ * callback receives the inner blob. */
 static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
     bags_load_item *item, size_t place, size_t at, bags_value *value, bags_error *err) {
     bags_value inside;
@@ -310,8 +310,8 @@ static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
     return code ? loader_fail_item(c, item, code, err) : BAGS_OK;
 }
 
-/* The value of an item of the row; zeroed if crop.c decodes the blob. Messages name the
- * item. */
+/* Get an item's value from the row; zeroed if crop.c decodes the blob. Error messages
+ * name the item. */
 static bags_code loader_decode_item(loader_worker *w, const loader_column *c,
     bags_load_item *item, size_t place, size_t at, bags_value *value, bags_error *err) {
     memset(value, 0, sizeof *value);
@@ -331,7 +331,7 @@ static bags_code loader_decode_item(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* Append a value, or the image of a blob, to a tensor. */
+/* Append a value, or the image in a blob, to a tensor. */
 static bags_code loader_store(loader_worker *w, const loader_column *c, loader_part *p,
     const bags_load_item *item, const bags_value *value, bags_error *err) {
     FORMAT_TRY(loader_check_value(value, err));
@@ -349,7 +349,7 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     return BAGS_OK;
 }
 
-/* Append a value that is decoded, or of a blob that crop.c decodes. */
+/* Append a decoded value, or the image in a blob that crop.c decodes. */
 bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     loader_part *p, const bags_load_item *item, const bags_value *value,
     bags_error *err) {

@@ -1,6 +1,7 @@
 /*
- * crop.c - images of one size from blobs: decoded, cropped, resized or warped, mirrored,
- * their colours changed and normalised. resample.c and warp.c have the arithmetic.
+ * crop.c - makes images of one size from blobs: decodes, crops, resizes or warps, and
+ * mirrors them, changes their colours, and normalises them. The arithmetic is in
+ * resample.c and warp.c.
  */
 #include "ring.h"
 
@@ -11,22 +12,24 @@
 
 /* An image on its way to a tensor. */
 typedef struct loader_image {
-    bags_image image; /* of the pixels */
+    bags_image image; /* describes the pixels */
     const unsigned char *pixels;
     size_t stride;
-    unsigned char *to; /* the tensor's memory */
-    bool owned;        /* the pixels are in the worker's memory, and may be changed */
-    bags_image whole;  /* the entire image, */
-    bags_part crop;    /* the rectangle that is loaded, */
-    bags_part part;    /* and, of an image to be transformed, what the pixels are of */
-    uint32_t width, height; /* of the crop when resized, before its middle is cut out */
+    unsigned char *to; /* where it goes in the tensor */
+    bool owned;        /* the pixels are in the worker's own memory, so they may be
+                          changed */
+    bags_image whole;  /* describes the entire image, */
+    bags_part crop;    /* the rectangle to load, */
+    bags_part part;    /* and, for an image to be transformed, the part that `pixels`
+                          covers */
+    uint32_t width, height; /* the resized crop's size, before its middle is cut out */
     bool flip_x, flip_y;
     bags_load_draw draw;
 } loader_image;
 
 /* ---- random draws ---- */
 
-/* True with this probability. 0 draws no number. */
+/* True with the given probability. With probability 0, no random number is drawn. */
 static bool loader_chance(uint64_t *random, double probability) {
     return probability > 0 && format_uniform(random) >= 1 - probability;
 }
@@ -63,11 +66,11 @@ static bags_part loader_crop_random(
     return r;
 }
 
-/* Half of it, rounded to even as Python's round does. */
+/* Half of x, rounded half to even, like Python's round. */
 static uint32_t loader_half_even(uint32_t x) { return x / 2 + (x % 4 == 3); }
 
-/* From the result to the entire image: mirrored, scaled and moved to the crop, and then
- * to what the warp transforms to it. */
+/* The matrix that maps result pixels to the entire image: mirror, scale and move to the
+ * crop, then undo the warp. */
 static void loader_make_matrix(
     const loader_column *c, const bags_load_item *item, loader_image *p) {
     double *m = p->draw.matrix;
@@ -101,7 +104,7 @@ bool bagi_loader_is_scale(const float *mean, const float *std) {
     return good;
 }
 
-/* Choose everything about an image whose size is known. */
+/* Choose all parameters for an image of known size. */
 static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
     uint64_t *random, loader_image *p, bags_error *err) {
     static const bags_jitter none = {1, 1, 1, 0, {0, 1, 2, 3}};
@@ -141,8 +144,8 @@ static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
 
 /* ---- decoding ---- */
 
-/* Memory for an image of uint8. Each step has its own buffer. It grows to the largest
- * image and is reused: no allocation per image. */
+/* Reserve memory for a uint8 image. Each step has its own buffer. It grows to the
+ * largest image and is reused, so nothing is allocated per image. */
 static bags_code loader_reserve_pixels(
     bags_buffer *buffer, const bags_image *image, bags_error *err) {
     uint64_t shape[3];
@@ -156,7 +159,7 @@ static bags_code loader_reserve_pixels(
     return bags_buffer_reserve(buffer, size, err);
 }
 
-/* True if the pixels of an image become a tensor as they are. */
+/* True if an image's decoded pixels are stored in the tensor unchanged. */
 static bool loader_is_direct(const loader_column *c, const loader_image *p) {
     const bags_load_field *g = &c->given;
     bool fits = p->image.width == p->width && p->image.height == p->height &&
@@ -166,8 +169,8 @@ static bool loader_is_direct(const loader_column *c, const loader_image *p) {
            !g->jitter && !g->draw;
 }
 
-/* Decode only a rectangle of a JPEG. `scaled`: at a fraction of the size that is still
- * as large as requested. */
+/* Decode only a rectangle of a JPEG. With `scaled`, decode at a reduced size that is
+ * still at least as large as requested. */
 static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     const bags_load_item *item, uint64_t *random, loader_image *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
@@ -203,7 +206,7 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     return images->jpeg_decode(item->blob, &options, pixels, size, 0, err);
 }
 
-/* Palettes become colours, since indices cannot be resized. */
+/* Palettes are expanded to colours, since indices cannot be resized. */
 static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
     bags_view blob, loader_image *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
@@ -221,7 +224,7 @@ static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
         blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
 }
 
-/* The image that a codec, or a callback, has decoded. */
+/* Use the image decoded by a codec or a callback. */
 static bags_code loader_image_of(
     const bags_value *value, loader_image *p, bags_error *err) {
     uint64_t channels = value->dims == 3 ? value->shape[2] : 1;
@@ -240,7 +243,7 @@ static bags_code loader_image_of(
     return BAGS_OK;
 }
 
-/* The pixels of an image, and the plan for it. */
+/* Get an image's pixels, and plan what to do with them. */
 static bags_code loader_decode_image(loader_worker *w, const loader_column *c,
     const bags_load_item *item, const bags_value *value, uint64_t *random,
     loader_image *p, bags_error *err) {
@@ -299,7 +302,7 @@ static bags_code loader_convert_channels(
     return BAGS_OK;
 }
 
-/* Resize, unless it has this size. */
+/* Resize, unless the image already has this size. */
 static bags_code loader_resize(
     loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
     bags_image image = p->image;
@@ -325,7 +328,7 @@ static bags_code loader_resize(
     return BAGS_OK;
 }
 
-/* Change the colours of the image, already at its final size. */
+/* Change the image's colours; it already has its final size. */
 static bags_code loader_jitter(
     loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
     size_t row = (size_t)c->given.width * p->image.channels;
@@ -342,7 +345,7 @@ static bags_code loader_jitter(
     return bags_jitter_apply(&p->image, pixels, p->stride, &p->draw.jitter, err);
 }
 
-/* Write pixels mirrored, normalised, or channels first. */
+/* Write the pixels to the tensor: mirrored, normalised, or channels first. */
 static void loader_store_pixels(const loader_column *c, const loader_image *p,
     const float *scales, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
@@ -376,8 +379,8 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
         }
 }
 
-/* Make the table of floats for the 256 values of each channel, with the arithmetic of
- * NumPy and torchvision in float32. */
+/* Tabulate the floats for each channel's 256 values, with the same float32 arithmetic
+ * as NumPy and torchvision. */
 void bagi_loader_make_scale(
     size_t channels, const float *mean, const float *std, float *out) {
     for (size_t i = 0; i < 256 * channels; i++) {

@@ -1,19 +1,21 @@
 /*
- * frames.c - frames of episodes: a datapoint is an episode, an item of its clock a frame. They
- * are counted when a loader is opened, found by their numbers, and loaded with a window of
- * each field.
+ * frames.c - frames of episodes: a datapoint is an episode, and each item of its clock
+ * is a frame. Frames are counted when a loader is opened, found by number, and loaded
+ * with a window of each field.
  *
- * The only table has the number of frames before each episode:
+ * The only table holds the number of frames before each episode:
  *
  *     position of an epoch -> number of a frame    bags_order
  *     number               -> place of an episode  a search in `before`
  *     place                -> episode              the order of the episodes: selections
  *
- * With BAGS_PAD_DROP, the frames of an episode are a range of the clock's items, since times
- * do not decrease: only its length is in the table, its start is found again.
+ * With BAGS_PAD_DROP, an episode's frames are a range of the clock's items, since times
+ * do not decrease. The table holds only the range's length; its start is searched for
+ * again.
  *
- * A field of times is read entirely and checked at its first use in an episode, by each
- * thread. If it is mapped, a bit remembers that, and a search then reads a few of its items.
+ * Each thread reads and checks all of an episode's times when it first uses them. If
+ * the field is mapped, a bit records the check, and later searches read only a few
+ * items.
  */
 #include "ring.h"
 
@@ -24,20 +26,20 @@
 
 #include <math.h>
 
-#define FRAMES_BLOCK 1024     /* episodes that are counted at once */
-#define FRAMES_MOST (1 << 20) /* items of a window */
+#define FRAMES_BLOCK 1024     /* episodes counted at once */
+#define FRAMES_MOST (1 << 20) /* most items in a window */
 
 /* ---- the times of the items of an episode ---- */
 
-/* A field of an episode, and the times of its items. */
+/* A field of an episode, together with its items' times. */
 typedef struct frames_series {
     const bags_reader *reader;
-    const char *name; /* of the field */
+    const char *name; /* the field's name */
     const loader_times *times;
-    size_t field; /* of times */
+    size_t field; /* the field of times */
     uint64_t episode, count;
     bags_row *row;
-    bool whole; /* the row has all times */
+    bool whole; /* the row holds all times */
 } frames_series;
 
 FORMAT_COLD static bags_code frames_fail_times(
@@ -46,7 +48,7 @@ FORMAT_COLD static bags_code frames_fail_times(
         s->reader, s->times->name, s->episode, item, BAGS_ERROR_VALUE, err);
 }
 
-/* The time of an item. */
+/* Get an item's time. */
 static bags_code frames_time(
     const frames_series *s, uint64_t item, double *out, bags_error *err) {
     bags_view blob;
@@ -69,7 +71,7 @@ static bags_code frames_time(
     return BAGS_OK;
 }
 
-/* Read all times, and check them. */
+/* Read all times and check them. */
 static bags_code frames_read_times(frames_series *s, bags_error *err) {
     const bags_select all = bags_select_all(s->field);
     char time[40], last[40];
@@ -100,7 +102,7 @@ static bags_code frames_read_times(frames_series *s, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Prepare the times of an episode's items. */
+/* Prepare access to the times of an episode's items. */
 static bags_code frames_open_series(
     loader_worker *w, const loader_frame *f, frames_series *s, bags_error *err) {
     s->reader = w->loader->readers[f->dataset];
@@ -121,7 +123,7 @@ static bags_code frames_open_series(
     return BAGS_OK;
 }
 
-/* The times of the clock's items. */
+/* Prepare access to the times of the clock's items. */
 static bags_code frames_open_clock(
     loader_worker *w, const loader_frame *f, frames_series *s, bags_error *err) {
     const loader_frames *frames = w->loader->frames;
@@ -132,7 +134,7 @@ static bags_code frames_open_clock(
     return frames_open_series(w, f, s, err);
 }
 
-/* The video of a column in an episode. NULL with an error. */
+/* The video of a column in an episode. NULL: failed, see err. */
 static bags_mp4_reader *frames_video(
     loader_worker *w, const loader_column *c, const loader_frame *f, bags_error *err) {
     const bags_loader_videos *videos = w->loader->options.videos;
@@ -148,7 +150,7 @@ static bags_mp4_reader *frames_video(
     return video;
 }
 
-/* The number of items of a column in an episode. */
+/* Count a column's items in an episode. */
 static bags_code frames_items(loader_worker *w, const loader_column *c,
     const loader_frame *f, uint64_t *count, bags_error *err) {
     if (!c->video)
@@ -161,7 +163,8 @@ static bags_code frames_items(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* The times of a column's items, and of its first and last one if it has any. */
+/* Prepare access to the times of a column's items, and get the times of the first and
+ * last item if there are any. */
 static bags_code frames_open_column(loader_worker *w, const loader_column *c,
     const loader_frame *f, frames_series *s, double ends[2], bags_error *err) {
     const loader_source *source = &c->sources[f->dataset];
@@ -176,8 +179,8 @@ static bags_code frames_open_column(loader_worker *w, const loader_column *c,
     return frames_time(s, s->count - 1, &ends[1], err);
 }
 
-/* The first item that is not before a time, or the number of items. The search begins at
- * *item, in steps that double. */
+/* Find the first item at or after a time, or the number of items. The search starts at
+ * *item and doubles its steps. */
 static bags_code frames_search(
     const frames_series *s, double time, uint64_t *item, bags_error *err) {
     uint64_t low = 0, high = s->count, probe = *item, step = 1;
@@ -200,8 +203,8 @@ static bags_code frames_search(
     return BAGS_OK;
 }
 
-/* The item that is nearest to a time, and its own; of several, the first. *item is where
- * the search begins. */
+/* Find the item nearest to a time (the first of equally near ones), and that item's
+ * time. The search starts at *item. */
 static bags_code frames_nearest(
     const frames_series *s, double time, uint64_t *item, double *at, bags_error *err) {
     double after = 0, before = 0, same = 0;
@@ -246,14 +249,15 @@ FORMAT_COLD static bags_code frames_fail_far(const frames_series *s,
         s->reader, s->name, s->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
 }
 
-/* The items of a window by seconds around the time `now`. outside: of `items` bools. */
+/* Choose the items of a window by seconds around the time `now`. `outside` holds
+ * `items` bools. */
 static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
     const loader_frame *f, double now, uint64_t *items, bool *outside,
     bags_error *err) {
     const bags_load_field *g = &c->given;
     frames_series s;
     double ends[2] = {0, 0}, at = 0;
-    uint64_t item = f->number; /* most likely near */
+    uint64_t item = f->number; /* likely to be near the result */
     FORMAT_TRY(frames_open_column(w, c, f, &s, ends, err));
     for (size_t k = 0; k < c->items; k++) {
         double time = now + g->seconds[k];
@@ -273,7 +277,7 @@ static bags_code frames_choose_near(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* The items of a window by offsets. */
+/* Choose the items of a window by offsets. */
 static void frames_choose_at(
     const loader_column *c, const loader_frame *f, uint64_t *items, bool *outside) {
     for (size_t k = 0; k < c->items; k++) {
@@ -288,8 +292,8 @@ static void frames_choose_at(
 
 /* ---- the frames of an episode ---- */
 
-/* Find the first frame whose time, plus `seconds`, is not more than the tolerance before
- * `edge` or, with `after`, the first that is more than the tolerance after it. */
+/* Find the first frame whose time plus `seconds` is at most the tolerance before `edge`
+ * or, with `after`, more than the tolerance after `edge`. */
 static bags_code frames_bound(const frames_series *clock, double seconds, double edge,
     double tolerance, bool after, uint64_t *out, bags_error *err) {
     uint64_t low = 0, high = clock->count;
@@ -307,7 +311,7 @@ static bags_code frames_bound(const frames_series *clock, double seconds, double
     return BAGS_OK;
 }
 
-/* Reduce a range of frames to those whose windows by seconds are inside. */
+/* Narrow a range of frames to those whose windows by seconds lie inside the field. */
 static bags_code frames_keep_near(loader_worker *w, const loader_column *c,
     const loader_frame *f, uint64_t *start, uint64_t *stop, bags_error *err) {
     const bags_load_field *g = &c->given;
@@ -331,7 +335,7 @@ static bags_code frames_keep_near(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* Reduce a range of frames to those whose windows by offsets are inside. */
+/* Narrow a range of frames to those whose windows by offsets lie inside the field. */
 static void frames_keep_at(
     const loader_column *c, const loader_frame *f, uint64_t *start, uint64_t *stop) {
     for (size_t k = 0; k < c->items; k++) {
@@ -345,7 +349,8 @@ static void frames_keep_at(
     }
 }
 
-/* The items of the clock that are frames: start <= number < stop. f->number is not used. */
+/* Find which items of the clock are frames: start <= number < stop. Does not use
+ * f->number. */
 static bags_code frames_range(loader_worker *w, const loader_frame *f, uint64_t *start,
     uint64_t *stop, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -372,8 +377,8 @@ size_t bagi_frames_checked_size(const loader_frames *frames) {
     return (size_t)frames->episodes.length * frames->bits / 8 + 1;
 }
 
-/* Find the episode of a frame without reading. out->number counts from its first frame, and
- * out->count is the number of its frames. */
+/* Find a frame's episode without reading. out->number counts from the episode's first
+ * frame, and out->count is its number of frames. */
 static bags_code frames_locate(const loader_frames *frames, const bags_pick *pick,
     loader_frame *out, bags_error *err) {
     const uint64_t *starts = format_order_tables_of(&frames->episodes).starts;
@@ -394,7 +399,7 @@ bags_code bagi_frames_find(
     const loader_frames *frames = w->loader->frames;
     uint64_t start = 0, stop;
     FORMAT_TRY(frames_locate(frames, pick, out, err));
-    if (frames->given.pad == BAGS_PAD_EDGE) /* each item is a frame */
+    if (frames->given.pad == BAGS_PAD_EDGE) /* every item is a frame */
         return BAGS_OK;
     FORMAT_TRY(bags_reader_items(w->loader->readers[out->dataset], out->episode,
         frames->clocks[out->dataset].field, &w->times, &out->count, err));
@@ -413,8 +418,8 @@ FORMAT_COLD static bags_code frames_fail_items(const bags_reader *reader,
     return format_fail_at(reader, name, f->episode, UINT64_MAX, BAGS_ERROR_VALUE, err);
 }
 
-/* Check that a video has as many frames as the clock has items. Other fields were checked
- * when the loader was opened. */
+/* Check that a video has as many frames as the clock has items. (Other fields were
+ * checked when the loader was opened.) */
 static bags_code frames_check_video(
     loader_worker *w, const loader_column *c, const loader_frame *f, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -427,7 +432,7 @@ static bags_code frames_check_video(
                                  has, l->frames->given.clock, f->count, err);
 }
 
-/* Choose the items of all windows: w->chosen and w->outside. */
+/* Choose the items of all windows; stores them in w->chosen and w->outside. */
 static bags_code frames_choose(
     loader_worker *w, const loader_frame *f, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -452,7 +457,7 @@ static bags_code frames_choose(
     return BAGS_OK;
 }
 
-/* Select the chosen items. A repeated item is selected once or, with `all`, each
+/* Select the chosen items. Repeated items are selected once or, with `all`, every
  * time. */
 static size_t frames_select(
     const loader_worker *w, size_t dataset, bool all, bags_select *out) {
@@ -472,7 +477,7 @@ static size_t frames_select(
     return count;
 }
 
-/* Request the data that selects the items of samples: refs and times of these
+/* Announce the data needed to choose the samples' items: refs and times of their
  * episodes. */
 static void frames_announce_times(
     loader_worker *w, size_t dataset, const uint64_t *indices, size_t count) {
@@ -490,8 +495,8 @@ static void frames_announce_times(
         l->readers[dataset], indices, count, w->selects, fields, &w->times, NULL);
 }
 
-/* Request the parts of the videos of a column that the frames of these samples need. Videos
- * that were not used lately are opened first. chosen: its place in w->chosen. */
+/* Announce the parts of a column's videos that these samples' frames need. Videos not
+ * used recently are opened first. `chosen` is the column's position in w->chosen. */
 static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
     size_t count, size_t dataset, const loader_column *c, const uint64_t *chosen) {
     const bags_loader *l = w->loader;
@@ -528,7 +533,7 @@ static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
     bags_buffer_free(&list);
 }
 
-/* Request the samples of a dataset. `selects` has `each` for every pick. */
+/* Announce the samples of a dataset. `selects` holds `each` entries for every pick. */
 static void frames_announce(loader_worker *w, const bags_pick *picks, size_t count,
     size_t dataset, uint64_t *indices, bags_select *selects, size_t each) {
     const bags_reader *reader = w->loader->readers[dataset];
@@ -580,7 +585,7 @@ void bagi_frames_announce(loader_worker *w, const bags_pick *picks, size_t count
             (bags_select *)(void *)w->announced.data, each);
 }
 
-/* Append a frame of a video. */
+/* Append a video frame. */
 static bags_code frames_append_video(loader_worker *w, const loader_column *c,
     loader_part *p, const loader_frame *f, const bags_load_item *item,
     bags_error *err) {
@@ -608,7 +613,7 @@ static bags_code frames_append_video(loader_worker *w, const loader_column *c,
     return bagi_loader_load_value(w, c, p, item, &value, err);
 }
 
-/* Append the window of a column. Its items start at slot *place of the row. */
+/* Append a column's window. Its items start at slot *place of the row. */
 static bags_code frames_append(loader_worker *w, const loader_column *c, loader_part *p,
     const loader_frame *f, bags_load_item *item, const uint64_t *items, size_t *place,
     bags_error *err) {
@@ -634,7 +639,7 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
     return BAGS_OK;
 }
 
-/* Append the mask of a window. Its memory was reserved for all samples. */
+/* Append a window's mask. Memory was already reserved for all samples. */
 static void frames_mask(
     const loader_column *c, loader_part *mask, const bool *outside) {
     memcpy(mask->data.data + mask->used.size, outside, c->items * sizeof *outside);
@@ -673,7 +678,7 @@ bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame 
 
 /* ---- opening ---- */
 
-/* Find the field of times of a field. */
+/* Find a field's field of times. */
 static bags_code frames_find_times(bags_loader *l, const char *field,
     loader_times *times, loader_source *sources, bags_error *err) {
     const char *given = times->name;
@@ -692,14 +697,14 @@ static bags_code frames_find_times(bags_loader *l, const char *field,
                 "must be array(float64)[]",
                 bags_path_tail(bags_reader_path(reader)), given, found->type, field);
         if (d == 0)
-            times->name = found->name; /* which lives as long as the reader */
+            times->name = found->name; /* this name lives as long as the reader */
     }
     if (given)
         times->bit = l->frames->bits++;
     return BAGS_OK;
 }
 
-/* True for a number that is not 0, also for NaN. */
+/* True for a nonzero number, including NaN. */
 static bool frames_is_set(double x) { return !(x >= 0 && x <= 0); }
 
 bags_code bagi_frames_start(bags_loader *l, bags_error *err) {
@@ -781,7 +786,7 @@ static bags_code frames_check_field(
     return BAGS_OK;
 }
 
-/* A copy of a list. NULL: out of memory. */
+/* Copy a list. NULL: out of memory. */
 static const void *frames_copy(
     bags_loader *l, const void *list, size_t count, size_t size, bags_error *err) {
     void *copy = bagi_loader_allocate(l, count, size, err);
@@ -858,7 +863,7 @@ bags_code bagi_frames_add_masks(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Check that a field has as many items in an episode as another one. */
+/* Check that two fields have the same number of items in an episode. */
 static bags_code frames_check_items(loader_worker *w, const loader_frame *f,
     const char *name, size_t field, const char *other, uint64_t needs,
     bags_error *err) {
@@ -869,7 +874,7 @@ static bags_code frames_check_items(loader_worker *w, const loader_frame *f,
                         : frames_fail_items(reader, name, f, has, other, needs, err);
 }
 
-/* Count the frames of an episode, and check how many items its fields have. */
+/* Count an episode's frames, and check its fields' numbers of items. */
 static bags_code frames_count(
     loader_worker *w, loader_frame *f, uint64_t *out, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -904,7 +909,8 @@ static bags_code frames_count(
     return BAGS_OK;
 }
 
-/* Request the refs of episodes before they are read one by one. A failure shows then. */
+/* Announce the refs of episodes before reading them one by one. A failure shows up
+ * during reading. */
 static void frames_announce_refs(
     loader_worker *w, const bags_pick *picks, size_t count, size_t dataset) {
     const bags_loader *l = w->loader;
@@ -953,7 +959,7 @@ static uint64_t frames_hash_number(uint64_t hash, double number) {
     return format_mix(hash ^ bits) + FORMAT_GOLDEN;
 }
 
-/* Hash the options that determine which items are frames. */
+/* Hash the options that determine which items count as frames. */
 static uint64_t frames_hash_options(const bags_loader *l) {
     const loader_frames *frames = l->frames;
     uint64_t hash = frames_hash_text(frames->given.pad, frames->given.clock);
@@ -975,7 +981,7 @@ static uint64_t frames_hash_options(const bags_loader *l) {
 bags_code bagi_frames_open(bags_loader *l, bags_error *err) {
     loader_frames *frames = l->frames;
     bags_order_options selected;
-    loader_worker scratch; /* w->checked stays NULL: nothing is remembered */
+    loader_worker scratch; /* w->checked stays NULL, so that no checks are recorded */
     uint64_t *lengths =
         (uint64_t *)bagi_loader_allocate(l, l->count, sizeof *lengths, err);
     if (!lengths)

@@ -378,11 +378,11 @@ typedef struct bags_loader_videos {
 
 typedef enum bags_crop {
     BAGS_CROP_NONE = 0, /* all of it is resized to width x height */
-    BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle
-                         is cut out: Resize and CenterCrop of torchvision */
+    BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle is
+                           cut out: Resize and CenterCrop of torchvision */
     BAGS_CROP_RANDOM    /* a random rectangle of 0.08 to 1 of the area and an aspect
-                         ratio of 3/4 to 4/3 is resized: RandomResizedCrop of
-                         torchvision */
+                           ratio of 3/4 to 4/3 is resized: RandomResizedCrop of
+                           torchvision */
 } bags_crop;
 
 /* The arguments of a callback that decodes a blob. */
@@ -481,8 +481,8 @@ typedef struct bags_load_field {
      * second_count items. Without either it is the item with the number of the frame.
      * See bags_frames_options. */
     const int64_t
-        *offsets; /* item offsets[k] + the number of the frame. The sequence has
-                               as many items as the clock, in each episode */
+        *offsets; /* item offsets[k] + the number of the frame. The sequence has as many
+                     items as the clock, in each episode */
     size_t offset_count;
     const double *seconds; /* the item nearest to the time of the frame + seconds[k]; of
                               two as near, the first */
@@ -758,8 +758,8 @@ typedef struct bags_tensor {
     size_t size;    /* bytes of data */
     uint64_t items; /* of all datapoints */
     const uint64_t *offsets;  /* of a ragged sequence: datapoint i has the items
-                                offsets[i] .. offsets[i + 1]. Otherwise NULL: all
-                                have the same number */
+                                 offsets[i] .. offsets[i + 1]. Otherwise NULL: all have
+                                 the same number */
     const uint64_t *ends;     /* items + 1 offsets in data; or NULL */
     const bags_value *values; /* one per item; or NULL */
 } bags_tensor;
@@ -769,8 +769,8 @@ typedef struct bags_batch {
     uint64_t position;        /* in the epoch, of the first datapoint of the slice */
     size_t length;            /* datapoints in the tensors */
     const bags_pick *picks;   /* `length` of them. Of windows, index is the window; of
-                               packed rows, it is the first document; of frames, it is
-                               the episode, */
+                                 packed rows, it is the first document; of frames, it is
+                                 the episode, */
     const uint64_t *frames;   /* and this is the frame in it. Otherwise NULL */
     const bags_piece *pieces; /* of packed rows, otherwise NULL: row i has the */
     const uint64_t *rows;     /* pieces rows[i] .. rows[i + 1] */

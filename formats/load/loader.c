@@ -1,12 +1,12 @@
 /*
  * loader.c - batches of tensors from datasets, shuffled, by several threads.
  *
- * It needs no library but the threads of POSIX or Windows, and libm. order.c selects
- * the datapoints of a batch, tokens.c makes windows and packed rows, warp.c transforms
- * images. ring.h names the other parts of the loader.
+ * It needs no library except POSIX or Windows threads and libm. order.c selects a
+ * batch's datapoints, tokens.c makes windows and packed rows, and warp.c transforms
+ * images. ring.h lists the loader's other parts.
  *
- * A thread makes entire batches. They are in a ring of slots. Batch number t, counted
- * from the start without batches that a seek dropped, has slot t % slots:
+ * Each thread makes entire batches, in a ring of slots. Batch number t, counted from
+ * the start and excluding batches dropped by a seek, uses slot t % slots:
  *
  *       released         delivered               claimed
  *          |                 |                      |
@@ -19,8 +19,8 @@
  *     ready -> held      bags_loader_next, in the order of t
  *     held -> free       bags_loader_next, hold + 1 calls later
  *
- * One lock guards these three numbers, `ready` of every slot, and `stopping`. A
- * claimed slot belongs to its thread, a ready or held one to the caller.
+ * One lock guards these three numbers, every slot's `ready`, and `stopping`. A claimed
+ * slot belongs to its thread; a ready or held slot belongs to the caller.
  */
 #include "ring.h"
 
@@ -32,7 +32,7 @@
 
 /* ---- a batch ---- */
 
-/* Where the windows of a datapoint start. */
+/* Find where a datapoint's windows start. */
 static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
     uint64_t *random, uint64_t *start, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -59,8 +59,8 @@ static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
     return BAGS_OK;
 }
 
-/* All fields of a datapoint are read by one call, and their items appended to the
- * tensors. If one fails, loader_load_batch restores the previous sizes. */
+/* Read all fields of a datapoint with one call, and append their items to the tensors.
+ * If one fails, loader_load_batch restores the previous sizes. */
 static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     const bags_pick *pick, uint64_t random, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -111,7 +111,7 @@ static bags_code loader_load_window(loader_worker *w, loader_slot *s,
     return BAGS_OK;
 }
 
-/* Append where a document of a packed row ends to cu_seqlens. */
+/* Append the end of a packed row's document to cu_seqlens. */
 static bags_code loader_push_end(loader_part *p, int32_t end, bags_error *err) {
     FORMAT_TRY(loader_part_reserve(&p->data, p->used.size, sizeof end, err));
     memcpy(p->data.data + p->used.size, &end, sizeof end);
@@ -150,7 +150,7 @@ static bags_code loader_load_row(
     return BAGS_OK;
 }
 
-/* Announce datapoints to the disk, or to the processor. Failures show when they are
+/* Announce datapoints to the disk or to the processor. Failures show up when they are
  * read. */
 static void loader_announce(
     loader_worker *w, const bags_pick *picks, size_t count, bool to_disk) {
@@ -181,9 +181,9 @@ static bool loader_is_stopping(bags_loader *l) {
     return stop;
 }
 
-/* True if the loader is being closed, or moved. Checked before a function of the caller is
- * called, otherwise after every 64 datapoints or 4 KiB, since a lock costs as much as reading
- * a small datapoint. */
+/* True if the loader is being closed or moved. Checked before every call of a caller's
+ * function, otherwise every 64 datapoints or 4 KiB, because taking the lock costs as
+ * much as reading a small datapoint. */
 static bool loader_must_stop(loader_worker *w, size_t i) {
     bags_loader *l = w->loader;
     if (!l->running || (!l->calls && i % 64 && w->unwatched < 4096))
@@ -256,8 +256,8 @@ static void loader_show_rows(loader_slot *s, size_t first, size_t count) {
     }
 }
 
-/* The datapoints at some positions: of the caller's order they may be any, so that they are
- * checked. */
+/* Get the datapoints at some positions. A caller's own order may return anything, so
+ * its picks are checked. */
 static bags_code loader_pick(const bags_loader *l, uint64_t epoch, uint64_t start,
     size_t count, bags_pick *picks, bags_error *err) {
     const bags_loader_options *o = &l->options;
@@ -279,12 +279,12 @@ static bags_code loader_pick(const bags_loader *l, uint64_t epoch, uint64_t star
 
 /* This rank's slice of a batch. */
 typedef struct loader_slice {
-    uint64_t first; /* in the batch */
+    uint64_t first; /* position in the batch */
     size_t count;
-    uint64_t key; /* of the random numbers of its datapoints */
+    uint64_t key; /* seeds the datapoints' random numbers */
 } loader_slice;
 
-/* Describe the batch of a slot, and find its datapoints. */
+/* Describe a slot's batch, and find its datapoints. */
 static bags_code loader_start_batch(
     const bags_loader *l, loader_slot *s, loader_slice *slice, bags_error *err) {
     const bags_loader_options *o = &l->options;
@@ -310,7 +310,7 @@ static bags_code loader_start_batch(
     return loader_start_parts(l, s, slice->count, err);
 }
 
-/* Append a frame to the tensors. *pick becomes its episode. */
+/* Append a frame to the tensors. *pick is changed to its episode. */
 static bags_code loader_load_frame(loader_worker *w, loader_slot *s, bags_pick *pick,
     uint64_t random, bags_error *err) {
     loader_frame frame;
@@ -320,8 +320,8 @@ static bags_code loader_load_frame(loader_worker *w, loader_slot *s, bags_pick *
     return bagi_frames_load(w, s, &frame, random, err);
 }
 
-/* Append number i of the slice to the tensors: the datapoint, frame, window or row `pick`,
- * which may have another place in s->picks after others were skipped. */
+/* Append the slice's element i (the datapoint, frame, window or row `pick`) to the
+ * tensors. Its index in s->picks may differ once others were skipped. */
 static bags_code loader_load_one(loader_worker *w, loader_slot *s,
     const loader_slice *slice, size_t i, bags_pick *pick, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -336,7 +336,7 @@ static bags_code loader_load_one(loader_worker *w, loader_slot *s,
         w, s, pick, i + 1 < slice->count ? &s->picks[i + 1] : NULL, err);
 }
 
-/* Make the batch that a slot is for. */
+/* Make the batch for a slot. */
 static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error *err) {
     const bags_loader *l = w->loader;
     const bags_loader_options *o = &l->options;
@@ -371,12 +371,12 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
 
 /* ---- which batch is next ---- */
 
-/* True if no batch follows; without datapoints there is none at all. */
+/* True if no batch follows. Without datapoints, no batch exists at all. */
 static bool loader_is_last(const bags_loader *l, const loader_cursor *at) {
     return l->batches == 0 || (l->options.epochs && at->epoch >= l->options.epochs);
 }
 
-/* To the next batch, maybe of the next epoch. */
+/* Advance to the next batch, possibly in the next epoch. */
 static void loader_advance(const bags_loader *l, loader_cursor *at) {
     if (++at->batch == l->batches) {
         at->batch = 0;
@@ -384,8 +384,8 @@ static void loader_advance(const bags_loader *l, loader_cursor *at) {
     }
 }
 
-/* Pack the blocks of an epoch until one has the row of the cursor. *found is false after
- * the last row. Counts the documents that the blocks before left out. */
+/* Pack an epoch's blocks until one contains the cursor's row. *found is false after the
+ * last row. Counts the documents left out by earlier blocks. */
 static bags_code loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dropped,
     bool *found, bags_error *err) {
     format_packer *p = l->packer;
@@ -402,7 +402,7 @@ static bags_code loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dr
     return BAGS_OK;
 }
 
-/* Append a row of the packed block to a slot with *used pieces. */
+/* Append a row of the packed block to a slot that already has *used pieces. */
 static bags_code loader_claim_row(
     bags_loader *l, loader_slot *s, uint64_t row, size_t *used, bags_error *err) {
     const format_packer *p = l->packer;
@@ -418,7 +418,7 @@ static bags_code loader_claim_row(
     return BAGS_OK;
 }
 
-/* The next batch of packed rows: the rows of one block after another. */
+/* Claim the next batch of packed rows, taking rows block by block. */
 static bags_code loader_claim_rows(bags_loader *l, loader_slot *s, bags_error *err) {
     loader_cursor at = l->claim;
     size_t used = 0;
@@ -432,7 +432,8 @@ static bags_code loader_claim_rows(bags_loader *l, loader_slot *s, bags_error *e
     }
     FORMAT_TRY(loader_part_push(&s->rows, s->row_count, used, err));
     at.batch++;
-    if (!found) { /* a state after the last row of an epoch is of the next one */
+    if (!found) { /* a state saved after an epoch's last row belongs to the next
+                     epoch */
         at.epoch++;
         at.batch = at.block = at.row = 0;
     }
@@ -464,13 +465,13 @@ static bags_code loader_claim(bags_loader *l, loader_slot *s, bags_error *err) {
                 "drop_last leaves no batch (%" PRIu64 " rows, batches of %" PRIu32 ")",
                 (uint64_t)s->row_count, l->options.batch);
     }
-    /* Nothing follows: no epoch, or none with a row. */
+    /* Nothing follows: there are no more epochs, or none with a row. */
     s->ends = l->claimed_all = true;
     s->after = l->claim;
     return BAGS_OK;
 }
 
-/* Move a cursor at the start of an epoch by this number of packed rows. */
+/* Advance a cursor from the start of an epoch by this many packed rows. */
 static bags_code loader_skip_rows(
     bags_loader *l, loader_cursor *at, uint64_t count, bags_error *err) {
     uint64_t unused = 0;
@@ -490,15 +491,16 @@ static bags_code loader_skip_rows(
 
 /* ---- threads ---- */
 
-/* Whose thread this is. */
+/* The loader that this thread belongs to. */
 static GATE_OF_THREAD bags_loader *loader_of_thread;
 
 bool bags_loader_is_stopping(void) {
     return loader_of_thread && loader_is_stopping(loader_of_thread);
 }
 
-/* A thread: claim the next batch, make it without the lock, announce it. A failure is
- * kept in its slot, so that it is reported in the order of the batches. */
+/* A thread's main function: claim the next batch, make it without holding the lock, and
+ * mark it ready. A failure is kept in the slot, so that failures are reported in batch
+ * order. */
 static gate_result GATE_CALL loader_run(void *user) {
     loader_worker *w = (loader_worker *)user;
     bags_loader *l = w->loader;
@@ -523,13 +525,13 @@ static gate_result GATE_CALL loader_run(void *user) {
     return 0;
 }
 
-/* True in a child made by fork(). It does not have the threads, and the memory that
- * they were writing is unchanged since the fork. */
+/* True in a child made by fork(). The child lacks the threads, and the memory that they
+ * were writing is frozen as of the fork. */
 static bool loader_is_forked(const bags_loader *l) {
     return l->running && l->process != gate_process();
 }
 
-/* Stop the threads, and forget the batches that they made. */
+/* Stop the threads, and discard the batches that they made. */
 static void loader_stop(bags_loader *l) {
     if (l->running) {
         gate_lock(&l->monitor);
@@ -549,14 +551,14 @@ static void loader_stop(bags_loader *l) {
         l->slots[i].ready = l->slots[i].checked = false;
 }
 
-/* Those that the system refuses are missed; without any, bags_loader_next does the
+/* Start as many threads as the system allows; without any, bags_loader_next does the
  * work. */
 static void loader_start(bags_loader *l) {
     size_t started = 0;
     l->started = true;
     l->process = gate_process();
     l->claim = l->next;
-    gate_lock(&l->monitor); /* `running` is read by the threads */
+    gate_lock(&l->monitor); /* the threads read `running` */
     while (started < l->thread_count &&
            gate_thread_start(&l->workers[started].id, loader_run, &l->workers[started]))
         started++;
@@ -566,7 +568,8 @@ static void loader_start(bags_loader *l) {
 
 /* ---- opening and closing ---- */
 
-/* The threads start with the first batch, so that a loader may first be moved. */
+/* The threads start with the first batch, so that the loader may first be moved to
+ * another position. */
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err) {
     bags_error local;
@@ -602,7 +605,7 @@ void bags_loader_close(bags_loader *l) {
 
 /* ---- using it ---- */
 
-/* Keep the first failure, and repeat it. */
+/* Record the first failure; later calls repeat it. */
 static bags_code loader_fail(
     bags_loader *l, bags_code code, const bags_error *why, bags_error *err) {
     l->error = *why;
@@ -630,7 +633,7 @@ static void loader_work(bags_loader *l, loader_slot *s) {
         l->claim = s->at;
 }
 
-/* Wait until a thread has made the batch of a slot, at most this long. True if it has. */
+/* Wait up to `seconds` for a thread to finish a slot's batch. True if it is ready. */
 static bool loader_wait_ready(bags_loader *l, const loader_slot *s, double seconds) {
     double until = gate_now() + seconds, left = seconds;
     gate_lock(&l->monitor);
@@ -649,8 +652,8 @@ static bool loader_wait_ready(bags_loader *l, const loader_slot *s, double secon
     return ready;
 }
 
-/* Wait for the next batch, at most this long; seconds < 0: for ever. *slot is NULL if there
- * is none, or none yet: *late. */
+/* Wait up to `seconds` for the next batch (negative: forever). *slot is NULL if there
+ * is none, or if it is not ready yet; the latter sets *late. */
 static bags_code loader_await(
     bags_loader *l, double seconds, loader_slot **slot, bool *late, bags_error *err) {
     *slot = NULL;
@@ -669,7 +672,7 @@ static bags_code loader_await(
         return BAGS_OK;
     bags_code code = s->code;
     bags_error *why = &s->err, of_check;
-    /* The batches of an epoch are of one version. */
+    /* All batches of an epoch come from one version of the datasets. */
     bool check = !s->checked && s->after.epoch != s->at.epoch;
     for (size_t i = 0; !code && i < l->count && check; i++)
         code = bags_reader_check(l->readers[i], why = &of_check);

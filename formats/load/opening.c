@@ -1,6 +1,6 @@
 /*
  * opening.c - opens a loader: checks options and fields, plans each field, and
- * allocates memory; reads nothing.
+ * allocates memory. It reads nothing.
  */
 #include "ring.h"
 
@@ -18,8 +18,8 @@ void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error
 
 /* ---- fields ---- */
 
-/* Choose the tensor for values of a type without options. Returns the dtype of the
- * type, NONE if it states none. */
+/* Choose the tensor for a type's values when no options are set. Returns the type's
+ * dtype, or NONE if it states none. */
 static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
     bags_type inside;
     if (format_type_inside(type, &inside))
@@ -38,7 +38,7 @@ static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
     out->form = bytes ? LOADER_FORM_BYTES : LOADER_FORM_VALUES;
     out->dtype = bytes ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
     bool stacked = dtype && (!array || type->count <= LOADER_MAX_DIMS + 1);
-    for (size_t i = 1; array && i < type->count && stacked; i++) /* -1: any */
+    for (size_t i = 1; array && i < type->count && stacked; i++) /* -1: any length */
         stacked = bags_type_number(type, i, &out->shape[out->dims++]);
     out->dims = stacked ? out->dims : 0;
     if (stacked) {
@@ -48,7 +48,7 @@ static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
     return dtype;
 }
 
-/* True if the values of two types can be in one tensor. */
+/* True if values of both types can share one tensor. */
 static bool loader_is_same_form(const loader_column *a, const loader_column *b) {
     return a->form == b->form && a->dtype == b->dtype && a->dims == b->dims &&
            !memcmp(a->shape, b->shape, a->dims * sizeof *a->shape);
@@ -82,7 +82,7 @@ static bags_code loader_find_sources(
             c->dtype = other.dtype;
             c->dims = other.dims;
             memcpy(c->shape, other.shape, sizeof c->shape);
-            /* A name that lives as long as the reader. */
+            /* This name lives as long as the reader. */
             c->given.name = bags_reader_fields(l->readers[0], &count)[s->field].name;
         }
         if (c->sequence != type->sequence ||
@@ -107,7 +107,8 @@ static bags_code loader_find_sources(
     return BAGS_OK;
 }
 
-/* Find the sources whose blobs can be copied to the tensor of a planned column. */
+/* Find the sources whose blobs can be copied verbatim into a planned column's
+ * tensor. */
 static void loader_find_raw(const bags_loader *l, loader_column *c) {
     for (size_t d = 0; d < l->count; d++) {
         const bags_type *type = bags_reader_type(l->readers[d], c->sources[d].field);
@@ -120,7 +121,7 @@ static void loader_find_raw(const bags_loader *l, loader_column *c) {
     }
 }
 
-/* Check the random ranges of an image, and set the defaults. */
+/* Check an image field's random ranges, and set the defaults. */
 static bags_code loader_check_draws(
     loader_column *c, bags_load_field *g, bags_error *err) {
     const bags_interval area = {0.08, 1}, aspect = {3.0 / 4, 4.0 / 3};
@@ -172,7 +173,7 @@ static bags_code loader_check_draws(
     return BAGS_OK;
 }
 
-/* Check the options of a field, and set the defaults. */
+/* Check a field's options, and set the defaults. */
 static bags_code loader_check_field(
     const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
     bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
@@ -242,7 +243,7 @@ static bags_code loader_check_field(
     return loader_check_draws(c, g, err);
 }
 
-/* Refuse what no value of a field's type can become. */
+/* Reject options that no value of the field's type can satisfy. */
 static bags_code loader_check_types(
     const bags_loader *l, const loader_column *c, bags_error *err) {
     bags_dtype dtype = c->given.dtype;
@@ -267,7 +268,7 @@ static bags_code loader_check_types(
     return BAGS_OK;
 }
 
-/* Plan the tensors of a field whose options are valid. */
+/* Plan a field's tensors. Its options are valid. */
 static void loader_plan_column(loader_column *c) {
     const bags_load_field *g = &c->given;
     if (c->image) {
@@ -289,7 +290,7 @@ static void loader_plan_column(loader_column *c) {
     c->ragged = c->sequence && !g->window && !c->items;
 }
 
-/* Copy the mean and the deviation of each element. */
+/* Copy each element's mean and standard deviation. */
 static bags_code loader_plan_center(bags_loader *l, loader_column *c, bags_error *err) {
     const bags_load_field *g = &c->given;
     size_t count =
@@ -317,7 +318,7 @@ static bags_code loader_plan_center(bags_loader *l, loader_column *c, bags_error
     return BAGS_OK;
 }
 
-/* Plan a field: its tensors, and the place of its values in each dataset. */
+/* Plan a field: its tensors, and where to find its values in each dataset. */
 static bags_code loader_column_open(
     bags_loader *l, loader_column *c, const bags_load_field *given, bags_error *err) {
     bags_load_field *g = &c->given;
@@ -365,7 +366,7 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     const bags_load_field *given = l->options.fields;
     count = given ? l->options.field_count : count;
     l->columns = (loader_column *)bagi_loader_allocate(
-        l, 2 * count, sizeof *l->columns, err); /* with masks */
+        l, 2 * count, sizeof *l->columns, err); /* including masks */
     if (!l->columns)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count; i++) {
@@ -389,7 +390,7 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* bags_tokens_open determines the tensors of tokens. */
+/* Add the tensors that bags_tokens_open has determined. */
 static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
     const format_tokens *t = l->tokens;
     if (t->packed && l->options.skip_damaged)
@@ -423,8 +424,8 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
 
 /* ---- options ---- */
 
-/* Conflicts are errors, never repaired silently. Each thread needs a slot, in addition
- * to the slots that the caller holds: otherwise no thread could claim one. */
+/* Conflicting options are errors, never repaired silently. Each thread needs a slot in
+ * addition to the slots that the caller holds; otherwise no thread could claim one. */
 static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
     const format_rule rules[] = {
@@ -462,7 +463,7 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* A sampler is an order of its own: of `order`, only seed is used. */
+/* A sampler defines its own order: only order.seed is used. */
 static bags_code loader_check_sampler(const bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     const format_rule rules[] = {
@@ -480,7 +481,7 @@ static bags_code loader_check_sampler(const bags_loader *l, bags_error *err) {
     return FORMAT_CHECK(rules, "", err);
 }
 
-/* The number of batches of an epoch, and of datapoints in a slice of this rank. */
+/* Compute the number of batches per epoch, and of datapoints in this rank's slice. */
 static bags_code loader_count_batches(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     uint64_t most = l->order.length < o->batch ? l->order.length : o->batch;
@@ -512,8 +513,9 @@ uint64_t bagi_loader_units(const bags_loader *l, size_t dataset) {
                        : bags_reader_length(l->readers[dataset]);
 }
 
-/* Weights and selections need not live as long as the loader: the order has shares of
- * the former, and a copy of the latter. With frames, selections are of episodes. */
+/* Weights and selections need not outlive this call: the order keeps shares computed
+ * from the weights, and a copy of the selections. With frames, selections choose
+ * episodes. */
 static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     bags_order_options order = o->order;
@@ -539,7 +541,7 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     return loader_count_batches(l, err);
 }
 
-/* Fail if a tensor of a full batch is above the address space. */
+/* Fail if a full batch's tensor exceeds the address space. */
 static bags_code loader_check_sizes(const bags_loader *l, bags_error *err) {
     size_t most = l->slice_most ? l->slice_most : 1;
     for (size_t i = 0; i < l->column_count; i++) {
@@ -613,7 +615,7 @@ static bags_code loader_open_ring(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* In this order: datasets, fields, their order, memory. */
+/* Prepare, in this order: datasets, fields, datapoint order, memory. */
 bags_code bagi_loader_prepare(
     bags_loader *l, const bags_reader *const *readers, bags_error *err) {
     FORMAT_TRY(loader_check_options(l, err));
@@ -669,7 +671,7 @@ static void loader_free_worker(loader_worker *w) {
     bags_buffer_free(&w->announced);
 }
 
-/* Free the last allocation of loader_allocate: it contains the buffers. */
+/* Free the memory of bagi_loader_allocate last, because the buffers live in it. */
 void bagi_loader_free(bags_loader *l) {
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
         loader_free_slot(&l->slots[i], l->column_count);

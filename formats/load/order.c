@@ -1,15 +1,15 @@
 /*
- * order.c - the order in which datapoints are loaded: shuffled exactly, without a list.
+ * order.c - the order in which datapoints are loaded: an exact shuffle without a list.
  *
- * It reads nothing: arithmetic turns a position of an epoch into a datapoint. So any
- * thread can make any batch of any epoch at any time, and the state of a loader is a
- * few numbers. Three maps follow each other:
+ * It reads nothing: arithmetic turns a position in an epoch into a datapoint. Any
+ * thread can therefore make any batch of any epoch at any time, and a loader's state is
+ * just a few numbers. Three maps are applied in turn:
  *
  *     position -> dataset and number   the slots of a block, if there are weights
  *     number   -> chunk, and in it     a permutation of all chunks, and of a window
  *     number   -> index                without chunks: a permutation of all datapoints
  *
- * The selection of a dataset is applied last, to the index. It is the only list.
+ * A dataset's selection is applied last, to the index. Selections are the only lists.
  */
 #include "order.h"
 #include "blocks.h"
@@ -23,12 +23,12 @@
 /* ---- permutations ---- */
 
 /*
- * A Feistel network in mixed radix: x is the pair (x >> bits, x & mask) of numbers
- * below `high` and 2^bits. Each round adds a hash of one to the other, modulo its
- * range. This is a bijection of all pairs for any hash. Fewer than 2^bits pairs are
- * outside the list, next to none for a long list: these are permuted again until the
- * result is below length. bits is rounded up, so that 2^bits is even and odd
- * permutations exist, too.
+ * A Feistel network in mixed radix: x is split into the halves x >> bits, below `high`,
+ * and x & mask, below 2^bits. Each round adds a hash of one half to the other, modulo
+ * that half's range. For any hash, this is a bijection on all pairs of halves. Fewer
+ * than 2^bits pairs lie outside the list, a negligible share for a long list; these are
+ * permuted again until the result is below length. bits is rounded up, so that 2^bits
+ * is even and odd permutations occur, too.
  */
 typedef struct order_radix {
     uint64_t length, high, mask;
@@ -44,13 +44,14 @@ static order_radix order_radix_of(uint64_t length) {
     r.bits = (width + 1) / 2;
     r.mask = (UINT64_C(1) << r.bits) - 1;
     r.high = ((length - 1) >> r.bits) + 1;
-    /* The fewer values the halves have, the slower rounds mix them: with 24, some
-     * orders of 5 and 6 elements are 0.2 % more frequent. See tests/README.md. */
+    /* The fewer values the halves can take, the more rounds are needed to mix them:
+     * with 24 rounds, some orders of 5 and 6 elements are 0.2 % too frequent. See
+     * tests/README.md. */
     r.rounds = length < 64 ? 64 : length < 4096 ? 24 : 12;
     return r;
 }
 
-/* 32 bits. */
+/* A 32-bit hash. */
 static uint64_t order_hash(uint64_t half, uint64_t key) {
     uint64_t x = (half + key) * UINT64_C(0xD6E8FEB86659FD93);
     x = (x ^ (x >> 32)) * UINT64_C(0xCA9B0C7EBA1DA115);
@@ -86,8 +87,8 @@ static uint64_t order_permute_back(const order_radix *r, uint64_t key, uint64_t 
     return x;
 }
 
-/* A number below length, in proportion to a random one: the upper half of their product.
- * Some are less frequent than others by one part in 2^64 / length. */
+/* Scale a random number to one below length: the upper half of their product. Some
+ * results are less frequent than others by one part in 2^64 / length. */
 static uint64_t order_scale(uint64_t random, uint64_t length) {
     uint64_t low = (random & UINT32_MAX) * (length & UINT32_MAX);
     uint64_t one = (random >> 32) * (length & UINT32_MAX) + (low >> 32);
@@ -115,34 +116,34 @@ uint64_t bags_permute_inverse(
 
 /* ---- orders ---- */
 
-#define ORDER_BLOCK ((size_t)1024) /* positions in which weights are exact */
+#define ORDER_BLOCK ((size_t)1024) /* weights are exact over this many positions */
 
 /*
- * One epoch of one list. With chunks:
+ * One epoch of a single list. With chunks:
  *
  *     positions   | window 0      | window 1      | ... shuffled within
  *     chunks      | c0 c1 ... cG-1| cG ...        | ... a permutation of all
  *
- * The last chunk of the list can be short, by `missing` datapoints. It is number
- * `short_at` of the permutation, and the windows after its own start that much
+ * The list's last chunk may be short by `missing` datapoints. It is number `short_at`
+ * in the permutation, and the windows after its own window start `missing` positions
  * earlier.
  */
 typedef struct order_walk {
     bool in_order, replacement;
     uint64_t key;
-    order_radix all; /* of datapoints; with chunks, of chunks */
+    order_radix all; /* permutes datapoints or, with chunks, chunks */
     uint64_t chunk, chunks, window, missing, short_at;
 
     /* The window of the last position: */
-    uint64_t start, stop; /* its positions */
+    uint64_t start, stop; /* positions in the epoch */
     uint64_t first;       /* number of its first chunk */
-    uint64_t gap;         /* its datapoints before the missing ones */
+    uint64_t gap;         /* datapoints in it before the missing ones */
     uint64_t key_within;
     order_radix within;
-    uint64_t *found; /* its chunks, ORDER_UNKNOWN until they are needed; or NULL */
+    uint64_t *found; /* its chunks, ORDER_UNKNOWN until needed; or NULL */
 } order_walk;
 
-#define ORDER_FOUND ((size_t)256) /* chunks in the largest window with `found` */
+#define ORDER_FOUND ((size_t)256) /* most chunks in a window with `found` */
 #define ORDER_UNKNOWN UINT64_MAX
 
 static order_walk order_walk_start(
@@ -165,7 +166,7 @@ static order_walk order_walk_start(
 
 static void order_walk_enter(order_walk *w, uint64_t position) {
     uint64_t short_window = w->short_at / w->window;
-    uint64_t end = (short_window + 1) * w->window; /* of its chunks */
+    uint64_t end = (short_window + 1) * w->window; /* end of its chunks */
     if (end > w->chunks)
         end = w->chunks;
     uint64_t shift = position < end * w->chunk - w->missing ? 0 : w->missing;
@@ -209,7 +210,7 @@ static uint64_t order_walk_get(order_walk *w, uint64_t position) {
     return chunk * w->chunk + at % w->chunk;
 }
 
-/* Divide the slots of a block among the datasets. */
+/* Divide a block's slots among the datasets. */
 static bags_code order_share_slots(
     bags_order *order, const double *weights, bags_error *err) {
     format_order_tables t = format_order_tables_of(order);
@@ -269,15 +270,17 @@ static bags_code order_check(
 
 /* ---- selections ---- */
 
-/* The selection of a dataset. */
+/* A dataset's selection. */
 typedef struct order_selection {
-    const uint64_t *numbers; /* its indices, or the start of each range; NULL: all */
-    const uint64_t *before;  /* of ranges, the datapoints in those before */
+    const uint64_t *numbers; /* its indices, or the start of each range; NULL: all
+                                datapoints */
+    const uint64_t *before;  /* for ranges: the number of datapoints in all earlier
+                                ranges */
     size_t count;
 } order_selection;
 
-/* The hash of a selection, made of its longest runs of neighbours, so that it is the
- * same for a range and for a list of its indices. */
+/* Hashes a selection as maximal runs of consecutive indices, so that a range and a list
+ * of the same indices have the same hash. */
 typedef struct order_runs {
     uint64_t hash, start, stop, count;
 } order_runs;
@@ -299,8 +302,8 @@ static void order_runs_add(order_runs *r, uint64_t start, uint64_t stop) {
         r->stop = stop;
 }
 
-/* Select of one dataset: check, copy to *memory, hash. Sets *length to the number of
- * datapoints that are selected. */
+/* Process one dataset's selection: check it, copy it to *memory, and hash it. Sets
+ * *length to the number of selected datapoints. */
 static bags_code order_select(const bags_selection *from, uint64_t take, size_t dataset,
     uint64_t *length, uint64_t **memory, order_selection *out, uint64_t *hash,
     bags_error *err) {
@@ -350,8 +353,8 @@ static bags_code order_select(const bags_selection *from, uint64_t take, size_t 
     return BAGS_OK;
 }
 
-/* Apply the selections of all datasets. `lengths` become the lengths of the
- * selections. */
+/* Process the selections of all datasets. Replaces `lengths` with the selections'
+ * lengths. */
 static bags_code order_select_all(bags_order *order, const bags_order_options *given,
     uint64_t *lengths, bags_error *err) {
     static const bags_selection all = {BAGS_SELECTION_ALL, NULL, 0, false};
@@ -372,7 +375,7 @@ static bags_code order_select_all(bags_order *order, const bags_order_options *g
         if (!s->borrowed || s->kind == BAGS_SELECTION_RANGES)
             numbers += s->count;
     }
-    if (given->selections) { /* two numbers for each range */
+    if (given->selections) { /* two numbers per range */
         code = bags_buffer_reserve(
             &order->selections, tables + 2 * numbers * sizeof(uint64_t), err);
         if (code)
@@ -389,7 +392,8 @@ static bags_code order_select_all(bags_order *order, const bags_order_options *g
     return code;
 }
 
-/* The index of element `number` of a dataset's selection. */
+/* Convert pick->index from a number in the dataset's selection to an index in the
+ * dataset. */
 static void order_apply_selection(const bags_order *order, bags_pick *pick) {
     const order_selection *s =
         (const order_selection *)(const void *)order->selections.data + pick->dataset;
@@ -399,7 +403,7 @@ static void order_apply_selection(const bags_order *order, bags_pick *pick) {
         pick->index = s->numbers[pick->index];
         return;
     }
-    /* Of ranges that start there, all but the last are empty. */
+    /* Several ranges may start at this number; all but the last are empty. */
     size_t range =
         format_last_at_most(s->before, sizeof *s->before, s->count, pick->index);
     pick->index = s->numbers[range] + (pick->index - s->before[range]);
@@ -464,7 +468,7 @@ void bags_order_free(bags_order *order) {
     memset(order, 0, sizeof *order);
 }
 
-/* The dataset of a place in the list of all. */
+/* Find the dataset and the index for a place in the list of all datasets. */
 static bags_pick order_pick(const bags_order *order, uint64_t place) {
     const uint64_t *starts = format_order_tables_of(order).starts;
     bags_pick pick;
@@ -473,9 +477,9 @@ static bags_pick order_pick(const bags_order *order, uint64_t place) {
     return pick;
 }
 
-/* Positions of one block, counted over all epochs: its slots from 0, of which those
- * from `from` on are wanted. A dataset's slots are numbered as they come, so that it
- * is walked in order. */
+/* Pick the datapoints for a block, numbered across all epochs. All slots from 0 are
+ * visited, although only slots from `from` on are wanted, because a dataset's slots are
+ * numbered as they occur, so that each dataset is walked in order. */
 static void order_pick_block(const bags_order *order, uint64_t block, size_t from,
     size_t stop, bags_pick *picks) {
     format_order_tables t = format_order_tables_of(order);

@@ -1,17 +1,16 @@
 /*
- * order.h - what order.c, opening.c and state.c share.
- * Programs do not include it.
+ * order.h - shared by order.c, opening.c and state.c. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_ORDER_H
 #define BAGS_FORMATS_ORDER_H
 
 #include "load.h"
 
-/* The tables in the memory of a bags_order. */
+/* Tables inside a bags_order's memory. */
 typedef struct format_order_tables {
-    uint64_t *starts; /* of the datasets in the list of all, and its length */
-    uint32_t *shares; /* with weights: slots of each dataset in a block */
-    uint32_t *slots;  /* with weights: the dataset of each slot */
+    uint64_t *starts; /* where each dataset starts in the list of all; then the total */
+    uint32_t *shares; /* with weights: each dataset's slots in a block */
+    uint32_t *slots;  /* with weights: each slot's dataset */
 } format_order_tables;
 
 static inline format_order_tables format_order_tables_of(const bags_order *order) {

@@ -1,6 +1,5 @@
 /*
- * pixels.h - what resample.c and warp.c share.
- * Programs do not include it.
+ * pixels.h - shared by resample.c and warp.c. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_PIXELS_H
 #define BAGS_FORMATS_PIXELS_H
@@ -9,7 +8,7 @@
 
 #include <inttypes.h>
 
-/* Check an image of pixels in memory. *stride 0 becomes a row. */
+/* Check an image in memory. A *stride of 0 is replaced by the size of a row. */
 static inline bags_code format_check_pixels(
     const bags_image *image, uint32_t most, size_t *stride, bags_error *err) {
     uint64_t row = (uint64_t)image->width * image->channels;

@@ -1,22 +1,22 @@
 /*
- * resample.c - resize images, bit for bit like Pillow. It needs no library.
+ * resample.c - resizes images exactly as Pillow does, bit for bit. It needs no library.
  *
- * Each pixel of the result is a weighted mean of a window of pixels, first along the
- * rows and then along the columns, rounded to 8 bits after each. The window is as wide
- * as the filter. If the image becomes smaller, the ratio of the sizes stretches the
- * filter. The weights are integers in units of 2^-22, so that the result does not
- * depend on the compiler. Colours with alpha are multiplied by it before and divided
- * after.
+ * Each result pixel is a weighted mean of a window of pixels, computed first along rows
+ * and then along columns, rounding to 8 bits after each pass. The window is as wide as
+ * the filter. When the image shrinks, the filter is stretched by the ratio of the
+ * sizes. Weights are integers in units of 2^-22, so that the result does not depend on
+ * the compiler. Colours with alpha are multiplied by alpha before and divided by it
+ * afterwards.
  *
  *     row of the source ------> row of the ring -----------------> row of the result
  *               weights along x                 weights along y
  *
- * The ring holds the rows that the next row of the result needs: row r is in its place
- * r modulo the number of places.
+ * The ring holds the rows needed for the next result row: row r is stored at r modulo
+ * the number of places.
  *
- * Both passes add two weighted pixels at a time to four sums, one for each byte: SSE2,
- * part of every x86-64, multiplies and adds pairs of numbers of 16 bits. A weight has
- * more bits. It is split into two parts that are summed separately:
+ * Both passes add two weighted pixels at a time to four sums, one per byte: SSE2,
+ * available on every x86-64, multiplies and adds pairs of 16-bit numbers. Weights have
+ * more bits, so each is split into two parts that are summed separately:
  *
  *     weight = high * 2^11 + low, and low is 0 .. 2^11 - 1
  *
@@ -33,37 +33,37 @@
 #endif
 
 #define RESAMPLE_PRECISION 22
-#define RESAMPLE_HALF 11 /* bits of `low` */
-/* Sides are exact in float, and no window begins after the image. */
+#define RESAMPLE_HALF 11 /* number of bits in `low` */
+/* With this limit, sides are exact as floats, and no window starts past the image. */
 #define RESAMPLE_MOST_SIDE ((uint32_t)1 << 23)
-#define RESAMPLE_QUAD 4   /* bytes that are summed at once, */
+#define RESAMPLE_QUAD 4   /* bytes summed at once along x, */
 #define RESAMPLE_BLOCK 16 /* and along y */
 #define RESAMPLE_ALIGN ((size_t)64)
 
-/* The weights of two neighbours. */
+/* The weights of two neighbouring pixels. */
 typedef struct resample_pair {
     int16_t low[2], high[2];
 } resample_pair;
 
-/* The pixels that one pixel of the result is made of. */
+/* The source pixels that make up one result pixel. */
 typedef struct resample_window {
-    uint32_t first, count; /* the second of the last pair may be one too many */
+    uint32_t first, count; /* the last pair may cover one pixel too many */
 } resample_window;
 
-/* The windows along one axis. */
+/* All windows along one axis. */
 typedef struct resample_axis {
     uint32_t size;   /* of the source, in pixels */
-    uint32_t length; /* of the result */
-    float start;     /* of the box */
+    uint32_t length; /* of the result, in pixels */
+    float start;     /* where the box starts */
     float stop;
-    double scale;   /* source pixels per pixel of the result */
+    double scale;   /* source pixels per result pixel */
     double support; /* half the width of a window */
-    uint32_t most;  /* pixels in a window, even */
+    uint32_t most;  /* most pixels in a window; even */
     resample_window *windows;
-    resample_pair *pairs; /* most / 2 for each window */
+    resample_pair *pairs; /* most / 2 pairs per window */
 } resample_axis;
 
-/* All that one call has. */
+/* The state of one call. */
 typedef struct resample_state {
     resample_axis x, y;
     bags_filter filter;
@@ -71,12 +71,12 @@ typedef struct resample_state {
     bool has_alpha; /* the last channel weights the others */
     const unsigned char *pixels;
     size_t stride;
-    double *terms;               /* one window before rounding */
-    unsigned char *row;          /* of the source, with a QUAD and a pixel to spare */
-    unsigned char *ring;         /* of `places` rows, each `pitch` bytes */
-    const unsigned char **lines; /* the rows of one window */
+    double *terms;               /* one window's weights before rounding */
+    unsigned char *row;          /* a source row, with a QUAD and a pixel to spare */
+    unsigned char *ring;         /* `places` rows of `pitch` bytes each */
+    const unsigned char **lines; /* the rows in one window */
     size_t places;
-    size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
+    size_t pitch; /* size of a result row plus a QUAD, rounded up to BLOCK */
 } resample_state;
 
 /* ---- weights ---- */
@@ -109,7 +109,8 @@ static int32_t resample_weight_of(double term, double total) {
     return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
 }
 
-/* Each step of this is rounded as in Pillow, whose compiler sees the same terms. */
+/* Every step is rounded as in Pillow, because the compiler sees the same
+ * expressions. */
 static void resample_axis_weigh(resample_axis *a, bags_filter filter, double *terms) {
     double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
     for (uint32_t i = 0; i < a->length; i++) {
@@ -153,7 +154,7 @@ static inline resample_quad resample_quad_start(void) {
     return q;
 }
 
-/* Add the QUAD bytes at a and the QUAD bytes at b, weighted. */
+/* Add the weighted QUAD bytes at a and at b. */
 static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
     const unsigned char *b, const resample_pair *weights) {
     int four_a, four_b;
@@ -180,7 +181,7 @@ static inline void resample_quad_store(const resample_quad *q, unsigned char *to
 
 #else
 
-/* The same in C. An offset makes the sums positive. */
+/* The same in plain C. An offset keeps the sums positive. */
 typedef struct resample_quad {
     uint32_t a, b, c, d;
 } resample_quad;
@@ -222,13 +223,13 @@ static inline void resample_quad_store(const resample_quad *q, unsigned char *to
 
 /* ---- rows ---- */
 
-/* colour * alpha / 255, rounded. */
+/* colour * alpha / 255, rounded to nearest. */
 static unsigned char resample_times_alpha(uint32_t colour, uint32_t alpha) {
     uint32_t product = colour * alpha + 128;
     return (unsigned char)(((product >> 8) + product) >> 8);
 }
 
-/* Copy a row of the source; colours are multiplied by their alpha. */
+/* Copy a source row, multiplying colours by their alpha. */
 static void resample_copy_row(const resample_state *r, uint32_t row) {
     const unsigned char *from = r->pixels + row * r->stride;
     size_t channels = r->channels, size = r->x.size * channels;
@@ -238,8 +239,8 @@ static void resample_copy_row(const resample_state *r, uint32_t row) {
             r->row[i + c] = resample_times_alpha(from[i + c], from[i + channels - 1]);
 }
 
-/* Resize r->row along x. Each pixel is stored with garbage after it. The next pixel
- * replaces the garbage. */
+/* Resize r->row along x. Each store writes garbage after its pixel, overwritten by the
+ * next pixel. */
 static void resample_row(const resample_state *r, unsigned char *to) {
     size_t channels = r->channels;
     for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
@@ -253,7 +254,7 @@ static void resample_row(const resample_state *r, unsigned char *to) {
     }
 }
 
-/* Colours divided by their alpha. */
+/* Divide colours by their alpha. */
 static void resample_divide_alpha(unsigned char *row, size_t size, size_t channels) {
     for (size_t i = 0; i < size; i += channels) {
         uint32_t alpha = row[i + channels - 1];
@@ -264,7 +265,7 @@ static void resample_divide_alpha(unsigned char *row, size_t size, size_t channe
     }
 }
 
-/* Row i of the result, from r->lines. */
+/* Compute row i of the result from r->lines. */
 static void resample_lines(const resample_state *r, uint32_t i, unsigned char *out) {
     const resample_pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
     size_t row = r->x.length * r->channels;
@@ -302,21 +303,21 @@ static void resample_resize(resample_state *r, unsigned char *out, size_t out_st
         }
         for (uint32_t j = first; j < stop; j++)
             r->lines[j - first] = r->ring + j % r->places * r->pitch;
-        r->lines[stop - first] = r->lines[0]; /* of weight 0 */
+        r->lines[stop - first] = r->lines[0]; /* has weight 0 */
         resample_lines(r, i, out);
     }
 }
 
 /* ---- memory ---- */
 
-/* Memory that is handed out piece by piece. The first pass, in which data is NULL, finds
- * out how much it is; SIZE_MAX if it does not fit the address space. */
+/* Memory handed out piece by piece. A first pass with data NULL computes the size
+ * needed: SIZE_MAX if it exceeds the address space. */
 typedef struct resample_arena {
     unsigned char *data;
     size_t used;
 } resample_arena;
 
-/* count elements of some size, aligned for vector units. */
+/* Take `count` elements of `size` bytes, aligned for vector instructions. */
 static void *resample_carve(resample_arena *a, uint64_t count, size_t size) {
     size_t start = a->used;
     if (start > SIZE_MAX - RESAMPLE_ALIGN ||
@@ -346,8 +347,8 @@ static void resample_carve_all(resample_arena *from, resample_state *r) {
     r->ring = (unsigned char *)resample_carve(from, (uint64_t)r->places * r->pitch, 1);
 }
 
-/* True if the result is the entire image. Its weights are 1, so that its pixels stay
- * as they are, unless they are multiplied by their alpha. */
+/* True if the result covers the entire image at its own size. All weights are then 1,
+ * so pixels stay unchanged unless they are multiplied by alpha. */
 static bool resample_is_copy(const resample_axis *a) {
     return a->length == a->size && a->start <= 0 && a->stop >= (float)a->size;
 }
@@ -379,7 +380,7 @@ static bags_code resample_prepare(
 
 /* ---- arguments ---- */
 
-/* Set the box of both axes. A comparison with NaN is false. */
+/* Set both axes' box. Comparisons with NaN are false. */
 static bags_code resample_check_box(
     resample_state *r, const bags_box *box, bags_error *err) {
     bags_box all = {0, 0, (double)r->x.size, (double)r->y.size};

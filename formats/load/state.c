@@ -1,6 +1,7 @@
 /*
- * state.c - where a loader is, as 64 bytes that another one continues from, and digests
- * of batches. A state contains hashes of the datasets and of what determines the order.
+ * state.c - saves a loader's position as 64 bytes from which another loader can
+ * continue, and computes digests of batches. A state contains hashes of the datasets
+ * and of the options that determine the order.
  */
 #include "ring.h"
 
@@ -9,8 +10,8 @@
 
 /* ---- hashes ---- */
 
-/* Not cryptographic: it only detects mistakes. States contain its results, so it must
- * never change. */
+/* Not cryptographic: it only detects mistakes. Its results are stored in states, so it
+ * must never change. */
 static uint64_t loader_hash_number(uint64_t hash, uint64_t number) {
     return format_mix(hash ^ number) + FORMAT_GOLDEN;
 }
@@ -25,7 +26,7 @@ static uint64_t loader_hash_bytes(uint64_t hash, const void *data, size_t size) 
     return loader_hash_number(hash, bags_load_bytes(from, size, false));
 }
 
-/* The number that a value is, if it is one. */
+/* A value's number, if it is one. */
 static uint64_t loader_number_of(const bags_value *value) {
     return value->kind == BAGS_KIND_UINT  ? value->uint
            : value->kind == BAGS_KIND_INT ? (uint64_t)value->sint
@@ -34,8 +35,8 @@ static uint64_t loader_number_of(const bags_value *value) {
 
 /* ---- digests ---- */
 
-/* Everything that a training program can see of a datapoint, and nothing that depends
- * on threads or memory: no pointers, no padding. */
+/* Covers everything that a training program can see of a datapoint, and nothing that
+ * depends on threads or memory layout: no pointers, no padding. */
 uint64_t bags_batch_digest(const bags_batch *batch) {
     uint64_t digest = 0;
     for (size_t i = 0; i < batch->length; i++) {
@@ -73,10 +74,9 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
 
 /* ---- the identity of a state ---- */
 
-#define LOADER_SAMPLE 4096 /* bytes of a blob that identify it */
+#define LOADER_SAMPLE 4096 /* bytes at the start of a blob used to identify it */
 
-/* Hash the identity of a dataset: its fields, its length, and three of its
- * datapoints. */
+/* Hash a dataset's identity: its fields, its length, and three datapoints. */
 static bags_code loader_hash_dataset(
     const bags_reader *reader, bags_row *row, uint64_t *hash, bags_error *err) {
     uint64_t length = bags_reader_length(reader);
@@ -94,7 +94,7 @@ static bags_code loader_hash_dataset(
             bags_view blob;
             bags_code code =
                 bags_reader_get_blob(reader, index, k, 0, row, &blob, &why);
-            if (code && !loader_is_damage(code)) { /* such as no item 0 */
+            if (code && !loader_is_damage(code)) { /* for example, there is no item 0 */
                 if (err)
                     *err = why;
                 return code;
@@ -107,7 +107,7 @@ static bags_code loader_hash_dataset(
     return BAGS_OK;
 }
 
-/* Hash the random ranges for the images of a field. */
+/* Hash the random ranges for a field's images. */
 static uint64_t loader_hash_draws(uint64_t hash, const loader_column *c) {
     const bags_load_field *g = &c->given;
     const bags_warp_options *o = &c->warp;
@@ -160,7 +160,7 @@ static uint64_t loader_hash_order(const bags_loader *l) {
     return hash;
 }
 
-/* Compute both hashes at the first call. */
+/* Compute both hashes on the first call. */
 static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
     uint64_t data = 0;
     bags_row row;
@@ -180,14 +180,14 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
 /* ---- states ---- */
 
 #define LOADER_STATE_PLAIN "BAGSLD\1\0"
-#define LOADER_STATE_PACKED "BAGSPK\1\0"            /* of packed rows */
+#define LOADER_STATE_PACKED "BAGSPK\1\0"            /* for packed rows */
 #define LOADER_STATE_HASHED (BAGS_LOADER_STATE - 8) /* bytes before the hash */
 
 enum {
     LOADER_STATE_SEED,
     LOADER_STATE_EPOCH,
     LOADER_STATE_BATCH,
-    LOADER_STATE_LENGTH, /* or, of packed rows, block and row */
+    LOADER_STATE_LENGTH, /* for packed rows: block and row instead */
     LOADER_STATE_BATCH_SIZE,
     LOADER_STATE_DATASETS,
     LOADER_STATE_DATA_HASH,
@@ -195,11 +195,11 @@ enum {
     LOADER_STATE_NUMBERS
 };
 
-/* The numbers of a state, in their order after its first 8 bytes. */
+/* The numbers in a state, in the order in which they follow its first 8 bytes. */
 static const struct loader_state_rule {
-    size_t size;         /* bytes */
-    bool shown;          /* in the message */
-    const char *differs; /* wrong if it is another number; NULL: it may be */
+    size_t size;         /* in bytes */
+    bool shown;          /* print the number in the message */
+    const char *differs; /* the error if the number differs; NULL: it may differ */
 } loader_state_rules[LOADER_STATE_NUMBERS] = {
     {8, true, "the seed differs"},
     {8, true, NULL},
@@ -214,8 +214,8 @@ static const struct loader_state_rule {
         "drop_last, or what is drawn for images differ"},
 };
 
-/* The numbers of the state that the loader would save now. The position is the
- * caller's; the threads are ahead of it. */
+/* Compute the numbers that the loader would save now. The position is the caller's; the
+ * threads run ahead of it. */
 static bags_code loader_state_here(
     bags_loader *l, uint64_t numbers[LOADER_STATE_NUMBERS], bags_error *err) {
     FORMAT_TRY(loader_hash_all(l, err));
@@ -244,7 +244,7 @@ bags_code bags_loader_save(
     return BAGS_OK;
 }
 
-/* Check the bytes of a state, and read its numbers. */
+/* Check a state's bytes and read its numbers. */
 static bags_code loader_state_read(const void *from, size_t size, bool *packed,
     uint64_t numbers[LOADER_STATE_NUMBERS], bags_error *err) {
     unsigned char state[BAGS_LOADER_STATE];
@@ -265,7 +265,7 @@ static bags_code loader_state_read(const void *from, size_t size, bool *packed,
     return BAGS_OK;
 }
 
-/* Compare number by number, so that the message can name what differs. */
+/* Compare one number at a time, so that the message can name the difference. */
 static bags_code loader_state_compare(const bags_loader *l,
     const uint64_t has[LOADER_STATE_NUMBERS],
     const uint64_t needs[LOADER_STATE_NUMBERS], bags_error *err) {

@@ -1,19 +1,20 @@
 /*
- * tokens.c - sequences of a fixed length out of documents of any length: windows over
- * streams of tokens, and packing.
+ * tokens.c - makes fixed-length sequences from documents of any length: windows over
+ * token streams, and packing.
  *
- * A stream is the documents of a shard, each with its BOS and EOS, one after another. In
- * its Bag they are contiguous, and the table has their ends: a window is a range of
- * bytes, and the document of a token is found by a search in the table. Nothing else is
- * needed, nor kept in memory, as long as the shard is *direct*:
+ * A stream is the concatenation of a shard's documents, each with its BOS and EOS. The
+ * Bag stores the documents contiguously, and its table holds their ends, so a window is
+ * a range of bytes, and a token's document is found by searching the table. If the
+ * shard is *direct*, nothing else is needed or kept in memory:
  *
- *     direct    mapped, a blob for each datapoint, in their order. The table and refs are
+ *     direct    mapped, with one blob per datapoint, in order. The table and refs are
  *               checked when the tokens are opened
- *     indirect  all others, such as derived datasets: a table of the documents' ends is
- *               made when the tokens are opened, and each is read by the reader
+ *     indirect  all other shards, such as those in derived datasets: a table of
+ *               document ends is built when the tokens are opened, and the reader reads
+ *               each document
  *
- * Packing assigns whole documents to rows: first-fit decreasing, in blocks of documents
- * that are neighbours in the shuffled order. It reads lengths only.
+ * Packing assigns whole documents to rows by first-fit decreasing, in blocks of
+ * documents that are neighbours in the shuffled order. It reads only lengths.
  */
 #include "tokens.h"
 #include "blocks.h"
@@ -30,16 +31,16 @@
 /* A field in one shard. */
 typedef struct tokens_stream {
     bool direct;
-    const unsigned char *data; /* if direct */
-    bags_buffer ends;          /* if indirect: as in a table, 8 bytes each */
+    const unsigned char *data; /* if the shard is direct */
+    bags_buffer ends;          /* if indirect: 8 bytes per document, as in a table */
 } tokens_stream;
 
-/* A shard of one of the datasets. */
+/* A shard in one of the datasets. */
 typedef struct tokens_shard {
-    uint64_t start, documents; /* the first one, and their number */
-    uint64_t tokens;           /* with BOS and EOS */
+    uint64_t start, documents; /* the first document, and how many there are */
+    uint64_t tokens;           /* including BOS and EOS */
     uint64_t windows_before, windows;
-    tokens_stream *streams; /* one for each field */
+    tokens_stream *streams; /* one per field */
 } tokens_shard;
 
 typedef struct tokens_dataset {
@@ -51,14 +52,14 @@ typedef struct tokens_dataset {
 } tokens_dataset;
 
 struct bags_tokens {
-    format_tokens shared; /* what loader.c sees; first */
+    format_tokens shared; /* the part that loader.c sees; must be first */
     bags_tokens_options options;
     format_block *blocks;
     tokens_dataset *datasets;
     size_t dataset_count, field_count;
-    const char **names; /* of fields */
-    bags_dtype *dtypes; /* of fields */
-    uint64_t extra;     /* BOS and EOS: tokens that are added to each document */
+    const char **names; /* of the fields */
+    bags_dtype *dtypes; /* of the fields */
+    uint64_t extra;     /* how many tokens BOS and EOS add to each document */
 };
 
 static void *tokens_allocate(
@@ -68,10 +69,10 @@ static void *tokens_allocate(
 
 /* ---- reading documents ---- */
 
-/* The open Bag of a field in a shard: its table and, if direct, its blobs. */
+/* A field's open Bag in a shard: its table and, if direct, its blobs. */
 typedef struct tokens_view {
-    const unsigned char *data, *ends; /* data NULL: indirect */
-    size_t element;                   /* bytes of a token */
+    const unsigned char *data, *ends; /* `data` NULL: indirect */
+    size_t element;                   /* bytes per token */
 } tokens_view;
 
 static bags_code tokens_fail_field(const bags_tokens *t, const tokens_dataset *d,
@@ -97,12 +98,13 @@ static bags_code tokens_view_of(const bags_tokens *t, const tokens_dataset *d,
     return BAGS_OK;
 }
 
-/* Elements of the documents before number i. */
+/* Count the elements in the documents before number i. */
 static uint64_t tokens_before(const tokens_view *v, uint64_t i) {
     return i ? bags_load_bytes(v->ends + 8 * (i - 1), 8, false) / v->element : 0;
 }
 
-/* The elements of a document, by the table; all of it was checked. */
+/* A document's number of elements, from the table. The entire table was checked
+ * before. */
 static uint64_t tokens_length(const tokens_view *v, uint64_t i) {
     return tokens_before(v, i + 1) - tokens_before(v, i);
 }
@@ -112,7 +114,7 @@ static bags_code tokens_fail(const bags_tokens *t, const tokens_dataset *d,
     return format_fail_at(d->reader, t->names[field], datapoint, UINT64_MAX, code, err);
 }
 
-/* The elements of document i. */
+/* Get the elements of document i. */
 static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
     size_t shard, size_t field, const tokens_view *v, uint64_t i, bags_row *row,
     bags_view *out, bags_error *err) {
@@ -134,8 +136,8 @@ static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
     return tokens_fail(t, d, field, BAGS_ERROR_CHANGED, datapoint, err);
 }
 
-/* Find the document at a position in the stream (below its length), and its start: the
- * last document that starts at or before the position and is not empty. */
+/* Find the document at a position in the stream (below the stream's length), and where
+ * it starts: the last non-empty document that starts at or before the position. */
 static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
     const tokens_view *v, uint64_t place, uint64_t *start) {
     uint64_t low = 0, high = s->documents;
@@ -152,8 +154,8 @@ static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
     return low;
 }
 
-/* Append elements first ... first + count - 1 of a document with its BOS and EOS.
- * Fields other than the first have zeros there. */
+/* Write elements first ... first + count - 1 of a document, counting its BOS and EOS.
+ * Fields after the first one have zeros in place of BOS and EOS. */
 static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
     uint64_t first, uint64_t count, unsigned char *to) {
     bags_dtype dtype = t->dtypes[field];
@@ -187,7 +189,7 @@ static void tokens_put(const bags_tokens *t, size_t field, bags_view document,
     }
 }
 
-/* Parallel fields have as many elements in each document. */
+/* Check that parallel fields have the same number of elements in each document. */
 static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_dataset *d,
     size_t shard, const tokens_view *all, size_t field, uint64_t i, bags_error *err) {
     uint64_t has = tokens_length(&all[field], i), needs = tokens_length(&all[0], i);
@@ -199,7 +201,7 @@ static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_datase
     return tokens_fail(t, d, field, BAGS_ERROR_VALUE, d->shards[shard].start + i, err);
 }
 
-/* Copy elements first ... first + count - 1 of document i of a field, as tokens_put. */
+/* Like tokens_put, for document i of a field. */
 static bags_code tokens_copy(const bags_tokens *t, const tokens_dataset *d,
     size_t shard, const tokens_view *views, size_t field, uint64_t i, uint64_t first,
     uint64_t count, bags_row *row, unsigned char *to, bags_error *err) {
@@ -225,8 +227,8 @@ static size_t tokens_find_shard(const tokens_dataset *d, uint64_t index, bool wi
 #define TOKENS_TOUCH(data) ((void)(data))
 #endif
 
-/* Announce a window to the processor, so that it loads it from memory while the one before
- * is copied. */
+/* Prefetch a window into the processor's caches while the previous window is being
+ * copied. */
 static void tokens_touch(const bags_tokens *t, const bags_pick *pick) {
     const tokens_dataset *d = &t->datasets[pick->dataset];
     const tokens_shard *s = &d->shards[tokens_find_shard(d, pick->index, true)];
@@ -240,7 +242,7 @@ static void tokens_touch(const bags_tokens *t, const bags_pick *pick) {
         TOKENS_TOUCH(data + i);
 }
 
-/* out[i] has space for a window of tensor i. */
+/* Copy a window. out[i] has space for tensor i's window. */
 static bags_code tokens_window(const bags_tokens *t, bags_row *row,
     const bags_pick *pick, unsigned char *const *out, bags_error *err) {
     const tokens_dataset *d = &t->datasets[pick->dataset];
@@ -281,7 +283,7 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
 
 /* ---- packing ---- */
 
-/* The length of a document, with BOS and EOS. */
+/* A document's length, including BOS and EOS. */
 static bags_code tokens_length_of(const bags_tokens *t, bags_row *row,
     const bags_pick *pick, uint64_t *length, bags_error *err) {
     const tokens_dataset *d = &t->datasets[pick->dataset];
@@ -292,7 +294,7 @@ static bags_code tokens_length_of(const bags_tokens *t, bags_row *row,
     return BAGS_OK;
 }
 
-/* out[i] has space for the piece in the tensor of field i. */
+/* Copy a piece of a document. out[i] has space for it in field i's tensor. */
 static bags_code tokens_piece(const bags_tokens *t, bags_row *row,
     const bags_piece *piece, unsigned char *const *out, bags_error *err) {
     const tokens_dataset *d = &t->datasets[piece->dataset];
@@ -315,9 +317,9 @@ static int tokens_compare(const void *a, const void *b) {
 }
 
 /*
- * First-fit decreasing: keys are sorted, the longest first, each goes to the first row
- * that has space. A tree has the space of each row as its leaves, and above them the
- * larger one of two; unused rows are empty, so that one is always found.
+ * First-fit decreasing: keys are sorted, longest first, and each goes to the first row
+ * with enough space. The space in each row is a leaf of a tree whose inner nodes hold
+ * the larger of their two children. Unused rows are empty, so a row is always found.
  */
 static void tokens_fit(const uint64_t *keys, size_t count, uint64_t length,
     uint32_t *tree, size_t leaves, uint32_t *row_of, uint32_t *rows) {
@@ -338,7 +340,7 @@ static void tokens_fit(const uint64_t *keys, size_t count, uint64_t length,
     }
 }
 
-/* The number of pieces of a document in rows of S tokens. */
+/* The number of pieces that a document forms in rows of S tokens. */
 static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
     uint64_t most = t->options.length;
     if (length > most && t->options.long_documents == BAGS_LONG_DROP)
@@ -346,13 +348,13 @@ static uint64_t tokens_piece_count(const bags_tokens *t, uint64_t length) {
     return length ? (length - 1) / most + 1 : 0;
 }
 
-/* How much is packed: documents, their pieces, and documents without a piece. */
+/* Amount packed: documents, their pieces, and documents without a piece. */
 typedef struct tokens_block {
     size_t count;
     uint64_t pieces, dropped;
 } tokens_block;
 
-/* Find the documents of a block and their lengths, and reserve memory for its rows. */
+/* Find a block's documents and their lengths, and reserve memory for its rows. */
 static bags_code tokens_measure(const bags_tokens *t, format_packer *p, bags_row *row,
     const bags_order *order, uint64_t epoch, uint64_t block, tokens_block *out,
     bags_error *err) {
@@ -377,9 +379,9 @@ static bags_code tokens_measure(const bags_tokens *t, format_packer *p, bags_row
 }
 
 /*
- * Pack block `block` of an epoch: the documents at FORMAT_PACK_BLOCK positions of the
- * order. Rows filled by one piece come first, then the rows of first-fit. All rows are
- * then shuffled, if the order is.
+ * Pack an epoch's block number `block`: the documents at FORMAT_PACK_BLOCK positions of
+ * the order. Rows filled by a single piece come first, then the first-fit rows. If the
+ * order is shuffled, so are all rows.
  */
 static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *row,
     const bags_order *order, uint64_t epoch, uint64_t block, bags_error *err) {
@@ -390,7 +392,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
     p->valid = false;
     p->row_count = 0;
     FORMAT_TRY(tokens_measure(t, p, row, order, epoch, block, &b, err));
-    /* Pieces that fill a row, and the rest of each document. */
+    /* Pieces that fill a row, and each document's remainder. */
     uint32_t full = 0, rows = 0, rest = 0;
     size_t leaves = 1;
     for (size_t i = 0; i < b.count; i++) {
@@ -405,7 +407,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
         leaves *= 2;
     qsort(p->keys, rest, sizeof *p->keys, tokens_compare);
     tokens_fit(p->keys, rest, most, p->tree, leaves, p->row_of, &rows);
-    /* Where each row starts. Row r of these becomes row place[r]. */
+    /* Where each row starts. Row r ends up as row place[r]. */
     uint32_t *starts = (uint32_t *)(void *)p->rows.data, *place = starts + b.pieces + 1;
     uint64_t all = (uint64_t)full + rows;
     uint64_t key = format_key(format_key(order->seed, ~epoch), block);
@@ -447,7 +449,7 @@ static bags_code tokens_pack(const bags_tokens *t, format_packer *p, bags_row *r
 
 /* ---- opening ---- */
 
-/* Find a field whose blobs are raw elements, and its dtype. */
+/* Find a field that stores raw elements, and its dtype. */
 static bags_code tokens_find_field(
     bags_tokens *t, const tokens_dataset *d, size_t field, bags_error *err) {
     FORMAT_TRY(bags_reader_field(d->reader, t->names[field], &d->fields[field], err));
@@ -458,7 +460,7 @@ static bags_code tokens_find_field(
     uint64_t side;
     if (bytes)
         dtype = is_first ? given : BAGS_DTYPE_UINT8;
-    /* Of one dimension, of any length. */
+    /* One dimension of any length. */
     if (bags_view_is(type->name, "array") && type->count == 2 &&
         !bags_type_number(type, 1, &side))
         dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
@@ -481,8 +483,8 @@ static bags_code tokens_find_field(
     return BAGS_OK;
 }
 
-/* Check a table: each entry at or after the one before, at a multiple of an element. The
- * branch is taken once, since all are added up. */
+/* Check a table: entries must not decrease, and must be multiples of the element size.
+ * Violations are accumulated, so that there is only one branch at the end. */
 static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
     const tokens_shard *s, size_t field, const unsigned char *ends, bags_error *err) {
     size_t element = bags_dtype_size(t->dtypes[field]);
@@ -516,7 +518,8 @@ static bags_code tokens_check_table(const bags_tokens *t, tokens_dataset *d,
     return BAGS_OK;
 }
 
-/* Make the table of the ends of documents, as the reader returns them. */
+/* Build the table of document ends, in the order in which the reader returns
+ * documents. */
 static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *s,
     size_t field, bags_row *row, bags_buffer *ends, bags_error *err) {
     uint64_t at = 0;
@@ -535,7 +538,7 @@ static bags_code tokens_make_table(const tokens_dataset *d, const tokens_shard *
     return BAGS_OK;
 }
 
-/* Plan a field of a shard. */
+/* Prepare a field in one shard. */
 static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t shard,
     size_t field, bags_row *row, bags_error *err) {
     tokens_shard *s = &d->shards[shard];
@@ -545,7 +548,7 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
         return BAGS_OK;
     bags_code code =
         bags_reader_blobs(d->reader, shard, d->fields[field], false, row, &range, err);
-    if (!code && range.ends) /* mapped: refs are read only once */
+    if (!code && range.ends) /* mapped, so refs are read only once */
         code = bags_reader_blobs(
             d->reader, shard, d->fields[field], true, row, &range, err);
     if (code && code != BAGS_ERROR_RANGE)
@@ -619,8 +622,8 @@ static bags_code tokens_open_dataset(
     return BAGS_OK;
 }
 
-/* Open the datasets, and count the units of the order: windows or, packed,
- * documents. */
+/* Open the datasets, and count the units that the order shuffles: windows or, if
+ * packed, documents. */
 static bags_code tokens_open_datasets(
     bags_tokens *t, const bags_reader *const *readers, bags_row *row, bags_error *err) {
     for (size_t i = 0; i < t->dataset_count; i++) {
@@ -652,7 +655,7 @@ static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *
     return FORMAT_CHECK(rules, "", err);
 }
 
-/* True if a token of this dtype can have this number. */
+/* True if a token of this dtype can have this id. */
 static bool tokens_has_id(bags_dtype dtype, uint32_t id) {
     return id <= (dtype == BAGS_DTYPE_UINT8       ? UINT8_MAX
                      : dtype == BAGS_DTYPE_UINT16 ? UINT16_MAX
@@ -668,7 +671,7 @@ static void tokens_add_tensor(
     to->length = length;
 }
 
-/* The tensors, and what determines the order. */
+/* Describe the tensors, and hash the options that determine the order. */
 static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     const bags_tokens_options *o = &t->options;
     format_tokens *s = &t->shared;
@@ -695,7 +698,8 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     const uint64_t numbers[] = {o->length, o->stride,
         (uint64_t)o->pack << 1 | o->has_bos, (uint64_t)o->has_eos, o->bos, o->eos,
         (uint64_t)o->long_documents};
-    /* States know an array's dtype by its type. Tokens in bytes mostly are uint16. */
+    /* States cover an array's dtype through its type. Tokens stored as bytes are mostly
+     * uint16. */
     const tokens_dataset *d = t->datasets;
     size_t element = bags_dtype_size(t->dtypes[0]);
     s->hash = FORMAT_GOLDEN;
@@ -716,7 +720,7 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Copy the names of the fields. */
+/* Copy the fields' names. */
 static bags_code tokens_copy_names(bags_tokens *t, bags_error *err) {
     bags_tokens_options *o = &t->options;
     for (size_t f = 0; f < t->field_count; f++) {

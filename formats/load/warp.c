@@ -1,11 +1,11 @@
 /*
- * warp.c - transform images and change their colours, bit for bit like Pillow and
- * torchvision. It needs no library but libm.
+ * warp.c - transforms images and changes their colours exactly as Pillow and
+ * torchvision do, bit for bit. It needs no library except libm.
  *
- * A pixel of the result is the colour at one point of the image. No filter is widened
- * where the image becomes smaller; resample.c does that. The points of a row are
- * computed in chunks, then sampled. Arithmetic follows Pillow step by step, in double:
- * four channels at once, two in each register of SSE2.
+ * Each result pixel is the colour at one point of the image. Filters are not widened
+ * when the image shrinks; resample.c does that. A row's points are computed in chunks,
+ * then sampled. Arithmetic follows Pillow step by step, in double, on four channels at
+ * once: two in each SSE2 register.
  */
 #include "load.h"
 #include "pixels.h"
@@ -19,7 +19,7 @@
 #include <emmintrin.h>
 #endif
 
-/* Calls with constants become loops of their own. */
+/* Inlining lets each call with constants become its own specialized loop. */
 #ifdef __GNUC__
 #define WARP_INLINE static inline __attribute__((always_inline))
 #else
@@ -28,8 +28,8 @@
 
 #define WARP_CHUNK 64
 #define WARP_MOST_SIDE ((uint32_t)1 << 30)
-#define WARP_FIXED 65536.0 /* steps per pixel of Pillow's nearest neighbours */
-#define WARP_MARGIN 4      /* pixels next to a point that a filter may need */
+#define WARP_FIXED 65536.0 /* steps per pixel in Pillow's nearest-neighbour code */
+#define WARP_MARGIN 4      /* pixels around a point that a filter may need */
 #define WARP_MOST_FACTOR 1000
 
 /* ---- four numbers ---- */
@@ -40,8 +40,8 @@ typedef struct warp_quad {
     __m128d low, high;
 } warp_quad;
 
-/* With three channels the byte before is loaded, too, unless it is the first pixel:
- * three loads cost more than all that follows. */
+/* With three channels, the preceding byte is loaded as well, except for the first
+ * pixel, because three separate loads cost more than everything that follows. */
 WARP_INLINE warp_quad warp_load(
     const unsigned char *first, size_t at, size_t channels) {
     const unsigned char *from = first + at;
@@ -81,7 +81,7 @@ WARP_INLINE warp_quad warp_times(warp_quad a, double factor) {
     return a;
 }
 
-/* Rounded towards 0, and clamped to 0 .. 255. */
+/* Store the channels, rounded towards 0 and clamped to 0 .. 255. */
 WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
     __m128i numbers =
         _mm_unpacklo_epi64(_mm_cvttpd_epi32(q.low), _mm_cvttpd_epi32(q.high));
@@ -93,7 +93,7 @@ WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
 
 #else
 
-/* The same in C. */
+/* The same in plain C. */
 typedef struct warp_quad {
     double at[4];
 } warp_quad;
@@ -133,22 +133,23 @@ WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
 
 /* ---- sampling ---- */
 
-/* All that one call has. */
+/* The state of one call. */
 typedef struct warp_state {
     double m[9];
     bool flat;    /* the last row is 0 0 1 */
-    bool stepped; /* points are sums of steps, as Pillow's nearest neighbours are */
+    bool stepped; /* points are sums of steps, as for Pillow's nearest neighbours */
     double width, height;   /* of the entire image */
-    int32_t left, top;      /* of what the pixels are of */
-    int32_t last_x, last_y; /* its last column and row, counted from left and top */
+    int32_t left, top;      /* where the pixels lie in the entire image */
+    int32_t last_x, last_y; /* the pixels' last column and row, relative to left and
+                               top */
     const unsigned char *pixels;
     size_t stride, channels;
     bags_filter filter;
     unsigned char fill[4];
 } warp_state;
 
-/* The points of some pixels of a row, starting at pixel x. Stepped points continue the
- * existing points. */
+/* The points for some pixels in a row, starting at pixel x. Stepped points continue
+ * from the existing ones. */
 typedef struct warp_points {
     double u[WARP_CHUNK + 1], v[WARP_CHUNK + 1];
 } warp_points;
@@ -174,12 +175,13 @@ static void warp_find_points(
     }
 }
 
-/* False for NaN, too. */
+/* Also false for NaN. */
 WARP_INLINE bool warp_is_inside(const warp_state *s, double u, double v) {
     return u >= 0 && u < s->width && v >= 0 && v < s->height;
 }
 
-/* Rounded down. The library's floor is a call where the processor has no instruction. */
+/* Round down. The library's floor is a function call unless the processor has an
+ * instruction. */
 WARP_INLINE int32_t warp_floor(double x) {
     int32_t whole = (int32_t)x;
     return whole - (x < whole);
@@ -189,8 +191,7 @@ WARP_INLINE int32_t warp_clamp(int32_t i, int32_t last) {
     return i < 0 ? 0 : i > last ? last : i;
 }
 
-/* Where the pixels x to x + count - 1 of the rows y to y + count - 1 are; count is 2 or
- * 4. */
+/* Offsets of pixels x to x + count - 1 in rows y to y + count - 1; count is 2 or 4. */
 typedef struct warp_offsets {
     size_t columns[4], rows[4];
 } warp_offsets;
@@ -251,7 +252,7 @@ WARP_INLINE void warp_bicubic(
 
 WARP_INLINE void warp_sample(const warp_state *state, const warp_points *p,
     size_t count, unsigned char *out, size_t channels, bags_filter filter) {
-    const warp_state copy = *state, *s = &copy; /* which `out` cannot overlap */
+    const warp_state copy = *state, *s = &copy; /* `out` cannot alias this copy */
     for (size_t i = 0; i < count; i++, out += channels) {
         double u = p->u[i], v = p->v[i];
         if (!warp_is_inside(s, u, v))
@@ -281,8 +282,8 @@ WARP_INLINE void warp_sample_as(const warp_state *s, const warp_points *p, size_
         warp_sample(s, p, count, out, 4, filter);
 }
 
-/* Pillow adds steps up for nearest neighbours: in units of 2^-16 of a pixel, if something
- * is turned and no corner of the result is 2^15 pixels away. */
+/* For nearest neighbours, Pillow accumulates steps, in units of 2^-16 pixels if the
+ * image is turned and no corner of the result is 2^15 pixels away. */
 static void warp_start_steps(warp_state *s, uint32_t width, uint32_t height) {
     double *m = s->m;
     bool fixed = m[1] < 0 || m[1] > 0 || m[3] < 0 || m[3] > 0;
@@ -328,7 +329,8 @@ static void warp_all(
 
 /* ---- arguments ---- */
 
-/* The matrix, with 1 as its last element if the row is 0 0 x. */
+/* Check the matrix. If its last row is 0 0 x, scale it so that the last element is
+ * 1. */
 static bags_code warp_check_matrix(
     warp_state *s, const double matrix[9], bags_error *err) {
     s->flat = !(matrix[6] < 0 || matrix[6] > 0 || matrix[7] < 0 || matrix[7] > 0);
@@ -390,7 +392,7 @@ bags_code bags_warp(const bags_image *image, const bags_part *part, const void *
     return BAGS_OK;
 }
 
-/* The span of whole pixels from low to high, with the neighbours that a filter may
+/* The span of whole pixels from low to high, plus the neighbours that a filter may
  * need. */
 static void warp_span(
     double low, double high, uint32_t size, uint32_t *first, uint32_t *count) {
@@ -402,7 +404,7 @@ static void warp_span(
     *count = (uint32_t)high - *first;
 }
 
-/* The points of the corners enclose all others, unless a line of points at infinity is
+/* The corners' points enclose all others, unless a line of points at infinity lies
  * between them. */
 bags_part bags_warp_part(
     const bags_image *image, const double matrix[9], uint32_t width, uint32_t height) {
@@ -439,8 +441,8 @@ void bags_matrix_times(const double a[9], const double b[9], double out[9]) {
     memcpy(out, product, sizeof product);
 }
 
-/* Undo the turn, scale and shear of an image around its centre, and then its shift: with
- * the steps of torchvision's affine. */
+/* Undo an image's turn, scale and shear around its centre, and then its shift, with the
+ * same steps as torchvision's affine. */
 static void warp_undo_affine(double turn, double scale, double shear_x, double shear_y,
     double shift_x, double shift_y, double width, double height, double out[9]) {
     const double degree = 3.141592653589793 / 180;
@@ -460,9 +462,9 @@ static void warp_undo_affine(double turn, double scale, double shear_x, double s
     out[8] = 1;
 }
 
-/* The transformation of a quadrilateral, clockwise from its upper left corner, to the
- * rectangle of the image: the scaled inverse of the transformation of the unit square
- * to the quadrilateral. */
+/* Compute the transformation from a quadrilateral (clockwise from its upper left
+ * corner) to the image's rectangle: the scaled inverse of the transformation from the
+ * unit square to the quadrilateral. */
 static void warp_undo_perspective(
     const double x[4], const double y[4], double width, double height, double out[9]) {
     double x1 = x[1] - x[2], x2 = x[3] - x[2], x3 = x[0] - x[1] + x[2] - x[3];
@@ -482,8 +484,8 @@ static void warp_undo_perspective(
     out[8] = a * e - b * d;
 }
 
-/* Draw all numbers, even unused ones, so that the numbers of one range do not depend on
- * the others. */
+/* Draw all numbers, even unused ones, so that one range's numbers do not depend on the
+ * other ranges. */
 void bags_warp_draw(const bags_warp_options *o, uint64_t random, uint32_t width,
     uint32_t height, double matrix[9]) {
     uint64_t state = random;
@@ -513,12 +515,12 @@ static inline unsigned char warp_byte(int value) {
     return (unsigned char)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* From one colour, or past it, in float as Pillow blends images. */
+/* Blend from one colour towards another, or beyond it, in float like Pillow's blend. */
 static inline unsigned char warp_blend(int from, int to, float part) {
     return warp_byte((int)((float)from + part * (float)(to - from)));
 }
 
-/* Brightness and contrast: from 0, or from the mean, to the colour. */
+/* Brightness and contrast: blend from 0, or from the mean, towards the colour. */
 static void warp_blend_all(const bags_image *image, unsigned char *pixels,
     size_t stride, int from, float part) {
     unsigned char table[256];
@@ -535,7 +537,7 @@ static inline int warp_gray(const unsigned char *pixel) {
         int)((pixel[0] * 19595u + pixel[1] * 38470u + pixel[2] * 7471u + 32768) >> 16);
 }
 
-/* The mean of the image in gray, rounded. */
+/* The gray image's mean, rounded. */
 static int warp_mean(
     const bags_image *image, const unsigned char *pixels, size_t stride) {
     uint64_t sum = 0;
@@ -557,15 +559,16 @@ static void warp_saturate(
         }
 }
 
-/* Properties of one hue: the sixth of the circle, the position in it, and at s the
- * saturations. */
+/* Tables for hues: the sixth of the circle, the position within it, and the saturations
+ * at s. */
 typedef struct warp_hues {
     unsigned char sixth[256];
     float into[256], saturation[256];
 } warp_hues;
 
-/* Red, green and blue as hue, saturation and value, all 0 .. 255 and rounded down; turned
- * by `turn`; and back, rounded. The types of the terms are Pillow's. */
+/* Convert red, green and blue to hue, saturation and value (each 0 .. 255, rounded
+ * down), turn the hue by `turn`, and convert back, rounding to nearest. Each term has
+ * the same type as in Pillow. */
 static inline void warp_turn_hue(const warp_hues *t, unsigned turn, unsigned char *at) {
     int r = at[0], g = at[1], b = at[2];
     int most = r > g ? r : g, least = r < g ? r : g;

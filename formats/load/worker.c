@@ -1,9 +1,10 @@
 /*
- * worker.c - which worker of a cluster's job this process is, from the environment.
+ * worker.c - finds out from the environment which worker of a cluster job this process
+ * is.
  *
- * Each engine has a row below. The rows whose variables are set must agree: a process
- * may have been started by one engine inside another, and the wrong number would make
- * two workers do the same work, and skip the work of a third.
+ * Each engine has a row below. All rows whose variables are set must agree: one engine
+ * may have started the process inside another, and with the wrong number two workers
+ * would do the same work while a third worker's share is skipped.
  */
 #include "load.h"
 #include "text.h"
@@ -13,13 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The variables of an engine; NULL: it has none. */
+/* An engine's variables; NULL: the engine has no such variable. */
 typedef struct worker_source {
     const char *number;
     const char *count;
-    /* For an array: its first and last number, and the step. */
+    /* For an array job: its first and last number, and the step. */
     const char *first, *last, *step;
-    uint64_t start; /* the number of the first worker */
+    uint64_t start; /* the first worker's number */
 } worker_source;
 
 static const worker_source worker_sources[] = {
@@ -37,14 +38,14 @@ static const worker_source worker_sources[] = {
 
 #define WORKER_SOURCES (sizeof worker_sources / sizeof *worker_sources)
 
-/* The value of a variable, NULL if unset or empty. Grid Engine sets "undefined" in a
- * job that is not an array: treat this as unset. */
+/* A variable's value, or NULL if unset or empty. Grid Engine sets "undefined" in jobs
+ * that are not arrays; that counts as unset. */
 static const char *worker_value(const char *variable) {
     const char *value = variable ? getenv(variable) : NULL;
     return value && *value && strcmp(value, "undefined") != 0 ? value : NULL;
 }
 
-/* *out is unchanged if the variable is not set. */
+/* Parse a variable. *out is unchanged if it is not set. */
 static bags_code worker_number(const char *variable, uint64_t *out, bags_error *err) {
     const char *value = worker_value(variable), *at = value;
     uint64_t number = 0;
@@ -57,8 +58,8 @@ static bags_code worker_number(const char *variable, uint64_t *out, bags_error *
     return BAGS_OK;
 }
 
-/* The numbers of an array must be all of those from the first worker's: a gap would be
- * a worker that is missing. *count is set if its last number is known. */
+/* Check that an array's numbers are contiguous, starting with the first worker's: a gap
+ * would mean a missing worker. Sets *count if the last number is known. */
 static bags_code worker_check_array(
     const worker_source *source, uint64_t *count, bags_error *err) {
     uint64_t first = source->start, last = UINT64_MAX, step = 1;
@@ -94,8 +95,8 @@ static bags_code worker_check_array(
     return BAGS_OK;
 }
 
-/* Slurm gives the script of a batch job the number of its first task, although srun has
- * not started it: only its steps are tasks. */
+/* Slurm gives a batch job's script the number of the first task, although srun did not
+ * start the script: only the job's steps are tasks. */
 static bool worker_is_batch_script(const worker_source *source, uint64_t number) {
     return !strcmp(source->number, "SLURM_PROCID") && number == 0 &&
            worker_value("SLURM_JOB_ID") && !worker_value("SLURM_STEP_ID");
@@ -112,7 +113,7 @@ static bags_code worker_read(
         code = worker_number(source->count, &out->count, err);
     if (code)
         return code;
-    /* In a job of LSF that is not an array. */
+    /* An LSF job that is not an array. */
     if (!strcmp(source->number, "LSB_JOBINDEX") && out->number == 0)
         return BAGS_OK;
     if (out->count == 0 && worker_value(source->count))
@@ -131,7 +132,8 @@ static bags_code worker_read(
                           : worker_value(source->last) ? source->last
                                                        : NULL;
     if (out->count == 0 && worker_is_batch_script(source, out->number)) {
-        out->count = 1; /* Slurm states it only if the job requested several */
+        out->count = 1; /* Slurm sets the count only if the job requested several
+                           tasks */
         out->count_variable = "SLURM_JOB_ID";
     }
     if (out->count > 0 && out->number >= out->count)
@@ -143,7 +145,7 @@ static bags_code worker_read(
     return BAGS_OK;
 }
 
-/* Merge two engines. Both must agree; one of them may lack the count. */
+/* Merge two engines. Their settings must match, except that one may lack the count. */
 static bags_code worker_merge(
     bags_worker *found, const bags_worker *other, bags_error *err) {
     if (!other->variable || other->count == 1)

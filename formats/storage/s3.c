@@ -1,14 +1,14 @@
 /*
  * s3.c - uploads to S3. libcurl signs the requests (SigV4).
  *
- * An upload is one request, or above the size of a part:
+ * An upload is a single request or, for files larger than a part:
  *
  *     POST ?uploads          -> an id
  *     PUT ?partNumber=1&...  -> the ETag of each part; transfer.c retries after a
  *     PUT ?partNumber=2&...     temporary failure
  *     POST ?uploadId=...     the list of ETags: now the object appears
  *     DELETE ?uploadId=...   instead, after a failure: the parts are discarded
- *     HEAD                   after a failure of the last POST: is the object complete?
+ *     HEAD                   after the last POST failed: is the object complete?
  */
 #include "objects.h"
 #include "try.h"
@@ -17,19 +17,19 @@
 
 /* ---- the file ---- */
 
-/* A file that is uploaded, or compared, part by part. */
+/* A file being uploaded or compared, part by part. */
 typedef struct s3_source {
     const bags_io *io;
     const char *path;
     void *file;
-    uint64_t size, part; /* bytes: of the file, of each part but the last */
-    size_t count;        /* parts; 1: not multipart */
-    unsigned char *data; /* one part */
+    uint64_t size, part; /* bytes in the file, and in each part but the last */
+    size_t count;        /* number of parts; 1: not multipart */
+    unsigned char *data; /* the bytes of one part */
     bags_error *err;
 } s3_source;
 
-/* ETags can be compared if the parts have the size that was chosen; but there are at most
- * 10,000 parts. */
+/* ETags can be compared only if the parts have the configured size, but S3 allows at
+ * most 10,000 parts. */
 static bags_code s3_source_open(s3_source *from, bags_http *http, const bags_io *io,
     const char *path, bags_error *err) {
     memset(from, 0, sizeof *from);
@@ -67,7 +67,7 @@ static bags_code s3_md5(const s3_source *from, const unsigned char *data, size_t
         "%s: cannot upload: libcrypto refuses MD5", bags_path_tail(from->path));
 }
 
-/* Read part i: *size bytes, and their MD5. */
+/* Read part i: stores its size in *size, and its MD5. */
 static bags_code s3_source_read(
     s3_source *from, size_t i, size_t *size, unsigned char md5[16]) {
     uint64_t start = from->part * i, rest = from->size - start;
@@ -77,16 +77,16 @@ static bags_code s3_source_read(
     return code ? code : s3_md5(from, from->data, *size, md5);
 }
 
-/* Write the MD5 of each part to `all` and, if they are several, then the MD5 of these to its
- * front. */
+/* Write each part's MD5 to `all`. If there are several, then write the MD5 of these
+ * MD5s to the front of `all`. */
 static bags_code s3_source_hash(s3_source *from, unsigned char *all) {
     for (size_t i = 0, size = 0; i < from->count; i++)
         FORMAT_TRY(s3_source_read(from, i, &size, all + 16 * i));
     return from->count > 1 ? s3_md5(from, all, 16 * from->count, all) : BAGS_OK;
 }
 
-/* The ETag of this file in S3: its MD5, or the MD5 of the parts' MD5s and their
- * number. */
+/* The ETag that S3 gives this file: its MD5, or the MD5 of the parts' MD5s plus the
+ * number of parts. */
 static bags_code s3_source_etag(s3_source *from, char out[64]) {
     unsigned char *all = (unsigned char *)malloc(16 * from->count);
     if (!all)
@@ -102,7 +102,7 @@ static bags_code s3_source_etag(s3_source *from, char out[64]) {
     return code;
 }
 
-/* *same: the object has the size and the ETag of the file. */
+/* *same: the object's size and ETag match the file's. */
 static bags_code s3_compare(
     bags_http *http, const char *url, s3_source *from, bool *same) {
     const bags_io *remote = bags_http_io(http);
@@ -132,10 +132,10 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
 
 /* ---- requests ---- */
 
-/* An answer to be freed. */
+/* A response, to be freed. */
 typedef struct s3_reply {
     bags_buffer body;
-    size_t size;   /* of the body */
+    size_t size;   /* bytes in the body */
     char tag[512]; /* ETag */
 } s3_reply;
 
@@ -169,7 +169,8 @@ static bags_code s3_send(bags_http *http, const char *method, const char *url,
     return code;
 }
 
-/* Send part i: the object or, with a query, a part of it. `etag` may be NULL. */
+/* Send part i: the entire object or, with a query, one part of it. `etag` may be
+ * NULL. */
 static bags_code s3_put(bags_http *http, const char *url, const char *query,
     s3_source *from, size_t i, char etag[512]) {
     s3_reply reply;
@@ -186,16 +187,16 @@ static bags_code s3_put(bags_http *http, const char *url, const char *query,
 
 /* ---- uploads ---- */
 
-/* An upload in parts. */
+/* A multipart upload. */
 typedef struct s3_upload {
     bags_http *http;
     const char *url;
     s3_source *from;
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    char *id, *query; /* of the upload; NULL: it has not begun */
-    char *xml;        /* the list of parts, or its start */
-    bool listed;      /* the list was sent */
+    char *id, *query; /* the upload's id and query; NULL: it has not begun */
+    char *xml;        /* the list of parts so far */
+    bool listed;      /* the list has been sent */
 } s3_upload;
 
 static bags_code s3_no_memory(const s3_upload *up) {
@@ -246,7 +247,7 @@ static bags_code s3_send_part(s3_upload *up, size_t i) {
     return BAGS_OK;
 }
 
-/* Send the list. The status is 200 even if S3 then fails to put the parts together. */
+/* Send the list. The status is 200 even if S3 then fails to assemble the parts. */
 static bags_code s3_finish(s3_upload *up) {
     s3_reply reply;
     char *all = bagi_http_format("%s</CompleteMultipartUpload>", up->xml);
@@ -274,7 +275,7 @@ static bags_code s3_send_all(s3_upload *up) {
     return s3_finish(up);
 }
 
-/* True if the object is what the upload of this file makes. */
+/* True if the object is what uploading this file would produce. */
 static bool s3_is_complete(bags_http *http, const char *url, const s3_source *from) {
     s3_source again = *from;
     s3_reply reply;
@@ -294,7 +295,8 @@ static bags_code s3_upload_parts(s3_upload *up) {
             up->http, "DELETE", up->url, up->query, NULL, 0, NULL, &reply, NULL);
         bags_buffer_free(&reply.body);
     }
-    /* If the answer to the last request was lost, the same request fails again. */
+    /* If the response to the last request was lost, repeating the request fails even
+     * though the upload succeeded. */
     if (code && up->listed && s3_is_complete(up->http, up->url, up->from))
         code = BAGS_OK;
     free(up->id);

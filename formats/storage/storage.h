@@ -1,6 +1,6 @@
 /*
- * storage.h - datasets that are not directories of this computer: hooks (bags_env.io)
- * for every function of bags.h that reads.
+ * storage.h - datasets that are not local directories: hooks (bags_env.io) for every
+ * function of bags.h that reads.
  *
  *     file          subject           library
  *     archive.c     zip, tar          none
@@ -33,104 +33,106 @@ extern "C" {
 
 typedef struct bags_archive bags_archive;
 
-/* The most members of an archive, unless options allow more: 16 million. */
+/* The default limit on an archive's members: 16 million. */
 #define BAGS_ARCHIVE_MAX_MEMBERS ((uint64_t)1 << 24)
 
 typedef struct bags_archive_options {
-    uint64_t max_members; /* reject an archive with more; 0:
+    uint64_t max_members; /* reject archives with more members; 0:
                              BAGS_ARCHIVE_MAX_MEMBERS */
-    bags_env env;         /* env.io: where the archive is. Any hooks that read */
+    bags_env env;         /* env.io: hooks that read the archive; any hooks will do */
 } bags_archive_options;
 
 /*
- * Open an archive: a zip file whose members are stored without compression (zip64
- * too, and with leading bytes), or an uncompressed tar file (GNU, pax or older).
+ * Open an archive: a zip file whose members are stored without compression (zip64 and
+ * leading bytes are supported), or an uncompressed tar file (GNU, pax or older).
  *
- * Its members are then a read-only tree of files below the archive's path. If the hooks
- * can map files, the archive is mapped once, and readers return pointers into this map.
- * Otherwise it is read with many small reads; hooks for remote files should keep what
- * they read, as http.c does. read_many announces the next reads: the last MiB, the
- * directory, and of each member that is opened its header and its last 4 KiB.
+ * Its members then form a read-only tree of files below the archive's path. If the
+ * hooks can map files, the archive is mapped once, and readers return pointers into
+ * this map. Otherwise it is read with many small reads; hooks for remote files should
+ * keep what they read, as http.c does. read_many announces the next reads: the last
+ * MiB, the directory, and the header and last 4 KiB of each member that is opened.
  *
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
  *   BAGS_ERROR_MISSING  no such file
- *   BAGS_ERROR_CORRUPT  neither zip nor tar, or compressed as a unit (.tar.gz);
- *                       damaged or truncated; a member that is outside (an absolute
- *                       name, or one with ..), duplicate, overlaps another, or extends
- *                       past the end. (A local header that contradicts the directory
- *                       is found when the member is opened: EBADMSG)
- *   BAGS_ERROR_VALUE    of several disks; sparse; or a member with the name of a
- *                       dataset's file is compressed, encrypted or a link. (Others of
- *                       that kind cannot be opened: ENOTSUP, or ENXIO for a link)
+ *   BAGS_ERROR_CORRUPT  neither zip nor tar, or compressed as a unit (.tar.gz); damaged
+ *                       or truncated; a member that lies outside (its name is absolute
+ *                       or contains ..), is a duplicate, overlaps another, or extends
+ *                       past the end. (A local header that contradicts the directory is
+ *                       found when the member is opened: EBADMSG)
+ *   BAGS_ERROR_VALUE    spans several disks; is sparse; or a member named like a
+ *                       dataset's file is compressed, encrypted or a link. (Other
+ *                       members of this kind cannot be opened: ENOTSUP, or ENXIO for a
+ *                       link)
  *   BAGS_ERROR_LIMIT    more than max_members
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * The message names the archive and the member.
  *
- * Threads: any. Cost: O(members log members); the directory of a zip is read, or every
- * header of a tar, but no data. Memory: 48 bytes per member, and its name.
+ * Threads: any. Cost: O(members log members); reads a zip's directory or every header
+ * of a tar, but no data. Memory: 48 bytes per member, plus its name.
  */
 BAGS_EXPERIMENTAL bags_archive *bags_archive_open(
     const char *path, const bags_archive_options *options, bags_error *err);
 
-/* The hooks for the members, for bags_env.io: paths begin with the archive's path
- * as it was opened. Writing fails with EROFS. Valid until the archive is closed.
- * Threads: any. */
+/* The hooks that read the members, for bags_env.io. Paths begin with the archive's path
+ * exactly as it was opened. Writing fails with EROFS. Valid until the archive is
+ * closed. Threads: any. */
 BAGS_EXPERIMENTAL const bags_io *bags_archive_io(const bags_archive *archive);
 
-/* Close an archive, after everything that uses its hooks. NULL is accepted. */
+/* Close an archive. Everything that uses its hooks must be closed first. NULL is
+ * accepted. */
 BAGS_EXPERIMENTAL void bags_archive_close(bags_archive *archive);
 
 /* ========================================================================
  * >>zip
- * A dataset as one file, for bags_archive_open and every unzip. No library.
+ * Pack a dataset into a single file for bags_archive_open and any unzip. No library.
  * ====================================================================== */
 
 typedef struct bags_zip_options {
     bool no_sync; /* do not wait for stable storage */
-    bool whole;   /* also with blobs that no datapoint refers to */
-    /* Called from time to time with the bytes copied, and all bytes of the dataset;
-     * first with `done` 0, when PATH.partial has been created. May be NULL. */
+    bool whole;   /* also accept blobs that no datapoint refers to */
+    /* Called from time to time with the bytes copied so far and the dataset's total.
+     * The first call has `done` 0, once PATH.partial has been created. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
-    const bags_io *from; /* where the dataset is; NULL: env.io */
-    /* Further files to be included, such as indexes: their names in the dataset's
-     * directory, "index/id.bag". Those that do not exist are left out. */
+    const bags_io *from; /* hooks that read the dataset; NULL: env.io */
+    /* Additional files to include, such as indexes, named relative to the dataset's
+     * directory: "index/id.bag". Missing files are left out. */
     const char *const *files;
     size_t files_count;
-    bags_env env; /* env.io: where the zip file will be */
+    bags_env env; /* env.io: hooks that write the zip file */
 } bags_zip_options;
 
 /*
- * Write a finished dataset as a new zip file. (A file that another process creates in
+ * Write a finished dataset as a new zip file. (A file that another process creates at
  * the last moment is replaced.)
  *
  * It contains the files of the dataset (spec.json, the Bags, .crc, .idx, .dict and the
  * mark of bags_finalize), and `files`, under their names in its directory, without
  * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
- * are first, then smaller ones, then those named spec.json, each in the order of the
- * shards: what a remote reader needs first is near the end. One dataset always makes
- * the same bytes.
+ * come first, then smaller files, then the spec.json files, each in shard order, so
+ * that the files a remote reader needs first are near the end. The same dataset always
+ * produces the same bytes.
  *
- * It is written as PATH.partial, and renamed when it is complete. Until then that file
- * is locked. After a failure it is removed. The next call overwrites the
- * file of a killed process.
+ * The file is written as PATH.partial, and renamed when it is complete. Until then it
+ * is locked. After a failure it is removed. The next call overwrites a file left by a
+ * killed process.
  *
- * A zip file is passed on, and blobs that no datapoint refers to may be what a
- * selection was to leave out: a dataset that has any needs `whole`. bags_derive with
- * `copy` makes one without them.
+ * Zip files are passed on to others, and blobs that no datapoint refers to may be ones
+ * that a selection was meant to leave out. A dataset with such blobs therefore needs
+ * `whole`. bags_derive with `copy` makes a dataset without them.
  *
- * Returns BAGS_OK, what bags_reader_open and bags_unreferenced return for the dataset,
+ * Returns BAGS_OK, an error from bags_reader_open or bags_unreferenced for the dataset,
  * or
  *   BAGS_ERROR_VALUE    it has blobs that no datapoint refers to, and `whole` is not
  *                       set
  *   BAGS_ERROR_EXISTS   the zip file exists
- *   BAGS_ERROR_LOCKED   another running process writes it
- *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
+ *   BAGS_ERROR_LOCKED   another running process is writing it
+ *   BAGS_ERROR_CORRUPT  the dataset changed while it was being read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any. Cost: reads every byte once, and without `whole` calls
- * bags_unreferenced. Memory: 2 MiB, and about 100 bytes per file.
+ * Threads: any. Cost: reads every byte once; without `whole`, also calls
+ * bags_unreferenced. Memory: 2 MiB, plus about 100 bytes per file.
  */
 BAGS_EXPERIMENTAL bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);
@@ -142,69 +144,70 @@ BAGS_EXPERIMENTAL bags_code bags_zip(const char *dataset, const char *path,
  *
  *     https://host/ds   http://host/ds   s3://bucket/ds
  *
- * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
- * read by signed URLs, whose query belongs in the options.
+ * S3 requests are signed with SigV4, or unsigned if there are no keys. Azure and Google
+ * Cloud are read through signed URLs; pass their query in the options.
  *
- * An object is looked up once, by one request for its last 32 KiB. Its size, ETag and
- * Last-Modified are remembered until bags_http_close, and so is that it is missing. An
- * object that is replaced in the meantime is an error, and so is a dataset: its
- * spec.json is looked up again with the first read after a lookup of a file next to it.
- * Where ETags are hashes of the content, or without Last-Modified, that read also looks up
- * all files of the shard that were looked up before. Open another bags_http to read the
- * new version. Caches that return outdated files in spite of "no-cache", and servers that
- * state neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
- * that leaves the size as it was: then only checksums find it.
+ * An object is looked up once, with a single request for its last 32 KiB. Its size,
+ * ETag and Last-Modified, or the fact that it is missing, are remembered until
+ * bags_http_close. Replacing an object in the meantime is an error. So is replacing a
+ * dataset: its spec.json is looked up again with the first read after a lookup of a
+ * file next to it. If ETags are content hashes, or Last-Modified is missing, that read
+ * also looks up again all files of the shard that were looked up before. Open another
+ * bags_http to read the new version. Caches that return outdated files despite
+ * "no-cache", and servers that send neither an ETag nor a Last-Modified (see
+ * bags_http_is_versioned), can hide a change that keeps the size. Only checksums detect
+ * such a change.
  *
- * The shards of a dataset are listed by S3's API (s3://), or from the index page of
- * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
- * exists, 000000, 000001, ... are looked up until four in a row are missing: then a
- * shard after such a gap is not seen. If 999999 exists, the server ignores a folder of the
- * path, and no shard is listed.
+ * A dataset's shards are listed by S3's API (s3://), or from the directory's index page
+ * (nginx's autoindex, Apache, Python's http.server). If neither exists, 000000, 000001,
+ * ... are looked up until four in a row are missing, so a shard after such a gap is not
+ * seen. If 999999 exists, the server ignores a folder of the path, and no shard is
+ * listed.
  * ====================================================================== */
 
 typedef struct bags_http bags_http;
 
-/* The answer of a server to the lookup of an object. */
+/* A server's answer to the lookup of an object. */
 typedef struct bags_http_answer {
-    uint64_t size;     /* of the object */
+    uint64_t size;     /* of the object, in bytes */
     char tag[512];     /* ETag */
     char modified[64]; /* Last-Modified, or "" */
 } bags_http_answer;
 
-/* Strings are copied. For S3, NULL means what the environment states:
+/* Strings are copied. For S3 settings, NULL means the value from the environment:
  * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
- * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise what the
- * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config does. An empty
- * variable is an unset one. */
+ * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise from the
+ * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config. An empty variable counts
+ * as unset. */
 typedef struct bags_http_options {
-    const char *query; /* appended to every http(s) URL after a "?", encoded: the
-                          signature of a signed URL, a version */
-    const char *user;  /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
-    const char *key, *secret, *token; /* of S3 */
-    const char *region;               /* of S3; without any, us-east-1 */
-    const char *endpoint; /* of S3: https://host[:port], then in path style */
+    const char *query; /* appended, already encoded, to every http(s) URL after a "?": a
+                          signed URL's signature, a version */
+    const char *user;  /* NAME:PASSWORD for http(s) URLs, encoded as in a URL */
+    const char *key, *secret, *token; /* for S3 */
+    const char *region;               /* for S3; if none is set, us-east-1 */
+    const char *endpoint; /* for S3: https://host[:port], used in path style */
     const char *ca_file;  /* certificates to trust; NULL: the system's */
-    double retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
-                             truncated, stalled, refused (5 s at most until the
-                             server has answered a request). 0: 50 */
-    double stall_seconds; /* a transfer that does not move for this time fails,
-                             and is repeated. 0: 30 */
-    size_t connections;   /* at most; 0: 384 */
-    uint64_t part_size;   /* bytes of the parts of an upload, 5 MiB to 5 GiB, as S3
-                             demands; 0: 64 MiB */
-    bool no_read_ahead;   /* of files that are read in order: up to 8 MiB */
-    uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
-                            requested in advance; 0: 256 MiB */
-    /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
-     * whether the object has changed. NULL: nowhere. recall fills in an answer and
-     * returns true if there is one; remember copies it. `path` is the URL; with a
-     * query, a user or an endpoint it ends in "?" and their hash. Any thread. */
+    double retry_seconds; /* how long to retry a failed request: 429, 5xx, truncated,
+                             stalled, refused (5 s at most until the server has answered
+                             a request). 0: 50 */
+    double stall_seconds; /* a transfer without progress for this long fails and is
+                             retried. 0: 30 */
+    size_t connections;   /* most connections; 0: 384 */
+    uint64_t part_size;   /* bytes per part of an upload, 5 MiB to 5 GiB as S3 requires;
+                             0: 64 MiB */
+    bool no_read_ahead;   /* no read-ahead (up to 8 MiB) for files read sequentially */
+    uint64_t cache_size;  /* memory for bytes looked up, read ahead or requested in
+                             advance; 0: 256 MiB */
+    /* A store of earlier answers, such as bags_cache_recall, so that a lookup only asks
+     * whether the object has changed. NULL: none. recall fills in an answer and returns
+     * true if it has one; remember copies the answer. `path` is the URL; with a query,
+     * a user or an endpoint it ends in "?" and their hash. Called by any thread. */
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
-    void *cache; /* their `user` */
-    /* Called about every 100 ms by a thread that waits for a server, without a lock of
-     * these hooks; true: the hook gives up, with EINTR, and may be called again. NULL:
-     * they wait. Uploads do not call it. */
+    void *cache; /* passed to both as `user` */
+    /* Called about every 100 ms by a thread that waits for a server, without holding
+     * these hooks' locks. If it returns true, the hook gives up with EINTR and may be
+     * called again. NULL: never give up. Uploads do not call it. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
 } bags_http_options;
@@ -214,65 +217,64 @@ typedef struct bags_http_options {
  *
  * Returns the object, to be closed with bags_http_close, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options
- *   BAGS_ERROR_MEMORY    out of memory, or of threads
+ *   BAGS_ERROR_MEMORY    out of memory or threads
  *
- * It has threads of its own: one for each core and each 16 connections, at most 4.
- * After a fork only the parent may use it: in the child every hook fails. Initializes
+ * The object has its own threads: one per core and per 16 connections, at most 4. After
+ * a fork only the parent may use the object; in the child every hook fails. Initializes
  * libcurl, and libcrypto without its cleanup at exit, so that a program may exit while
- * it is open.
+ * the object is open.
  */
 BAGS_EXPERIMENTAL bags_http *bags_http_open(
     const bags_http_options *options, bags_error *err);
 
-/* Stop all transfers and free it. NULL is accepted. Everything that uses its hooks
- * must be closed. */
+/* Stop all transfers and free the object. NULL is accepted. Everything that uses its
+ * hooks must be closed first. */
 BAGS_EXPERIMENTAL void bags_http_close(bags_http *http);
 
 /*
  * The hooks, valid until bags_http_close. Threads: any.
  *
- * Memory: cache_size, and about 400 bytes for each object that was looked up, until
+ * Memory: cache_size, plus about 400 bytes for each object looked up, until
  * bags_http_close.
  *
- * An object is identified (the hook identify) by its ETag, Last-Modified and size, and
- * the query and the user, or the endpoint of S3. The parameters of known signatures do
- * not count: X-Amz-*, X-Goog-*, Azure's next to `sig`, those next to `Signature`
- * (CloudFront).
+ * An object is identified (by the hook identify) by its ETag, Last-Modified and size,
+ * and by the query and user, or S3's endpoint. Parameters of known signatures are
+ * ignored: X-Amz-*, X-Goog-*, Azure's next to `sig`, CloudFront's next to `Signature`.
  *
- * A path is an encoded URL; in s3:// it is the key as it is. A missing object is
- * ENOENT, a refused one EACCES, or EPERM if the key or its signature is invalid, a
- * changed one ESTALE, everything else EIO; messages have the status and the server's
- * own code, and never a key, a query or a password. Cost: one round trip for
- * everything that is requested together.
+ * A path is an encoded URL; for s3:// it contains the key verbatim. A missing object is
+ * ENOENT; a refused one is EACCES, or EPERM if the key or its signature is invalid; a
+ * changed one is ESTALE; everything else is EIO. Messages contain the status and the
+ * server's own code, but never a key, a query or a password. Cost: one round trip for
+ * all that is requested together.
  */
 BAGS_EXPERIMENTAL const bags_io *bags_http_io(const bags_http *http);
 
 /* True if a path begins with http://, https:// or s3://. */
 BAGS_EXPERIMENTAL bool bags_http_is_url(const char *path);
 
-/* How many requests were made so far, repeated ones included, and how many bytes of
- * bodies were received. */
+/* Count the requests made so far, including retries, and the body bytes received. */
 BAGS_EXPERIMENTAL void bags_http_counts(
     bags_http *http, uint64_t *requests, uint64_t *bytes);
 
-/* False if an object that was found has neither an ETag nor a Last-Modified: its
- * replacement is noticed only if the size differs. Threads: any. */
+/* False if some object was found with neither an ETag nor a Last-Modified: replacing it
+ * goes unnoticed unless the size changes. Threads: any. */
 BAGS_EXPERIMENTAL bool bags_http_is_versioned(bags_http *http);
 
 /*
- * Upload a file that `io` reads to s3://: with one request up to part_size, otherwise
- * in parts. They are discarded after a failure (but not if the process is killed: let a
- * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
- * when it is complete, and replaces one of the same name. Every request has the MD5 of
- * its body, and the server checks it. These hooks do not learn of the new object.
+ * Upload a file, read through `io`, to s3://: in one request up to part_size, otherwise
+ * in parts. The parts are discarded after a failure (but not if the process is killed:
+ * let a lifecycle rule of the bucket abort incomplete multipart uploads). The object
+ * appears when it is complete, and replaces any object of the same name. Every request
+ * carries its body's MD5, checked by the server. These hooks do not notice the new
+ * object.
  *
  *   progress  called with the number of bytes after each request; may be NULL
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_ARGUMENT  not an s3:// URL
  *   BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT
- *                        the file is missing, or is truncated while it is read
- *   BAGS_ERROR_IO        it cannot be read, or the server refuses it
+ *                        the file is missing, or is truncated while it is being read
+ *   BAGS_ERROR_IO        the file cannot be read, or the server refuses it
  *   BAGS_ERROR_MEMORY    out of memory: a part is held in memory
  *
  * Threads: any.
@@ -281,24 +283,24 @@ BAGS_EXPERIMENTAL bags_code bags_http_upload(bags_http *http, const char *url,
     const bags_io *io, const char *path, void (*progress)(void *user, uint64_t bytes),
     void *user, bags_error *err);
 
-/* *same: the object exists, and has the size and the ETag that an upload of this file
- * by bags_http_upload has. Then the file need not be copied, in either direction.
- * Reads the file only if the sizes are equal. Errors and threads as above; a missing
- * object is not a failure. */
+/* *same: the object exists, and has the size and ETag that bags_http_upload would give
+ * it for this file, so that no copy is needed in either direction. Reads the file only
+ * if the sizes are equal. Errors and threads as above; a missing object is not a
+ * failure. */
 BAGS_EXPERIMENTAL bags_code bags_http_same(bags_http *http, const char *url,
     const bags_io *io, const char *path, bool *same, bags_error *err);
 
-/* Call each() with the names in a listing, until it returns nonzero, and return
- * that: the links of an index page, or with `xml` the keys and prefixes of S3's
- * ListObjectsV2. prefix: what precedes a name, not encoded. Names with a slash
- * inside, . and .. are left out. `page` may contain anything. */
+/* Call each() with every name in a listing until it returns nonzero, and return that
+ * value. Names are the links of an index page or, with `xml`, the keys and prefixes of
+ * S3's ListObjectsV2. prefix: the text that precedes a name, not encoded. Names that
+ * contain a slash, . and .. are left out. `page` need not be valid. */
 BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
     const char *prefix, int (*each)(void *user, const char *name), void *user);
 
 /* ========================================================================
  * >>cache
- * Keep the bytes of remote files in a directory: hooks over other
- * hooks. No library. Not on Windows.
+ * Cache the bytes of remote files in a directory: hooks that wrap other hooks. No
+ * library. Not on Windows.
  *
  *     bags_cache *cache = bags_cache_open("/var/tmp/bags", NULL, &err);
  *     bags_http_options far = {0};
@@ -311,16 +313,16 @@ BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
  *     bags_cache_close(cache);
  *     bags_http_close(http);
  *
- * Bytes are kept in blocks of 16 KiB for a path and the identity of its version (the
- * hook identify): of a server, ETag, Last-Modified, size, query and user. A replaced file
- * is another object; the bytes of two versions are never mixed. Every open asks the server
- * which version it has. Files that nothing identifies are not kept.
+ * Bytes are kept in 16 KiB blocks, keyed by path and version identity (the hook
+ * identify): for a server, the ETag, Last-Modified, size, query and user. A replaced
+ * file is a new object, so the bytes of two versions are never mixed. Every open asks
+ * the server for its current version. Files without an identity are not cached.
  *
- * Any number of processes may share a directory; a block that one is reading, the others
- * wait for. Each block has a checksum: whatever a crash, a full or a failing disk leaves
- * is a block that is read again. The directory may be deleted at any time: then its
- * open caches keep nothing more. Only files in its
- * DIRECTORY/bags-cache-1 are ever deleted.
+ * Any number of processes may share a directory; if one process is fetching a block,
+ * the others wait for it. Each block has a checksum, so anything left by a crash or a
+ * full or failing disk is simply fetched again. The directory may be deleted at any
+ * time: open caches then store nothing more. Only files in DIRECTORY/bags-cache-1 are
+ * ever deleted.
  * ====================================================================== */
 
 typedef struct bags_cache bags_cache;
@@ -328,39 +330,41 @@ typedef struct bags_cache bags_cache;
 #define BAGS_CACHE_LEAST (1 << 18) /* bytes */
 
 typedef struct bags_cache_options {
-    /* Bytes on disk, at most, of all processes: what was not used for the longest time
-     * is deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST. */
+    /* Most bytes on disk, for all processes together; the least recently used data is
+     * deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST. */
     uint64_t size;
-    /* Called at most once, by any thread, if the directory cannot be written, since the
-     * disk is full. Reading continues; nothing more is kept. May be NULL. */
+    /* Called at most once, by any thread, if the directory cannot be written, for
+     * example because the disk is full. Reading continues, but nothing more is kept.
+     * May be NULL. */
     void (*warn)(void *user, const char *message);
     void *user;
-    /* As in bags_http_options, by a thread that waits for a block that another one
-     * reads. */
+    /* As in bags_http_options; called by a thread that waits for a block that another
+     * thread or process is fetching. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
 } bags_cache_options;
 
 /*
- * Open a directory, or make it.
+ * Open a cache directory, or create it.
  *
  * Returns the cache, to be closed with bags_cache_close after everything that uses its
  * hooks, but before the hooks below them; or NULL:
  *   BAGS_ERROR_ARGUMENT  the size is too small
- *   BAGS_ERROR_IO        it cannot be made; or its directory bags-cache-1 is not of
- *                        this file, belongs to another user, or others may write to it
+ *   BAGS_ERROR_IO        it cannot be created; or its directory bags-cache-1 was not
+ *                        made by cache.c, belongs to another user, or is writable by
+ *                        others
  *   BAGS_ERROR_MEMORY    out of memory
  */
 BAGS_EXPERIMENTAL bags_cache *bags_cache_open(
     const char *directory, const bags_cache_options *options, bags_error *err);
 
-/* The hooks that keep what `inner` reads; they only read. Valid until the cache is
- * closed. NULL: out of memory. Threads: any. A child made by fork() reads through them
- * without the cache, and closing the cache there does nothing. */
+/* Hooks that read through `inner` and keep the bytes; they cannot write. Valid until
+ * the cache is closed. NULL: out of memory. Threads: any. A child made by fork() reads
+ * through them without the cache, and closing the cache there does nothing. */
 BAGS_EXPERIMENTAL const bags_io *bags_cache_io(
     bags_cache *cache, const bags_io *inner, bags_error *err);
 
-/* See bags_http_options: lookups then are requests without data (304). */
+/* For bags_http_options: lookups of known objects then transfer no data (304). */
 BAGS_EXPERIMENTAL bool bags_cache_recall(
     void *cache, const char *path, bags_http_answer *answer);
 BAGS_EXPERIMENTAL void bags_cache_remember(

@@ -1,7 +1,7 @@
 /*
- * transfer.c - the engine of http.c: the queue of requests and the threads that run them, on
- * libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libssl (libssl-dev; for tickets of
- * TLS) and POSIX threads. transfer.h shows the states of a request.
+ * transfer.c - the engine of http.c: the request queue and the threads that run it.
+ * Requires libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libssl (libssl-dev;
+ * for TLS session tickets) and POSIX threads. transfer.h shows the states of a request.
  */
 #include "transfer.h"
 
@@ -13,9 +13,9 @@
 #include <poll.h>
 #include <unistd.h>
 
-#define HTTP_STEP 16      /* requests; with more, another thread is used, too */
-#define HTTP_PATIENCE 0.1 /* seconds between two questions whether to give up */
-#define HTTP_STARTS 5.0   /* seconds that a server may take until it accepts */
+#define HTTP_STEP 16      /* requests per thread before another thread is used */
+#define HTTP_PATIENCE 0.1 /* seconds between calls of `interrupted` */
+#define HTTP_STARTS 5.0   /* seconds that a starting server may refuse connections */
 
 /* ---- the queue: all with the mutex held ---- */
 
@@ -27,8 +27,8 @@ void bagi_http_wake(http_engine *engine) {
     }
 }
 
-/* It is queued for the thread with the least to do, in steps of HTTP_STEP, so that the
- * connections of few requests are always the same. */
+/* Queue for the least busy thread, counting load in steps of HTTP_STEP, so that a few
+ * requests always reuse the same connections. */
 void bagi_http_queue(http_request *request) {
     http_engine *engine = request->engine;
     if (!request->thread) {
@@ -45,7 +45,7 @@ void bagi_http_queue(http_request *request) {
     request->thread->queue_end = &request->next;
 }
 
-/* Should the clock be set back, only an interruption is noticed later. */
+/* If the clock is set back, only an interruption is noticed late. */
 int bagi_http_pause(http_engine *engine, double *due) {
     struct timespec until;
     if (!engine->interrupted) {
@@ -89,8 +89,8 @@ int bagi_http_run(http_request *request) {
 
 /* ---- retries ---- */
 
-/* True if the server of a request has answered any request: then it exists. Servers
- * with the same hash count as one. This only delays an error. */
+/* True if the request's server has ever answered a request, so it is known to exist.
+ * Servers whose hashes collide count as one, at worst delaying an error. */
 static bool *http_has_answered(const http_request *request) {
     const char *at = strstr(request->url, "://");
     at = at ? at + 3 : request->url;
@@ -98,8 +98,7 @@ static bool *http_has_answered(const http_request *request) {
     return &request->engine->answered[hash >> 56];
 }
 
-/* True for a failure that another try may not meet. `refused`: there was no
- * connection. */
+/* True for a failure that a retry may avoid. `refused`: no connection was made. */
 static bool http_may_retry(
     const http_request *request, CURLcode result, bool *refused) {
     long status = request->status;
@@ -124,8 +123,8 @@ static bool http_may_retry(
     }
 }
 
-/* Some servers know no ranges from the end, Azure's for one: they ignore or refuse
- * them, or fail. Then the first bytes are requested. */
+/* Some servers, such as Azure's, do not support ranges from the end: they ignore or
+ * refuse them, or fail. Request the first bytes instead. */
 static bool http_retry_from_start(http_request *request) {
     long status = request->status;
     if (request->from_start ||
@@ -138,8 +137,8 @@ static bool http_retry_from_start(http_request *request) {
     return request->from_start;
 }
 
-/* Queue a failed request again, unless the time for it is over. A server that has not
- * answered yet may be starting; names and certificates do not change by that. */
+/* Queue a failed request again, unless its time is up. A server that has not answered
+ * yet may still be starting; waiting does not fix wrong names or certificates. */
 static bool http_retry(http_request *request, CURLcode result) {
     http_engine *engine = request->engine;
     bool refused = false;
@@ -173,7 +172,7 @@ static bool http_retry(http_request *request, CURLcode result) {
 
 /* ---- transfers ---- */
 
-/* Start a request that was queued. */
+/* Start a queued request. */
 static bool http_begin(http_request *request) {
     http_thread *thread = request->thread;
     request->next = thread->active;
@@ -187,7 +186,7 @@ static bool http_begin(http_request *request) {
     return false;
 }
 
-/* A request has ended, and is not tried again: say so. The mutex is held. */
+/* Report that a request has ended and will not be retried. The mutex is held. */
 static void http_end(http_request *request, CURLcode result, bool good) {
     if (!good) {
         bagi_http_describe(request, result);
@@ -206,7 +205,7 @@ static void http_end(http_request *request, CURLcode result, bool good) {
         request->ended(request, good);
 }
 
-/* A transfer has ended. */
+/* Handle the end of a transfer. */
 static void http_finish(http_request *request, CURLcode result) {
     http_engine *engine = request->engine;
     http_thread *thread = request->thread;
@@ -240,7 +239,7 @@ static void http_finish(http_request *request, CURLcode result) {
 }
 
 /* Take up to HTTP_STEP due requests from the queue, in order. Returns the milliseconds
- * until the next one is due. The mutex is held. */
+ * until the next request is due. The mutex is held. */
 static int http_take(http_thread *thread, http_request **taken) {
     size_t most = thread->running + HTTP_STEP;
     double now = http_now(), wait = 1;
@@ -269,8 +268,8 @@ static int http_take(http_thread *thread, http_request **taken) {
     return (int)(wait * 1000) + 1;
 }
 
-/* Note which events of a socket libcurl waits for. libcurl calls it for every change, so
- * that nothing has to be collected if hundreds of connections are open. */
+/* libcurl's callback for changes to the socket events that it waits for. Tracking
+ * changes avoids collecting hundreds of open sockets each time. */
 static int http_socket(
     CURL *easy, curl_socket_t socket, int what, void *user, void *own) {
     http_thread *thread = (http_thread *)user;
@@ -292,8 +291,8 @@ static int http_socket(
     return 0;
 }
 
-/* Wait for sockets, for timers of libcurl and for the pipe; at most `wait` ms. Then let
- * libcurl go on with those transfers that can. */
+/* Wait up to `wait` ms for sockets, libcurl's timers or the pipe. Then let libcurl
+ * continue the transfers that are ready. */
 static void http_transfer(http_thread *thread, int wait) {
     long due = -1;
     int running = 0;
@@ -315,8 +314,9 @@ static void http_transfer(http_thread *thread, int wait) {
             continue;
         }
 #ifdef TCP_QUICKACK
-        /* A server that waits for an acknowledgement before it sends the end of an
-         * answer (TCP_CORK, packets of 64 KB) would otherwise get it 40 ms later. */
+        /* Some servers wait for an acknowledgement before they send the end of a
+         * response (TCP_CORK, 64 KB packets). Without this they would get it 40 ms
+         * later. */
         int on = 1;
         (void)setsockopt(one.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 #endif
@@ -327,8 +327,8 @@ static void http_transfer(http_thread *thread, int wait) {
     }
 }
 
-/* A thread. Everything that waits is woken once per round, however many transfers have
- * ended in it. */
+/* A thread's main function. It wakes all waiting callers once per round, no matter how
+ * many transfers ended in that round. */
 static void *http_work(void *user) {
     http_thread *thread = (http_thread *)user;
     http_engine *engine = thread->engine;
@@ -391,11 +391,11 @@ static bool http_thread_start(http_engine *engine, http_thread *thread) {
     return thread->started;
 }
 
-/* Requests made in advance, without a waiting caller, are dropped. */
+/* Drops requests made in advance that no caller waits for. */
 static void http_thread_stop(http_thread *thread) {
     if (thread->started && bagi_http_alive(thread->engine))
         pthread_join(thread->id, NULL);
-    while (thread->active || thread->queue) { /* requested in advance */
+    while (thread->active || thread->queue) { /* these were requested in advance */
         http_request **list = thread->active ? &thread->active : &thread->queue;
         http_request *request = *list;
         *list = request->next;
@@ -431,7 +431,8 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     engine->cache = options->cache;
     engine->interrupted = options->interrupted;
     engine->interrupted_user = options->interrupted_user;
-    /* A program may exit while transfers run: what signs them must not be freed. */
+    /* A program may exit while transfers are running. libcrypto signs them and must not
+     * be cleaned up before. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return false;

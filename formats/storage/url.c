@@ -1,6 +1,6 @@
 /*
- * url.c - the text of URLs and of answers: the identity of a URL's object, and the
- * names in a listing.
+ * url.c - URL and response parsing: the identity of a URL's object, and the names in a
+ * listing.
  */
 #include "url.h"
 
@@ -58,7 +58,8 @@ char *bagi_http_url(const http_settings *settings, const char *path, bool bucket
     const char *name = path + 5;
     size_t size = strcspn(name, "/");
     const char *key = name + size + (name[size] == '/');
-    /* A certificate is for one name before the region: one without dots. */
+    /* Certificates cover a single label in front of s3.REGION, so bucket names with
+     * dots need path style. */
     bool in_path = settings->s3.endpoint || memchr(name, '.', size);
     char *host =
         settings->s3.endpoint ? http_copy(settings->s3.endpoint)
@@ -79,8 +80,8 @@ char *bagi_http_url(const http_settings *settings, const char *path, bool bucket
  * The object that a path names also depends on the query and the user, or the endpoint of
  * S3: these belong to its identity. A signature does not: it differs each time. */
 
-/* The parameters of signatures: the first of a scheme must be there for the others to
- * count. */
+/* Signature parameters. A scheme's other parameters count only if its first one is
+ * present. */
 static const char *const http_schemes[] = {
     "X-Amz-Signature X-Amz-Algorithm X-Amz-Content-Sha256 X-Amz-Credential X-Amz-Date "
     "X-Amz-Expires X-Amz-Security-Token X-Amz-SignedHeaders ",
@@ -93,7 +94,7 @@ static const char *const http_schemes[] = {
     "sig rscc rscd rsce rscl rsct saoid scid sdd se ses si sip ske skoid sks skt sktid "
     "skv sp spr sr srt ss st suoid sv "};
 
-/* True if the first word, or with `any` any word, is the name of this parameter. */
+/* True if the parameter's name is the first word (or, with `any`, any word). */
 static bool http_is_named(const char *parameter, const char *words, bool any) {
     size_t size = strcspn(parameter, "=&");
     for (const char *word = words; *word; word += strcspn(word, " ") + 1) {
@@ -105,13 +106,13 @@ static bool http_is_named(const char *parameter, const char *words, bool any) {
     return false;
 }
 
-/* The next parameter of a query; NULL: there is none. */
+/* The next parameter of a query; NULL: no more. */
 static const char *http_parameter(const char *at) {
     at += strcspn(at, "&");
     return *at ? at + 1 : NULL;
 }
 
-/* True for a parameter that is part of a signature of this query. */
+/* True if the parameter is part of this query's signature. */
 static bool http_signs(const char *query, const char *parameter) {
     for (size_t i = 0; i < sizeof http_schemes / sizeof *http_schemes; i++)
         for (const char *at = query;
@@ -153,7 +154,7 @@ static const char *http_after(
     return NULL;
 }
 
-/* Replace the entities that names contain; returns the size. */
+/* Decode the entities that occur in names. Returns the new size. */
 static size_t http_entities(char *text, size_t size) {
     static const char *const entity[] = {
         "&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;", "&#34;"};
@@ -186,7 +187,7 @@ char *bagi_http_code(const void *page, size_t size) {
     return code;
 }
 
-/* Pass a valid name on: not empty, without a slash, not . or .. */
+/* Pass on a valid name: not empty, no slash, and neither . nor .. */
 static int http_name(
     char *name, size_t size, int (*each)(void *user, const char *name), void *user) {
     while (size > 0 && name[size - 1] == '/')
@@ -213,7 +214,8 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
                 continue;
             memcpy(name, at, length);
             int used = (int)http_entities(name, length);
-            if (!xml) { /* a link, relative or with the directory's own path */
+            if (!xml) { /* a link: relative, or prefixed with the directory's own
+                           path */
                 plain = curl_easy_unescape(NULL, name, used, &used);
                 used = plain ? used : 0;
             }

@@ -1,6 +1,6 @@
 /*
- * url.h - the text of URLs and of answers, and the settings of requests: url.c, aws.c.
- * Programs do not include it.
+ * url.h - URL and response parsing, and request settings: url.c, aws.c. Programs do not
+ * include it.
  */
 #ifndef BAGS_FORMATS_URL_H
 #define BAGS_FORMATS_URL_H
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* printf to new memory. NULL: out of memory. */
+/* Like printf, but into new memory. NULL: out of memory. */
 BAGI_PRINTF(1, 2)
 char *bagi_http_format(const char *format, ...);
 
@@ -33,7 +33,7 @@ static inline bool http_is_s3(const char *path) {
     return strncmp(path, "s3://", 5) == 0;
 }
 
-/* The size without the slashes at the end. */
+/* The path's size without trailing slashes. */
 static inline size_t http_path_size(const char *path) {
     size_t size = strlen(path);
     while (size > 0 && path[size - 1] == '/')
@@ -41,38 +41,39 @@ static inline size_t http_path_size(const char *path) {
     return size;
 }
 
-/* True for a path with one of these endings, each of which is followed by a space. */
+/* True if the path has one of these endings; each is followed by a space. */
 bool bagi_http_ends_in(const char *path, const char *endings);
 
-/* An ETag without the mark W/ of a weak one. Servers may drop the mark a second after
- * the last change. NULL is "". */
+/* An ETag without the W/ prefix of weak ETags, since servers may drop the prefix a
+ * second after the last change. NULL counts as "". */
 const char *bagi_http_strong(const char *tag);
 
-/* True if a run of the characters of an ETag may be MD5 or a longer hash. */
+/* True if the ETag contains a run of characters that may be an MD5 or a longer hash. */
 bool bagi_http_is_hash(const char *tag);
 
-/* The text of the first <NAME> in an answer, to be freed, or NULL. */
+/* The text of the first <NAME> in a response, to be freed, or NULL. */
 char *bagi_http_xml(const void *page, size_t size, const char *mark);
 
-/* The server's own code of an error, to be freed, or NULL. */
+/* The server's own error code, to be freed, or NULL. */
 char *bagi_http_code(const void *page, size_t size);
 
 /* ---- settings ---- */
 
-/* Keys, region and endpoint of s3://. NULL: not set; region always is. */
+/* Keys, region and endpoint for s3://. NULL: not set. The region is always set. */
 typedef struct s3_settings {
     char *key, *secret, *token, *region, *endpoint;
 } s3_settings;
 
-/* Find the settings of S3 in the options, the environment and the files in ~/.aws. Free
- * them. A missing region means out of memory. */
+/* Collect the S3 settings from the options, the environment and the files in ~/.aws.
+ * The caller frees them. A NULL region means out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
 
 /* Parameters of every request. NULL: not set. */
 typedef struct http_settings {
     char *query, *user, *ca_file;
     s3_settings s3;
-    uint32_t place, s3_place; /* hashes of what a path leaves open; 0: nothing */
+    uint32_t place, s3_place; /* hashes of the settings that a path does not name; 0:
+                                 none */
 } http_settings;
 
 /* Compute the hashes of query and user (http://) and of the endpoint (s3://) from the
@@ -80,8 +81,8 @@ typedef struct http_settings {
 void bagi_http_find_places(http_settings *settings);
 
 /* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. For S3,
- * `bucket` means the bucket itself. The name of a field is not encoded in a path, as the
- * rest may be: `field` means that the path ends with one. NULL: out of memory. */
+ * `bucket` means the bucket itself. `field` means that the path ends in a field name;
+ * unlike the rest of a path, it is never encoded. NULL: out of memory. */
 char *bagi_http_url(const http_settings *settings, const char *path, bool bucket,
     bool field, const char *query);
 

@@ -1,10 +1,10 @@
 /*
- * version.c - checks if the files of a shard have changed since they were opened:
- * http_checked decides. The mutex is held in all functions.
+ * version.c - checks whether a shard's files have changed since they were opened;
+ * http_checked decides. All functions expect the mutex to be held.
  *
- * The files of a shard have one version if its spec.json is the same before the first
- * file was looked up and after the last. A check requests, in the same round trip as
- * the reads:
+ * A shard's files belong to one version if its spec.json did not change between the
+ * first and the last file lookup. A check requests, in the same round trip as the
+ * reads:
  *
  *     spec.json                       if a file next to it was looked up since the last check
  *     files that were requested       until they have the version of spec.json: refs.bag is
@@ -12,17 +12,17 @@
  *     the spec.json of the shard      if it was missing: if a longer dataset replaces this one
  *     after it                        during the open, its end would be missing
  *
- * If ETags are hashes of the content, or Last-Modified is missing, two versions may
- * have an equal spec.json. Then a check requests all files, and is due after a lookup
- * in any shard. It skips the file of the last lookup if no other lookup was answered
- * since that began. Not all hashes are recognized, but rewriting a file changes its
+ * If ETags are content hashes, or Last-Modified is missing, two versions may have
+ * identical spec.json files. A check then requests all files, and is due after a lookup
+ * in any shard. It skips the last file looked up if no other lookup was answered after
+ * that one began. Not all hashes are recognized, but rewriting a file changes its
  * Last-Modified, if any.
  */
 #include "objects.h"
 
 #include "files.h"
 
-/* True if two versions of a spec.json may be identified alike. */
+/* True if two versions of a spec.json may look identical. */
 static bool http_hides_change(const http_object *record) {
     return record->identity.time == http_hash("") ||
            record->identity.time == record->identity.inode ||
@@ -36,18 +36,18 @@ void bagi_http_changed(http_object *record) {
                       : "replaced or removed while open; open the dataset again");
 }
 
-/* A check has failed, and has to be requested again. */
+/* A check has failed and must be requested again. */
 static void http_fail_check(http_object *record, int error, const char *why) {
     record->asked = 0;
     bagi_http_fail(record, error, why);
 }
 
-/* True if an object that is looked at again is the spec.json of the next shard. */
+/* True if the object being checked is the spec.json of the next shard. */
 static bool http_is_end(const http_object *record, const http_object *object) {
     return object != record && object->record != record;
 }
 
-/* An object was looked at again. */
+/* Called when a check of an object has ended. */
 static void http_checked(http_request *request, bool good) {
     http_object *object = (http_object *)request->user;
     http_object *record = (http_object *)request->also;
@@ -93,7 +93,7 @@ void bagi_http_check_object(bags_http *http, http_object *record, http_object *o
     record->checks++;
 }
 
-/* Look again at the spec.json of the next shard, if it was missing. */
+/* Check the next shard's spec.json again, if it was missing. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')

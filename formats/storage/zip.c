@@ -3,11 +3,11 @@
  *
  *     header | bytes | header | bytes | ... | directory | end
  *
- * Nothing is compressed, so archive.c and every other reader of zip files find the
- * unchanged bytes of a dataset. An extra field in a Bag's local header fills up to the
- * next multiple of 4,096. The header precedes the bytes and contains their CRC-32: it
- * is written after them. Numbers of more than 32 bits are in zip64's fields. These are
- * only written if needed. All times are 1980-01-01.
+ * Nothing is compressed, so archive.c and every other zip reader see the dataset's
+ * bytes unchanged. An extra field in each Bag's local header pads it to the next
+ * multiple of 4,096. The header precedes the bytes but contains their CRC-32, so it is
+ * written after them. Numbers above 32 bits go into zip64 fields, written only if
+ * needed. All times are 1980-01-01.
  */
 #include "blocks.h"
 #include "files.h"
@@ -22,19 +22,20 @@
 #include <string.h>
 
 #define ZIP_PAGE 4096
-/* Writes end at multiples of it, so that the system can map huge pages. */
+/* Writes end at multiples of this size, so that the system can map huge pages. */
 #define ZIP_PART ((size_t)2 << 20)
-#define ZIP_SMALL ((uint64_t)64 << 10) /* bytes of a file that is near the end */
+#define ZIP_SMALL ((uint64_t)64 << 10) /* smaller files are placed near the end */
 #define ZIP_NAME_MOST 0xFFFF
 #define ZIP_LOCAL_SIZE 30
-#define ZIP_EXTRA_MOST (20 + 6 + ZIP_PAGE) /* zip64 and filling */
+#define ZIP_EXTRA_MOST (20 + 6 + ZIP_PAGE) /* zip64 and padding */
 #define ZIP_UTF8_NAME 0x0800               /* flag: the name is UTF-8 */
 #define ZIP_DATE 0x0021                    /* 1980-01-01 */
-#define ZIP_ALIGNMENT_ID 0xD935            /* of the extra field that fills */
+#define ZIP_ALIGNMENT_ID 0xD935            /* of the extra field used as padding */
 
 typedef struct zip_member {
-    size_t name;         /* in zip_writer.names: relative to the dataset */
-    size_t shard, order; /* its index among the shards, and the members */
+    size_t name;         /* offset in zip_writer.names; the name is relative to the
+                            dataset */
+    size_t shard, order; /* its index among the shards, and among the members */
     uint64_t size, offset;
     bags_identity identity;
     uint32_t crc;
@@ -45,16 +46,16 @@ typedef struct zip_writer {
     bags_buffer memory; /* see format_state */
     const char *dataset, *path;
     bags_zip_options options;
-    const bags_io *from, *io; /* of the dataset, and of the zip file */
+    const bags_io *from, *io; /* hooks for the dataset, and for the zip file */
     bags_buffer tables, part, names, members_memory;
-    bags_buffer partial; /* the path of the temporary file */
+    bags_buffer partial; /* path of the temporary file */
     char from_path[FORMAT_PATH];
     zip_member *members;
     size_t names_size, length;
     void *file;
     uint64_t at; /* bytes written */
     uint64_t done, total;
-    uint32_t (*table)[256]; /* eight of them, of the CRC-32 */
+    uint32_t (*table)[256]; /* eight CRC-32 tables */
     bags_error *err;
 } zip_writer;
 
@@ -68,13 +69,13 @@ static bags_code zip_start_crc(zip_writer *z) {
     return BAGS_OK;
 }
 
-/* Append `size` little-endian bytes of a number to a record. */
+/* Append a number to a record as `size` little-endian bytes. */
 static unsigned char *zip_put(unsigned char *to, uint64_t number, size_t size) {
     bags_store_bytes(to, size, false, number);
     return to + size;
 }
 
-/* The lower bits of a number, or all ones if zip64's fields contain it. */
+/* The lower 32 bits, or all ones if the number is in a zip64 field. */
 static uint32_t zip_narrow(uint64_t number) {
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
@@ -97,7 +98,7 @@ static const char *zip_name(const zip_writer *z, const zip_member *m) {
     return (const char *)z->names.data + m->name;
 }
 
-/* Set from_path to the path of a member in the dataset. */
+/* Set from_path to a member's path in the dataset. */
 static bags_code zip_find(zip_writer *z, const char *name) {
     return format_path(z->from_path, z->dataset, name, "", z->err);
 }
@@ -134,7 +135,7 @@ static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name
     return BAGS_OK;
 }
 
-/* Large files, small ones, and spec.json; the shards in their order. */
+/* Large files, then small ones, then spec.json; by shard within each. */
 static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
     if (a->last != b->last)
@@ -148,8 +149,8 @@ static int zip_order(const void *x, const void *y) {
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* Its Bags are opened once they were found: they, and the reader's fields, are of one
- * version. */
+/* Opening the Bags after finding them ensures that they and the reader's fields are
+ * from one version. */
 static bags_code zip_collect_from(
     zip_writer *z, const bags_reader *reader, const bags_env *env) {
     bags_info about;
@@ -183,8 +184,8 @@ static bags_code zip_collect(zip_writer *z) {
 
 /* ---- writing ---- */
 
-/* Write the header of a member at its offset; `extra` bytes of extra fields fill up
- * to its bytes. */
+/* Write a member's header at its offset. `extra` bytes of extra fields pad it up to the
+ * data. */
 static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t extra) {
     unsigned char record[ZIP_LOCAL_SIZE + ZIP_EXTRA_MOST], *to = record;
     size_t name_size = strlen(zip_name(z, m));
@@ -218,7 +219,7 @@ static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t ext
     return zip_write(z, m->offset + ZIP_LOCAL_SIZE + name_size, record, extra);
 }
 
-/* Copy the bytes of an open file. Fail if the file has changed at the end. */
+/* Copy an open file's bytes. Fail if the file has changed by the end. */
 static bags_code zip_copy_file(zip_writer *z, zip_member *m, void *file) {
     const char *path = z->from_path;
     uint64_t read = 0;
@@ -267,7 +268,7 @@ static bags_code zip_write_member(zip_writer *z, zip_member *m) {
     return zip_write_header(z, m, extra);
 }
 
-/* An entry of the directory. */
+/* Write a directory entry. */
 static bags_code zip_write_entry(zip_writer *z, const zip_member *m) {
     unsigned char record[46], wide[4 + 24], *to = record;
     unsigned char *more = wide + 4;
@@ -352,7 +353,7 @@ static bags_code zip_check_all(zip_writer *z) {
     return BAGS_OK;
 }
 
-/* Fail if something has the name of the zip file. */
+/* Fail if something already has the zip file's name. */
 static bags_code zip_check_target(zip_writer *z) {
     bags_path_kind kind = BAGS_PATH_NONE;
     int error = z->io->kind(z->io->user, z->path, &kind);
@@ -393,7 +394,7 @@ static bags_code zip_write_checked(zip_writer *z) {
     return zip_check_target(z);
 }
 
-/* The temporary file is locked until it has its name or is removed. */
+/* The temporary file stays locked until it is renamed or removed. */
 static bags_code zip_create_and_write(zip_writer *z, char *partial) {
     FORMAT_TRY(zip_create(z, partial));
     bags_code code = zip_write_checked(z);
