@@ -1,7 +1,6 @@
 /*
- * blocks.h - early returns, memory that is freed as a whole, rules of options, and where a
- * failure was.
- * Programs do not include it.
+ * blocks.h - early returns, memory freed as a whole, option checks, and the location of
+ * failures. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_BLOCKS_H
 #define BAGS_FORMATS_BLOCKS_H
@@ -14,13 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory that is freed with the object that it belongs to. */
+/* Memory freed together with the object that owns it. */
 typedef struct format_block {
     bags_buffer memory; /* see format_state */
     struct format_block *older;
 } format_block;
 
-/* Zeroed memory for `count` elements, until format_blocks_free. NULL if out of memory. */
+/* Allocate zeroed memory for `count` elements; format_blocks_free releases it. NULL if
+ * out of memory. */
 static inline void *format_block_add(format_block **blocks,
     const bags_allocator *allocator, size_t count, size_t size, bags_error *err) {
     format_block *made = NULL;
@@ -44,13 +44,13 @@ static inline void format_blocks_free(format_block *blocks) {
     }
 }
 
-/* A rule that options may break, and the message. */
+/* A check on options, and the message if it fails. */
 typedef struct format_rule {
     bool broken;
     const char *what;
 } format_rule;
 
-/* Fail because of the first rule that is broken. `front` precedes the message. */
+/* Fail with the message of the first broken rule, prefixed with `front`. */
 static inline bags_code format_check_rules(
     const format_rule *rules, size_t count, const char *front, bags_error *err) {
     for (size_t i = 0; i < count; i++)
@@ -62,16 +62,16 @@ static inline bags_code format_check_rules(
 #define FORMAT_CHECK(rules, front, err)                                                \
     format_check_rules(rules, sizeof rules / sizeof *rules, front, err)
 
-/* A function that is called only after a failure: keep it out of the loops that call
- * it. */
+/* Marks a function called only after a failure, so that the compiler keeps it out of
+ * the calling loop. */
 #ifdef __GNUC__
 #define FORMAT_COLD __attribute__((cold))
 #else
 #define FORMAT_COLD
 #endif
 
-/* Name dataset, field and datapoint, and of a sequence the item (UINT64_MAX: none), in
- * front of a message. */
+/* Prefix a message with the dataset, field and datapoint, and for a sequence the item
+ * (UINT64_MAX: none). */
 FORMAT_COLD static inline bags_code format_fail_at(const bags_reader *reader,
     const char *field, uint64_t datapoint, uint64_t item, bags_code code,
     bags_error *err) {

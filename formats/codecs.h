@@ -1,5 +1,5 @@
 /*
- * codecs.h - what the blobs of a dataset are: images, arrays, messages, videos.
+ * codecs.h - codecs for the blobs of a dataset: images, arrays, messages, videos.
  *
  *     file        types         library
  *     jpeg.c      jpeg jpg      libjpeg-turbo  -ljpeg
@@ -11,8 +11,8 @@
  *                                              -lavutil
  *     zstd.c      zstd(...)     zstd           -lzstd, threads
  *
- * A codec serves its types once it is in the registry with which a reader or a
- * writer is opened:
+ * A codec handles its types once it is in the registry that a reader or writer is
+ * opened with:
  *
  *     bags_registry *registry = bags_registry_create(NULL, &err);
  *     bags_registry_add(registry, &bags_codec_jpeg, &err);
@@ -46,11 +46,11 @@ typedef struct bags_image {
     bags_dtype dtype;  /* BAGS_DTYPE_UINT8, _UINT16 or _BOOL */
 } bags_image;
 
-/* The most pixels of an image, unless options allow more: 268 million. */
+/* The maximum number of pixels in an image unless options allow more: 268 million. */
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
 /*
- * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8. To be
+ * The orientation stated by the EXIF data of a JPEG or PNG file, 1 to 8. To appear
  * upright, the stored image must be
  *
  *     1  left as it is             5  mirrored at the diagonal from the upper left
@@ -58,8 +58,8 @@ typedef struct bags_image {
  *     3  turned by 180 degrees     7  mirrored at the diagonal from the upper right
  *     4  mirrored top to bottom    8  turned counterclockwise by 90 degrees
  *
- * It is read as Pillow does: from the first APP1 segment of a JPEG with EXIF, or the
- * chunk eXIf of a PNG. Returns 1 if none exists or it is invalid, and for all other
+ * Like Pillow, this reads the first APP1 segment with EXIF of a JPEG, or the eXIf chunk
+ * of a PNG. Returns 1 if there is no orientation or it is invalid, and for all other
  * files. Orientations in XMP or in PNG text are ignored.
  *
  * In image.c. Threads: any. Cost: O(segments or chunks), without decoding.
@@ -67,12 +67,13 @@ typedef struct bags_image {
 uint32_t bags_image_orientation(bags_view file);
 
 /*
- * Check that a JPEG or PNG file is complete, without decoding it. A JPEG has a header,
- * scans of all components and an end marker, and nothing between its segments; a PNG
- * has a header, pixels and an end, and valid checksums of the chunks that pixels need.
- * Bytes after the end are accepted. Damaged pixels of a JPEG are not found.
+ * Check that a JPEG or PNG file is complete, without decoding it. A JPEG must have a
+ * header, scans of all components and an end marker, with nothing between its segments;
+ * a PNG must have a header, pixels and an end, with valid checksums on the chunks
+ * needed for the pixels. Bytes after the end are accepted. Damage to the pixels of a
+ * JPEG is not detected.
  *
- * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states what is wrong, and where.
+ * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states the problem and its position.
  *
  * In image.c. Threads: any. Cost: reads the file once.
  */
@@ -82,21 +83,21 @@ bags_code bags_image_check(bags_view file, bags_error *err);
  * >>jpeg
  * Types: jpeg, jpg, each with or without (QUALITY), 1 to 100.
  *
- * Values are uint8, H x W for gray and H x W x 3 for RGB. The writer makes what
- * Pillow makes by default: baseline, colour with 4:2:0 subsampling, quality 75.
- * It honours a quality in the type; the Python package ignores it.
+ * Values are uint8, H x W for gray and H x W x 3 for RGB. The writer uses Pillow's
+ * defaults: baseline, colour with 4:2:0 subsampling, quality 75. It honours a quality
+ * in the type; the Python package ignores it.
  *
- * The reader accepts any JPEG of 8 bits per channel in gray, YCbCr or RGB,
- * progressive ones too. Pixels equal libjpeg's exact integer transform and
- * smooth upsampling, as of `djpeg -dct int`. It rejects CMYK and YCCK, and what
- * is truncated or damaged: where libjpeg warns and continues, this is an error.
- * The orientation in EXIF is ignored, as by the decoders of PyTorch: pixels are as they
- * are stored, unless the option `orient` turns them.
+ * The reader accepts any JPEG with 8 bits per channel in gray, YCbCr or RGB, including
+ * progressive files. Pixels are identical to those from `djpeg -dct int`: libjpeg's
+ * exact integer transform with smooth upsampling. It rejects CMYK and YCCK, and
+ * truncated or damaged files: where libjpeg warns and continues, this reader fails. The
+ * EXIF orientation is ignored, as in PyTorch's decoders: pixels stay as stored unless
+ * the option `orient` turns them.
  * ====================================================================== */
 
 /*
- * The codec. Its `user` is NULL, or in a copy of yours points to the
- * bags_jpeg_options with which every blob is decoded:
+ * The codec. Its `user` is NULL, or, in your own copy, points to the bags_jpeg_options
+ * used to decode every blob:
  *
  *     bags_jpeg_options half = {0};
  *     half.scale = 2;
@@ -104,8 +105,8 @@ bags_code bags_image_check(bags_view file, bags_error *err);
  *     codec.user = &half;
  *     bags_registry_add(registry, &codec, &err);
  *
- * The options are copied when a reader or a writer opens the codec for a field,
- * at the latest when it first needs it; they must live as long as the registry.
+ * The options are copied when a reader or writer opens the codec for a field, at the
+ * latest on first use; they must outlive the registry.
  */
 extern const bags_codec bags_codec_jpeg;
 
@@ -120,18 +121,17 @@ typedef struct bags_jpeg_options {
     uint32_t height;     /* 0: to the lower edge */
     uint64_t max_pixels; /* reject a file with more, before memory is allocated
                             for them; 0: BAGS_IMAGE_MAX_PIXELS */
-    uint32_t max_scans;  /* reject a progressive file with more passes over the
-                            image; 0: 100 */
+    uint32_t max_scans;  /* reject a progressive file that has more scans; 0: 100 */
     bool allow_trailing; /* ignore bytes after the image, as some cameras write
                             them; otherwise they are an error */
-    bool orient;         /* turn the image upright as its EXIF orientation states (see
-                    bags_image_orientation), exactly as exif_transpose of
-                    Pillow's ImageOps does. Shapes and the rectangle refer to
-                    the upright image */
+    bool orient;         /* turn the image upright according to its EXIF orientation
+                          * (see bags_image_orientation), exactly as Pillow's
+                          * ImageOps.exif_transpose does. Shapes and the rectangle refer
+                          * to the upright image */
 } bags_jpeg_options;
 
 /*
- * Find out what bags_jpeg_decode will return, from the header of a file.
+ * Determine from a file's header what bags_jpeg_decode will return.
  *
  *   blob     a JPEG file
  *   options  those for bags_jpeg_decode; NULL: the defaults
@@ -145,7 +145,7 @@ typedef struct bags_jpeg_options {
  *   BAGS_ERROR_LIMIT     more than max_pixels; CMYK, YCCK, 12 bits
  *   BAGS_ERROR_MEMORY    out of memory
  *
- * Threads: any. Cost: about a microsecond; some KB of libjpeg's own memory.
+ * Threads: any. Cost: about a microsecond, and a few KB allocated by libjpeg.
  */
 bags_code bags_jpeg_probe(
     bags_view blob, const bags_jpeg_options *options, bags_image *out, bags_error *err);
@@ -158,24 +158,24 @@ bags_code bags_jpeg_probe(
  *   size           bytes at pixels: at least (height - 1) * stride and a row
  *   stride         bytes from one row to the next, at least a row; 0: one row
  *
- * The pixels of a rectangle equal the same part of the entire image. If
- * it does not reach the lower edge, the data below it are not checked.
+ * A rectangle's pixels are identical to the same part of the full image. If it does not
+ * reach the lower edge, the data below it are not checked.
  *
  * Returns what bags_jpeg_probe does, or
  *   BAGS_ERROR_ARGUMENT  stride or size too small
  *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
  *   BAGS_ERROR_LIMIT     more than max_scans
  *
- * Threads: any. Cost: libjpeg-turbo's, and only its memory: for a
- * progressive file about 2 bytes per sample, otherwise a few rows.
+ * Threads: any. Cost: the time and memory that libjpeg-turbo takes: about 2 bytes per
+ * sample for a progressive file, otherwise a few rows.
  */
 bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err);
 
 /* ========================================================================
  * >>png
- * Types: png, or png(LEVEL): zlib's compression level, 0 (none) to 9 (most);
- * otherwise libpng's default, 6.
+ * Types: png, or png(LEVEL) with zlib's compression level, 0 (none) to 9 (most). The
+ * default is libpng's, 6.
  *
  * Every PNG is decoded to the array that numpy.asarray(PIL.Image.open(file))
  * returns, with one exception: 16 bits are always uint16.
@@ -186,16 +186,16 @@ bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
  *     gray and alpha, RGB, RGBA      uint8   H x W x 2, 3, 4
  *     16 bits                        uint16  as for 8 bits, native byte order
  *
- * (Pillow returns gray of 16 bits as int32 or uint16, depending on its version,
- * and reduces colour of 16 bits to 8.) With the option `expand`, palettes become
- * RGB or RGBA, a transparent colour becomes alpha, and 1 bit 0 and 255. Interlaced
- * files are read, too. Gamma, colour profiles, the orientation in EXIF (unless `orient`
+ * (Pillow returns 16-bit gray as int32 or uint16, depending on its version, and reduces
+ * 16-bit colour to 8 bits.) With the option `expand`, palettes become RGB or RGBA, a
+ * transparent colour becomes alpha, and 1-bit samples become 0 and 255. Interlaced
+ * files are supported. Gamma, colour profiles, the orientation in EXIF (unless `orient`
  * is set) and all other extra chunks are ignored. Truncated and damaged files are
- * rejected, also by their checksums.
+ * rejected; chunk checksums are verified.
  * ====================================================================== */
 
-/* The codec. Its `user` is NULL, or in a copy of yours points to a
- * bags_png_options: see bags_codec_jpeg. */
+/* The codec. Its `user` is NULL, or, in your own copy, points to a bags_png_options:
+ * see bags_codec_jpeg. */
 extern const bags_codec bags_codec_png;
 
 typedef struct bags_png_options {
@@ -208,7 +208,7 @@ typedef struct bags_png_options {
 } bags_png_options;
 
 /*
- * Find out what bags_png_decode will return, from what precedes the pixels.
+ * Determine what bags_png_decode will return, from the chunks before the pixels.
  *
  *   blob     a PNG file
  *   options  those for bags_png_decode; NULL: the defaults
@@ -220,7 +220,7 @@ typedef struct bags_png_options {
  *   BAGS_ERROR_LIMIT    more than max_pixels
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Threads: any. Cost: about a microsecond; some KB of libpng's own memory.
+ * Threads: any. Cost: about a microsecond, and a few KB allocated by libpng.
  */
 bags_code bags_png_probe(
     bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err);
@@ -233,8 +233,8 @@ bags_code bags_png_probe(
  *   BAGS_ERROR_ARGUMENT  stride or size too small
  *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
  *
- * Threads: any. Cost: libpng's, and only its memory: a few rows, or the image
- * if it is interlaced and turned.
+ * Threads: any. Cost: the time and memory that libpng takes: a few rows, or the whole
+ * image if it is interlaced and turned.
  */
 bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
     size_t size, size_t stride, bags_error *err);
@@ -245,44 +245,44 @@ bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void 
  * ====================================================================== */
 
 /*
- * The codec. A value is a BAGS_KIND_ARRAY for elements of a bags_dtype. For all
- * others (long double, text, dates, structures) it is a BAGS_KIND_OBJECT whose
- * `object` points to a bags_npy. It encodes both.
+ * The codec. A value is a BAGS_KIND_ARRAY if bags_dtype has the element type. For all
+ * other types (long double, text, dates, structures) it is a BAGS_KIND_OBJECT whose
+ * `object` points to a bags_npy. The codec encodes both kinds.
  */
 extern const bags_codec bags_codec_npy;
 
 /*
- * The type of an element. A structure has fields, each of such a type and at its
- * offset in the structure.
+ * The type of an element. A structure has fields, each with its own bags_npy_type and
+ * its offset in the structure.
  */
 typedef struct bags_npy_type {
     char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
                           c complex, S bytes, U UTF-32 text, V raw bytes,
                           M date, m time span. A structure is V */
     bool structure;    /* it has fields (possibly none) */
-    bool big_endian;   /* false if the order makes no difference */
+    bool big_endian;   /* false if byte order does not apply */
     bags_dtype dtype;  /* or BAGS_DTYPE_NONE */
-    const char *unit;  /* of M and m: "ns"; "" for none, and for others */
+    const char *unit;  /* of M and m, such as "ns"; "" if there is none */
     uint32_t step;     /* units in one step of M and m, such as 25 in "25s";
                           otherwise 0 */
-    const char *name;  /* of a field, in UTF-8; otherwise "" */
+    const char *name;  /* the field's name, in UTF-8; otherwise "" */
     const char *title; /* a field's second name, or NULL */
-    size_t offset;     /* in the structure around it */
+    size_t offset;     /* within the enclosing structure */
     size_t item_size;  /* bytes of one element */
-    size_t dims;       /* a field can be an array, in C order: its shape, and */
+    size_t dims;       /* if a field is an array, in C order: its shape, and */
     const uint64_t *shape;
-    size_t size;  /* all its bytes */
-    size_t count; /* fields of a structure, in the order of offsets, */
-    const struct bags_npy_type *fields; /* which never overlap */
+    size_t size;                        /* its size in bytes */
+    size_t count;                       /* the structure's fields, ordered by offset; */
+    const struct bags_npy_type *fields; /* they never overlap */
 } bags_npy_type;
 
 /*
  * An array of any dtype. Row i (the i-th element in C order) is at rows + i * stride,
- * and a field of it at its `offset` from there. The bytes are as in the file: not
- * aligned, so copy numbers with memcpy, and in the byte order that the type states.
+ * and each of its fields at `offset` from there. The bytes are as in the file:
+ * unaligned, so copy numbers with memcpy, and in the type's byte order.
  *
- * To write an array of such a dtype, set descr, dims, shape, rows and size; the
- * other members are only read.
+ * To write an array of such a dtype, set descr, dims, shape, rows and size; the other
+ * members are set only by reading.
  */
 typedef struct bags_npy {
     const char *descr; /* the dtype as Python text in UTF-8: "'<M8[ns]'",
@@ -297,31 +297,31 @@ typedef struct bags_npy {
 } bags_npy;
 
 /*
- * Decode a .npy file of version 1, 2 or 3, as the codec does. *value is valid
- * until the scratch is reused or freed, and as long as the file's bytes. The array
- * is in C order; elements of a bags_dtype are aligned and in native byte order.
+ * Decode a .npy file of version 1, 2 or 3, as the codec does. *value is valid until the
+ * scratch is reused or freed, and while the file's bytes remain valid. The array is in
+ * C order. Elements of a bags_dtype type are aligned and in native byte order.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_CORRUPT  not a .npy file; an invalid header or an unknown dtype;
  *                       a size that contradicts the header
- *   BAGS_ERROR_VALUE    an array of Python objects: only Python reads it
+ *   BAGS_ERROR_VALUE    an array of Python objects, readable only by Python
  *   BAGS_ERROR_LIMIT    a header above 1 MiB, more than 4,096 fields, fields
  *                       nested above 32 levels, more than BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Threads: any, each with its own scratch. Cost: O(header), at most about 30 bytes
- * of memory per byte of it; elements are copied only if they are in Fortran
- * order, misaligned or in the other byte order.
+ * Threads: any, each with its own scratch. Cost: O(header), at most about 30 bytes of
+ * memory per header byte. Elements are copied only if they are in Fortran order,
+ * misaligned or byte-swapped.
  */
 bags_code bags_npy_read(
     bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err);
 
 /*
- * Encode an array as numpy.save does, to the byte. *out is valid until the scratch is
+ * Encode an array, byte for byte as numpy.save does. *out is valid until the scratch is
  * reused or freed.
  *
- *   value  a BAGS_KIND_ARRAY, or a BAGS_KIND_OBJECT with a bags_npy, whose descr
- *          is written as it is
+ *   value  a BAGS_KIND_ARRAY, or a BAGS_KIND_OBJECT with a bags_npy, whose descr is
+ *          written unchanged
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_VALUE   not an array; an invalid descr; a size that contradicts it
@@ -338,27 +338,28 @@ bags_code bags_npy_write(
  * Types: zstd(TYPE), zstd(TYPE,ARGUMENTS), where TYPE(ARGUMENTS) is any other type that
  * has a codec: zstd(utf8), zstd(msgpack), zstd(array,float32,64), zstd(bytes)[].
  *
- * A blob is one frame of zstd. Its content is a blob of that type; so are the values.
- * Each blob is compressed separately. Arrays whose type states the dtype are
- * transposed by the size of their elements: numbers compress better.
+ * A blob is one zstd frame containing a blob of the inner type; values are values of
+ * the inner type. Each blob is compressed separately. Arrays whose type states the
+ * dtype are byte-transposed by element size, because numbers then compress better.
  *
- * Small values shrink little by themselves. A writer therefore makes a dictionary of the
- * first ones. It holds them until there are 1 MiB of them, or 32,768. A flush, also after
- * flush_seconds, a full buffer and the end of the shard make the dictionary of the values
- * there are. All values of the field use it if it saves at least 5 % of their compressed
- * size, its own bytes included. If there are fewer than 64, they are stored without a
- * dictionary. It is made later of these and the next ones. It is stored in each shard of
- * the writer, as NAME.dict, of at most 64 KiB, and readers use it automatically.
+ * Small values compress poorly one by one, so a writer trains a dictionary on the first
+ * values. It holds them until it has 1 MiB or 32,768 of them. A flush (including one
+ * after flush_seconds), a full buffer or the end of the shard trains the dictionary on
+ * the values held so far. All values of the field use it if it saves at least 5 % of
+ * their compressed size, counting its own bytes. Fewer than 64 values are stored
+ * without a dictionary, and training is retried later with these and the following
+ * values. The dictionary is stored in each of the writer's shards as NAME.dict, at most
+ * 64 KiB in size, and readers use it automatically.
  *
- * The dictionary takes up to a third of a second and 12 MB to make, once. Until then each
- * field needs up to 1 MiB, besides its buffer. A dictionary of few values saves less, and
- * is not made again: flush later, or pass one in the options. It has a CRC of its own, but
- * only the dataset's checksums notice every damage of NAME.dict.
+ * Training happens once and takes up to a third of a second and 12 MB. Until then each
+ * field needs up to 1 MiB in addition to its buffer. A dictionary trained on few values
+ * saves less and is never retrained: flush later, or pass one in the options. It
+ * contains a CRC, but only the dataset's checksums detect all damage to NAME.dict.
  * ====================================================================== */
 
 /*
- * The codec. With `user` NULL the codecs inside are the built-in ones; otherwise it
- * points to options with the registry that has them:
+ * The codec. If `user` is NULL, inner types use the built-in codecs; otherwise it
+ * points to options whose registry provides them:
  *
  *     bags_zstd_options options = {0};
  *     options.registry = registry;
@@ -366,60 +367,61 @@ bags_code bags_npy_write(
  *     codec.user = &options;
  *     bags_registry_add(registry, &codec, &err);
  *
- * The options are copied when a reader or a writer opens the codec for a field; they
- * must live as long as the registry.
+ * The options are copied when a reader or writer opens the codec for a field; they must
+ * outlive the registry.
  *
- * Any number of threads may decode at the same time: each of them needs a context of
- * the library, about 160 KB, allocated once and freed when the codec is closed.
- * Once the scratch has grown, decoding allocates nothing of its own.
+ * Any number of threads may decode at the same time. Each needs a libzstd context of
+ * about 160 KB, allocated once and freed when the codec is closed. Once the scratch has
+ * grown, decoding makes no further allocations.
  *
  * Decoding fails with
  *   BAGS_ERROR_CORRUPT  not one frame; a frame that is damaged, does not state the size
- *                       of its content or needs a dictionary that is damaged or another
- *                       one (bags_decode: any but the one of the options); trailing bytes;
- *                       what the codec inside refuses
+ *                       of its content, or needs a damaged or different dictionary (in
+ *                       bags_decode: any dictionary except the one in the options);
+ *                       trailing bytes; an error of the inner codec
  *   BAGS_ERROR_LIMIT    content above max_size
  *   BAGS_ERROR_MEMORY   out of memory
- * Before memory is allocated for the content, its size is compared with max_size and
- * with what the frame's bytes can become at most.
+ * Before memory is allocated for the content, its size is checked against max_size and
+ * against the largest size that the frame's bytes can expand to.
  */
 extern const bags_codec bags_codec_zstd;
 
-/* The most bytes of a blob's content, unless options allow more: 1 GiB. */
+/* The maximum size of a blob's content unless options allow more: 1 GiB. */
 #define BAGS_ZSTD_MAX_SIZE ((uint64_t)1 << 30)
 
 typedef struct bags_zstd_options {
-    const bags_registry *registry; /* the codecs of the types inside; NULL: built-in */
+    const bags_registry *registry; /* codecs for the inner types; NULL: built-in */
     uint64_t max_size;             /* refuse larger content, also when writing; 0:
                           BAGS_ZSTD_MAX_SIZE */
-    int level;                     /* of compression, up to 22; 0: 3 */
-    /* Experimental. The dictionary of writers, from their first value on, and of
-     * bags_decode. Borrowed as long as the registry. It must have a number, as trained
-     * dictionaries do. With RESUME or APPEND, a writer whose shards have another one
-     * refuses it (BAGS_ERROR_VALUE). size 0: none. */
+    int level;                     /* compression level, up to 22; 0: 3 */
+    /* Experimental. The dictionary that writers use from their first value, and that
+     * bags_decode uses. Borrowed; must outlive the registry. It must have an id, as
+     * trained dictionaries do. With RESUME or APPEND, a writer whose shards have a
+     * different one refuses it (BAGS_ERROR_VALUE). size 0: none. */
     bags_view dictionary;
-    bool no_dictionary; /* writers make and use none; not with `dictionary` */
-    bool blobs; /* values are the blobs of TYPE, as bytes, for what passes them on: no
-                   codec of TYPE is needed, and nothing checks them */
+    bool no_dictionary; /* writers neither train nor use a dictionary; excludes
+                         * `dictionary` */
+    bool blobs; /* values are encoded blobs of TYPE, as bytes, for programs that copy
+                 * them: TYPE needs no codec, and the blobs are not checked */
 } bags_zstd_options;
 
 /* ========================================================================
  * >>msgpack
- * MessagePack: the types msgpack and tree. On msgpack-c; a program that looks
- * into values includes <msgpack.h> as well.
+ * MessagePack: the types msgpack and tree. Uses msgpack-c; a program that inspects
+ * values must also include <msgpack.h>.
  * ====================================================================== */
 
 struct msgpack_object;
 
 /*
- * The codecs. A value is a BAGS_KIND_OBJECT whose `object` points to a
- * msgpack_object. A tree, as granular writes it, is the same with arrays as
- * leaves: see bags_tree_array.
+ * The codecs. A value is a BAGS_KIND_OBJECT whose `object` points to a msgpack_object.
+ * A tree, as written by granular, is the same but may have arrays as leaves: see
+ * bags_tree_array.
  *
- * Decoded strings, binaries and extensions point into the blob, everything else
- * into the scratch: there is nothing to free, and the value and all its
- * parts have one lifetime. Encoding writes the shortest form of every number, text and
- * length, as Python's package does by default.
+ * Decoded strings, binaries and extensions point into the blob, everything else into
+ * the scratch. There is nothing to free, and all parts of a value have the same
+ * lifetime. Encoding writes the shortest form of every number, text and length, as
+ * Python's package does by default.
  *
  * Decoding fails with
  *   BAGS_ERROR_CORRUPT  not msgpack, truncated, or trailing bytes
@@ -427,15 +429,15 @@ struct msgpack_object;
  *                       writes up to 511)
  *   BAGS_ERROR_MEMORY   out of memory
  * and encoding with BAGS_ERROR_VALUE (an object of unknown type) or BAGS_ERROR_MEMORY.
- * Threads: any, each with a scratch of its own. Cost: O(blob); decoding counts the
- * values first, and makes at most one allocation, a msgpack_object per value.
+ * Threads: any, each with its own scratch. Cost: O(blob). Decoding counts the values
+ * first, then makes at most one allocation, with one msgpack_object per value.
  */
 extern const bags_codec bags_codec_msgpack;
 extern const bags_codec bags_codec_tree;
 
 /*
- * Print an object as JSON in UTF-8 on one line, with ", " and ": " as
- * Python does. Values that JSON lacks become an object:
+ * Print an object as JSON in UTF-8 on one line, with ", " and ": " as Python does.
+ * Values that JSON cannot express become an object:
  *
  *     bin                               {"base64": "AAEC"}
  *     ext                               {"ext": 5, "base64": "AAEC"}
@@ -443,9 +445,9 @@ extern const bags_codec bags_codec_tree;
  *     NaN, infinities                   {"float": "NaN"}, "Infinity", "-Infinity"
  *     a map with a key that is not text {"map": [[key, value], ...]}
  *
- * Integers have all their digits, doubles as many as read back the same. Duplicate keys
- * are printed as they are. *json is valid until the scratch is reused or freed, and not
- * NUL-terminated.
+ * Integers are printed in full, doubles with as many digits as are needed to read back
+ * the same number. Duplicate keys are kept. *json is valid until the scratch is reused
+ * or freed, and not NUL-terminated.
  *
  * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type), BAGS_ERROR_LIMIT
  * (nested above 512 levels) or BAGS_ERROR_MEMORY. Threads: any, each
@@ -454,57 +456,58 @@ extern const bags_codec bags_codec_tree;
 bags_code bags_msgpack_print(const struct msgpack_object *object, bags_buffer *scratch,
     bags_view *json, bags_error *err);
 
-/* Returns true if this is an array in a tree: ["_", dtype, [dimensions], bin]. */
+/* Returns true if the object is an array in a tree: ["_", dtype, [dimensions], bin]. */
 bool bags_tree_is_array(const struct msgpack_object *object);
 
 /*
- * Decode an array in a tree to a BAGS_KIND_ARRAY. *value is valid until the scratch
- * is reused or freed, and as long as the object.
+ * Decode an array in a tree to a BAGS_KIND_ARRAY. *value is valid until the scratch is
+ * reused or freed, and while the object remains valid.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_VALUE    not an array
- *   BAGS_ERROR_LIMIT    a dtype that bags_dtype lacks (err names it); more than
+ *   BAGS_ERROR_LIMIT    a dtype missing from bags_dtype (err names it); more than
  *                       BAGS_MAX_DIMS dimensions
  *   BAGS_ERROR_CORRUPT  a shape that contradicts the size
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Threads: any, each with its own scratch. Cost: O(1); elements are copied only if
- * they are misaligned or in the other byte order.
+ * Threads: any, each with its own scratch. Cost: O(1); elements are copied only if they
+ * are misaligned or byte-swapped.
  */
 bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scratch,
     bags_value *value, bags_error *err);
 
 /* ========================================================================
  * >>mp4
- * Video in memory, on FFmpeg's libavformat, libavcodec and libswscale. There are
- * no temporary files.
+ * Video in memory, using FFmpeg's libavformat, libavcodec and libswscale. No temporary
+ * files are created.
  * ====================================================================== */
 
 /*
  * The codec. Types: mp4, mp4(FPS), mp4(FPS,CODEC), webm, webm(FPS), webm(FPS,CODEC).
  *
- *   FPS    frames per second, such as 15 or 12.5; 29.97 and the like are the rates
- *          of television, 30000/1001. Default: mp4 15, webm 20.
- *   CODEC  h264, hevc, mpeg4, vp9 or av1, if the build of FFmpeg has an encoder;
- *          webm: vp9, av1. Default: mp4 mpeg4, webm vp9.
+ *   FPS    frames per second, such as 15 or 12.5; 29.97 and similar values mean the
+ *          television rates, such as 30000/1001. Default: mp4 15, webm 20.
+ *   CODEC  h264, hevc, mpeg4, vp9 or av1, if this build of FFmpeg has an encoder; for
+ *          webm, vp9 or av1. Default: mp4 mpeg4, webm vp9.
  *
- * Values are arrays of uint8, T x H x W x 3, RGB. No frames make a blob of no bytes. It
- * is decoded to 0 x 0 x 0 x 3. The reader accepts the containers and codecs of both
- * types, and vp8, whatever the type of the field is. Frames equal PyAV's
- * to_ndarray(format="rgb24"): converted by bilinear scaling with the coefficients of
- * BT.601, also where the video states others. Sound and rotation marks are ignored.
+ * Values are uint8 arrays, T x H x W x 3, RGB. A video without frames is stored as an
+ * empty blob and decodes to 0 x 0 x 0 x 3. Whatever the field's type, the reader
+ * accepts the containers and codecs of both types, and also vp8. Frames equal PyAV's
+ * to_ndarray(format="rgb24"): converted by bilinear scaling with the BT.601
+ * coefficients, even if the video specifies others. Sound and rotation metadata are
+ * ignored.
  *
- * A video that is written has at most 2 GiB, and frames of 1 to 32767 pixels in height
- * and width. In h264 and hevc, whose usual 4:2:0 frames are even, odd sizes are stored
- * as 4:4:4. Encoding fails with
- *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
- *                      that it has
+ * An encoded video is at most 2 GiB in size, and its frames are 1 to 32767 pixels high
+ * and wide. The usual 4:2:0 frames of h264 and hevc require even sizes, so odd sizes
+ * are stored as 4:4:4. Encoding fails with
+ *   BAGS_ERROR_TYPE    this build of FFmpeg lacks the encoder; err lists the available
+ *                      ones
  *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
  *                      16 x 16)
  *   BAGS_ERROR_MEMORY  out of memory
  *
- * For other options, copy the codec and let its `user` point to a bags_mp4_options
- * that lives as long as the registry. Arguments of the type come before options.
+ * For other options, copy the codec and let its `user` point to a bags_mp4_options that
+ * outlives the registry. Arguments in the type take precedence over options.
  */
 extern const bags_codec bags_codec_mp4;
 
@@ -514,43 +517,44 @@ typedef struct bags_mp4_options {
     uint32_t fps_num;      /* frames per second are fps_num / fps_den; */
     uint32_t fps_den;      /* both 0: the default; fps_den 0: 1 */
     bool webm;             /* a WebM file, not MP4 */
-    uint64_t bit_rate;     /* bits per second; 0: 1,024,000, as Python's bags */
-    uint32_t key_interval; /* the most frames from one keyframe to the next;
-                              0: the encoder's default */
+    uint64_t bit_rate;     /* bits per second; 0: 1,024,000, as in Python's bags */
+    uint32_t key_interval; /* the maximum distance between keyframes, in frames; 0: the
+                            * encoder's default */
     /* For reading. */
     uint64_t max_pixels; /* H x W; 0: 2^26 */
-    uint64_t max_size;   /* bytes of the frames that one call returns; 0: 2^32 */
+    uint64_t max_size;   /* maximum bytes of frames per call; 0: 2^32 */
     /* For both. */
-    uint32_t threads; /* per video; 0: 1. A reader continues with one if the decoder
-                         refuses H.264: only one decodes what was cut in an open GOP */
+    uint32_t threads; /* per video; 0: 1. If the decoder refuses H.264, a reader retries
+                       * with one thread: only that decodes a video cut in an open
+                       * GOP */
 } bags_mp4_options;
 
 typedef struct bags_mp4_info {
-    uint64_t frames; /* counted, whatever the header states */
+    uint64_t frames; /* actual count, whatever the header states */
     uint64_t height;
     uint64_t width;
     uint32_t fps_num; /* frames per second on average, fps_num / fps_den; */
-    uint32_t fps_den; /* both 0 if the container does not state it */
+    uint32_t fps_den; /* both 0 if the container does not state them */
     char codec[16];   /* "mpeg4" */
 } bags_mp4_info;
 
 /*
- * Find out what a video is without decoding it. A blob of no bytes has no frames.
- * Frames are counted as they are shown, without hidden frames of an edit list, and
- * without frames before the first keyframe: they cannot be decoded.
+ * Get the properties of a video without decoding it. An empty blob has no frames. Only
+ * displayed frames are counted: frames hidden by an edit list are excluded, and so are
+ * frames before the first keyframe, because they cannot be decoded.
  *
  *   blob     an MP4, WebM or Matroska file
  *   options  NULL: the defaults
  *   info     receives the result
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_CORRUPT  not such a file; truncated; a header that claims more than
- *                       the file can contain
+ *   BAGS_ERROR_CORRUPT  not such a file; truncated; a header that claims more than the
+ *                       file can hold
  *   BAGS_ERROR_TYPE     an unsupported codec, or no video track
  *   BAGS_ERROR_LIMIT    more than max_pixels
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Threads: any. Cost: reads the blob once, with a copy of its packets.
+ * Threads: any. Cost: reads the blob once, and copies its packets.
  */
 bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
     bags_mp4_info *info, bags_error *err);
@@ -558,10 +562,10 @@ bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
 typedef struct bags_mp4_reader bags_mp4_reader;
 
 /*
- * Open a video to read some of its frames, or all. options may be NULL, and are
- * copied; the blob is not needed after the call.
+ * Open a video to read some or all of its frames. options may be NULL, and are copied;
+ * the blob is not needed after the call.
  *
- * Returns the reader, or NULL with an error of bags_mp4_probe.
+ * Returns the reader, or NULL with one of bags_mp4_probe's errors.
  *
  * Threads: one at a time per reader; any number of readers. Cost: as for
  * bags_mp4_probe.
@@ -570,26 +574,28 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open(
     bags_view blob, const bags_mp4_options *options, bags_error *err);
 
 /*
- * Open a video that is a blob of a dataset, to read some of its frames without the
- * others. MP4 files state in a table, moov, where each frame is: that is read now, at
- * the start of the blob or after the frames; the packets of a GOP are read when a frame
- * of it is. Everything else is read completely now, like a blob in memory: WebM, vp8
- * and vp9, fragmented files, edit lists that join or repeat parts, and all videos of a
- * reader with verify_checksums.
+ * Open a video stored as a blob of a dataset, to read some of its frames without
+ * reading the rest. An MP4 file has a table, moov, that locates each frame. This
+ * function reads it from the start of the blob or from after the frames; the packets of
+ * a GOP are read when one of its frames is requested. All other videos are read
+ * completely by this call, like a blob in memory: WebM, vp8 and vp9, fragmented files,
+ * edit lists that join or repeat parts, and all videos of a reader with
+ * verify_checksums.
  *
- *   dataset  an open reader. It must outlive the video; any number of videos may share
- *            it
+ *   dataset  an open reader. It must outlive the video reader; any number of these may
+ *            share it
  *   index, field, item  as for bags_reader_get_part
  *   options  NULL: the defaults; they are copied
  *
- * Returns the reader, or NULL with an error of bags_reader_get_blob or bags_mp4_probe.
- * A packet that the blob lacks is an error of the read that needs it. If the dataset is
- * remote, info has the size of the frames that the header states; frames of another
- * size are an error then.
+ * Returns the reader, or NULL with an error from bags_reader_get_blob or
+ * bags_mp4_probe. A packet missing from the blob makes only the reads that need it
+ * fail. For a remote dataset, info has the frame size stated in the header, and reading
+ * a frame of a different size fails.
  *
- * Threads: one at a time per reader; any number of readers. Cost: O(frames) of time and
- * 80 bytes per frame. If the dataset is not mapped, one range of 16 KiB, and another
- * one if moov is longer, or at the end; a frame then costs one range, of its GOP.
+ * Threads: one at a time per reader; any number of readers. Cost: O(frames) time and 80
+ * bytes per frame. If the dataset is not mapped, opening reads one range of 16 KiB, and
+ * a second one if moov is longer or at the end; a frame then costs one range covering
+ * its GOP.
  */
 BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *dataset,
     uint64_t index, size_t field, uint64_t item, const bags_mp4_options *options,
@@ -598,13 +604,12 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_reader_open_blob(const bags_reader *
 /* Release a reader. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_close(bags_mp4_reader *reader);
 
-/* Free the decoder of a reader, and what it has read; the index stays, and the next
- * read opens the decoder again. For programs that keep many videos open. NULL is
- * accepted. */
+/* Free a reader's decoder and buffered data. The index stays, and the next read reopens
+ * the decoder. Useful for programs that keep many videos open. NULL is accepted. */
 BAGS_EXPERIMENTAL void bags_mp4_reader_idle(bags_mp4_reader *reader);
 
-/* Bytes of memory of the index of a reader; with the packets, if these are in memory.
- * The decoder is not counted; it has several frames. */
+/* The memory used by a reader's index, in bytes, including the packets if they are in
+ * memory. The decoder is not counted; it holds several frames. */
 BAGS_EXPERIMENTAL size_t bags_mp4_reader_memory(const bags_mp4_reader *reader);
 
 /* The properties of the video; valid until the reader is closed. */
@@ -615,28 +620,29 @@ BAGS_EXPERIMENTAL const bags_mp4_info *bags_mp4_reader_info(
  * Read the frames start, start + step, ... below stop, in display order. *out is
  * valid until the scratch is reused or freed.
  *
- *   start, stop  a range as everywhere: clamped to the length, start <= stop
+ *   start, stop  a range, as in the other functions: clamped to the length, start <=
+ *                stop
  *   step         0: 1
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    start > stop
  *   BAGS_ERROR_CORRUPT  a frame cannot be decoded, may depend on a damaged one, or
- *                       has another size than the video; err names it
+ *                       differs in size from the video; err names it
  *   BAGS_ERROR_LIMIT    more bytes than max_size
- *   BAGS_ERROR_TYPE     no decoder for it in this build of FFmpeg
+ *   BAGS_ERROR_TYPE     this build of FFmpeg has no decoder for it
  *   BAGS_ERROR_MEMORY   out of memory
  *
- * Threads: one at a time per reader. Cost: decodes from the preceding keyframe, or
- * from where the last call stopped, whichever is nearer. A frame of an open GOP that is
- * shown before its keyframe needs the keyframe before.
+ * Threads: one at a time per reader. Cost: decodes from the preceding keyframe, or from
+ * where the last call stopped, whichever is nearer. In an open GOP, a frame shown
+ * before its keyframe needs the previous keyframe.
  */
 BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
     uint64_t stop, uint64_t step, bags_buffer *scratch, bags_value *out,
     bags_error *err);
 
-/* The bytes of the blob that a read of this frame needs, as far as they are not in memory:
- * `size` bytes from `offset`, 0 if the video was opened from memory, or there is no such
- * frame. For bags_reader_prefetch_parts. */
+/* The part of the blob that must be read for this frame and is not yet in memory:
+ * `size` bytes from `offset`. The size is 0 if the video was opened from memory or the
+ * frame does not exist. Pass the result to bags_reader_prefetch_parts. */
 BAGS_EXPERIMENTAL bags_extent bags_mp4_reader_part(
     const bags_mp4_reader *reader, uint64_t frame);
 
@@ -644,7 +650,7 @@ BAGS_EXPERIMENTAL bags_extent bags_mp4_reader_part(
  * Like bags_mp4_reader_get, but into the caller's memory.
  *
  *   data, size  receives the frames; undefined after a failure
- *   frames      receives how many were read; may be NULL
+ *   frames      receives the number of frames read; may be NULL
  *
  * Returns what bags_mp4_reader_get does, or BAGS_ERROR_ARGUMENT (size too small).
  */
@@ -656,20 +662,20 @@ typedef struct bags_mp4_cache bags_mp4_cache;
 
 typedef struct bags_mp4_cache_options {
     bags_mp4_options video; /* of all videos */
-    size_t max_size;        /* bytes of indexes; 0: 64 MiB. One video may have more */
-    size_t decoders;        /* videos that keep their decoders; 0: 16 */
+    size_t max_size;        /* maximum bytes of indexes; 0: 64 MiB. A single video may
+                             * exceed it */
+    size_t decoders;        /* number of videos that keep their decoders; 0: 16 */
 } bags_mp4_cache_options;
 
 /*
- * Create a cache of the videos of datasets that were used last: their indexes, so that
- * moov is read once, and the decoders of some. A decoder continues if the next frame
- * follows. Free it with bags_mp4_cache_close, before the datasets are closed.
+ * Create a cache of recently used videos in datasets. It keeps their indexes, so that
+ * moov is read once, and some decoders, so that sequential reads continue without
+ * seeking. Free it with bags_mp4_cache_close before the datasets are closed.
  *
  *   options  NULL: the defaults; they are copied
  *
  * Returns the cache, or NULL: BAGS_ERROR_MEMORY. Threads: one at a time per cache.
- * Memory: up to max_size, and for each decoder its frames, about 10 times H x W x 3
- * bytes.
+ * Memory: up to max_size, plus each decoder's frames, about 10 times H x W x 3 bytes.
  */
 BAGS_EXPERIMENTAL bags_mp4_cache *bags_mp4_cache_open(
     const bags_mp4_cache_options *options, bags_error *err);
@@ -678,9 +684,9 @@ BAGS_EXPERIMENTAL bags_mp4_cache *bags_mp4_cache_open(
 BAGS_EXPERIMENTAL void bags_mp4_cache_close(bags_mp4_cache *cache);
 
 /*
- * Return the video of this blob, opened if need be. Parameters and errors as for
- * bags_mp4_reader_open_blob; NULL after a failure. It is valid until the next call with
- * this cache. Cost: if the video is in the cache, O(1).
+ * Return the video reader for this blob, opening it if necessary. Parameters and errors
+ * are as for bags_mp4_reader_open_blob; NULL after a failure. The result is valid until
+ * the next call with this cache. Cost: if the video is in the cache, O(1).
  */
 BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache,
     const bags_reader *dataset, uint64_t index, size_t field, uint64_t item,
@@ -690,10 +696,9 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache,
 }
 #endif
 
-/* ========================================================================
- * >>private
- * State, arrays and checksums, for files of formats/. Programs do not call it.
- * ====================================================================== */
+/* ======================================================================== >>private
+ * State, arrays and checksums, for the files of formats/. Programs do not call these
+ * functions. ====================================================================== */
 
 /* Allocate the zeroed state of an open codec or file, whose first member is the
  * buffer that holds it. NULL if out of memory. */
@@ -715,7 +720,8 @@ static inline void format_state_close(void *state) {
     bags_buffer_free(&own);
 }
 
-/* An array to be encoded has as many bytes as its dtype and shape state. */
+/* Check that an array to be encoded has the number of bytes implied by its dtype and
+ * shape. */
 static inline bags_code format_array_check(const bags_value *value, bags_error *err) {
     size_t size = 0;
     if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
@@ -730,8 +736,8 @@ static inline bags_code format_array_check(const bags_value *value, bags_error *
         has, expected);
 }
 
-/* The CRC-32 of zip and PNG. Its tables are of eight bytes at once: table[k][i] is the
- * CRC of byte i and k zeros. */
+/* The CRC-32 used by zip and PNG. The tables process eight bytes at once: table[k][i]
+ * is the CRC of byte i followed by k zero bytes. */
 static inline void format_crc_tables(uint32_t (*table)[256]) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t crc = i;

@@ -1,5 +1,5 @@
 /*
- * files.h - paths, versions and locks of files, and the names of a dataset's files.
+ * files.h - file paths, versions and locks, and the names of a dataset's files.
  * Programs do not include it.
  */
 #ifndef BAGS_FORMATS_FILES_H
@@ -12,8 +12,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Binary search in an array of structs that are sorted by a uint64_t member: the index of
- * the last element <= `most`, or 0. `numbers` is the member of the first struct. */
+/* Binary search in an array of structs sorted by a uint64_t member. Returns the index
+ * of the last element <= `most`, or 0. `numbers` points to the member in the first
+ * struct. */
 static inline size_t format_last_at_most(
     const uint64_t *numbers, size_t size, size_t count, uint64_t most) {
     size_t low = 0, high = count;
@@ -28,7 +29,7 @@ static inline size_t format_last_at_most(
     return low;
 }
 
-#define FORMAT_PATH 4096 /* bytes of the longest path */
+#define FORMAT_PATH 4096 /* size of the longest path */
 
 /* Write DIRECTORY/NAMEENDING to out. */
 static inline bags_code format_path(char out[FORMAT_PATH], const char *directory,
@@ -45,9 +46,9 @@ static inline bool format_is_same(const bags_identity *a, const bags_identity *b
            a->size == b->size;
 }
 
-/* Check that an open file or, if it is NULL, what a path leads to is what had this
- * identity when it was found: that the files of a dataset are of one version. Without
- * the hook, it is not noticed. */
+/* Check that an open file (or if NULL, the file at `path`) still has the identity
+ * recorded earlier, so that all files read belong to one version of the dataset.
+ * Without the hook, changes go unnoticed. */
 static inline bags_code format_check_identity(const bags_io *io, void *file,
     const char *path, const bags_identity *was, bags_error *err) {
     bags_identity now;
@@ -64,7 +65,8 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
-/* The size of a file, and the identity of its version (unchanged without the hook). */
+/* Get a file's size and the identity of its version (left unchanged without the
+ * hook). */
 static inline bags_code format_measure(const bags_io *io, const char *path,
     uint64_t *size, bags_identity *identity, bags_error *err) {
     void *file = NULL;
@@ -92,7 +94,8 @@ static inline int format_write_all(
     return error;
 }
 
-/* Open or create a file and lock it. If it is locked: "OF: locked by another running BY". */
+/* Open or create a file and lock it. If it is already locked, fail with "OF: locked by
+ * another running BY". */
 static inline bags_code format_open_locked(const bags_io *io, const char *path,
     const char *of, const char *by, void **file, bags_error *err) {
     for (;;) {
@@ -107,7 +110,7 @@ static inline bags_code format_open_locked(const bags_io *io, const char *path,
         error = io->lock(io->user, *file);
         if (!error && io->identify)
             error = io->identify(io->user, *file, path, &opened);
-        /* Before it was locked, another process may have renamed or removed it. */
+        /* Another process may have renamed or removed the file before it was locked. */
         if (!error && (!io->identify || (!io->identify(io->user, NULL, path, &found) &&
                                             opened.device == found.device &&
                                             opened.inode == found.inode)))
@@ -124,14 +127,15 @@ static inline bags_code format_open_locked(const bags_io *io, const char *path,
 
 #define FORMAT_SUFFIXES 4
 
-/* The extensions of a Bag, and of the checksums, ends and dictionary next to it. */
+/* The extensions of a Bag and of its companion files: checksums, ends and
+ * dictionary. */
 static inline const char *format_suffix(size_t i) {
     static const char *const suffixes[FORMAT_SUFFIXES] = {
         ".bag", ".crc", ".idx", ".dict"};
     return suffixes[i];
 }
 
-/* True for the name of a Bag, or of a file that is next to one. */
+/* True for the name of a Bag or of one of its companion files. */
 static inline bool format_is_of_bag(const char *name, size_t size) {
     size_t i = 0;
     while (i < FORMAT_SUFFIXES && !format_ends(name, size, format_suffix(i)))
@@ -139,13 +143,13 @@ static inline bool format_is_of_bag(const char *name, size_t size) {
     return i < FORMAT_SUFFIXES;
 }
 
-/* The name of the next file of a shard in the directory of its dataset, "000003/refs.bag":
- * of spec.json, the first, then each Bag and what may be next to it, and in the first
- * shard the mark of bags_finalize. All but spec.json and the Bags may be missing. *next
- * begins with 0. False after the last one. */
+/* Iterate over the file names of a shard, relative to the dataset's directory
+ * ("000003/refs.bag"): first spec.json, then each Bag and its companion files, and in
+ * the first shard the mark of bags_finalize. All files except spec.json and the Bags
+ * may be missing. *next starts at 0. False after the last name. */
 static inline bool format_file_name(
     const bags_reader *reader, size_t shard, size_t *next, char name[600]) {
-    char directory[255 + 1 + 1] = ""; /* the longest name of a file, and a slash */
+    char directory[255 + 1 + 1] = ""; /* the longest file name and a slash */
     size_t count = 0;
     const bags_shard *own = &bags_reader_shards(reader, &count)[shard];
     const bags_field *fields = bags_reader_fields(reader, &count);

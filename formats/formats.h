@@ -7,14 +7,15 @@
  *     data/datasets.h     versions of datasets that copy no data, indexes of keys, SQL,
  *                         statistics
  *
- * Include this header, or those that you need. Compile the files that you need with your
- * program: README.md lists the files of each subject, and the library that it needs.
- * Includes name no folder: these folders are in the include path, or all files in one.
+ * Include this header or only the ones you need, and compile the files you need with
+ * your program. README.md lists the files and libraries for each subject. Headers are
+ * included without a directory: put these folders in the include path, or all files in
+ * one folder.
  *
- * What bags.h states about errors, ownership, threads and untrusted files holds
- * here, too. No function prints, ends the program or keeps anything between
- * calls; all may be called from several threads at once. README.md in this
- * directory is the reference of types, values and limits.
+ * The rules in bags.h for errors, ownership, threads and untrusted files also apply
+ * here. No function prints, ends the program or keeps state between calls; all may be
+ * called from several threads at once. README.md in this directory is the reference for
+ * types, values and limits.
  */
 #ifndef BAGS_FORMATS_H
 #define BAGS_FORMATS_H

@@ -1,6 +1,6 @@
 /*
- * gate.h - threads, and a gate at which they wait: POSIX or Windows.
- * Programs do not include it. It sets feature macros, so it is included first.
+ * gate.h - threads, and a gate for them to wait at, on POSIX or Windows. Programs do
+ * not include it. It sets feature macros, so it must be included first.
  */
 #ifndef BAGS_FORMATS_GATE_H
 #define BAGS_FORMATS_GATE_H
@@ -29,7 +29,8 @@
 #define GATE_OF_THREAD __thread
 #endif
 
-/* A lock, and a signal for everything that waits: wakes are a few per batch. */
+/* A lock with a single condition for all waiters: there are only a few wakeups per
+ * batch. */
 #ifdef _WIN32
 typedef struct gate {
     SRWLOCK lock;

@@ -1,5 +1,5 @@
 /*
- * image.c - what JPEG and PNG files state, without decoding them. No library.
+ * image.c - read the headers of JPEG and PNG files, without decoding them. No library.
  */
 #include "images.h"
 
@@ -21,16 +21,18 @@ static bags_code image_fail_truncated(
 
 enum { IMAGE_SOI = 0xD8, IMAGE_EOI = 0xD9, IMAGE_SOS = 0xDA };
 
-/* The state of the segments of a JPEG. */
+/* Progress in checking the segments of a JPEG. */
 typedef struct image_promise {
-    bool frame;               /* its header was found */
-    bool progressive;         /* then the first scan of a component has its DC */
-    uint32_t components;      /* of which no scan was found */
-    unsigned char lacks[256]; /* how many have an identifier */
+    bool frame;               /* the frame header was found */
+    bool progressive;         /* then the first scan of a component must have its DC */
+    uint32_t components;      /* components without a scan so far */
+    unsigned char lacks[256]; /* how many components with each identifier still lack a
+                               * scan */
 } image_promise;
 
-/* Its header: bits, height and width in 2 bytes each, number of components; then 3
- * bytes of each, first its identifier. Returns the reason if invalid, or NULL. */
+/* Check the frame header: bits; height and width in 2 bytes each; number of components;
+ * then 3 bytes per component, starting with its identifier. Returns the reason if it is
+ * invalid, or NULL. */
 static const char *image_check_frame(
     image_promise *p, unsigned marker, bags_view header) {
     const unsigned char *from = header.data;
@@ -48,8 +50,8 @@ static const char *image_check_frame(
     return NULL;
 }
 
-/* Check the header of a scan: number of components; 2 bytes for each, the first its
- * identifier; first and last coefficient; bits of earlier scans, and bits of this
+/* Check the header of a scan: number of components; 2 bytes per component, starting
+ * with its identifier; first and last coefficient; bits of earlier scans and of this
  * scan. */
 static const char *image_check_scan(image_promise *p, bags_view header) {
     size_t count = header.size > 0 ? header.data[0] : 0;
@@ -68,8 +70,8 @@ static const char *image_check_scan(image_promise *p, bags_view header) {
     return NULL;
 }
 
-/* Find the marker after the data of a scan. In the data, 0xFF precedes 0, or starts a
- * restart marker. */
+/* Find the marker after a scan's data. Within the data, 0xFF is followed by 0 or
+ * belongs to a restart marker. */
 static size_t image_skip_scan(bags_view file, size_t at) {
     const unsigned char *bytes = file.data;
     while (at < file.size) {

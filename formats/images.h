@@ -1,5 +1,5 @@
 /*
- * images.h - what jpeg.c, png.c and image.c share. Programs do not include it.
+ * images.h - code shared by jpeg.c, png.c and image.c. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_IMAGES_H
 #define BAGS_FORMATS_IMAGES_H
@@ -11,14 +11,14 @@
 /* ---- errors of libjpeg and libpng ---- */
 
 /*
- * They report an error by a jump. So each direction has one structure with all that
- * changes, of which this is a member, and one function that calls setjmp and does
- * nothing else: no local variable is in use across a jump.
+ * These libraries report errors with longjmp. Encoding and decoding therefore each keep
+ * all changing state in one structure, with this as a member, and call setjmp in a
+ * function that does nothing else: no local variable is live across a jump.
  */
 typedef struct format_jump {
     jmp_buf back;
-    bags_code code;      /* what the direction's function returns */
-    bags_code otherwise; /* for errors of the library without a code of ours */
+    bags_code code;      /* the result of the encoding or decoding function */
+    bags_code otherwise; /* for library errors to which we assigned no code */
     bags_error *err;
 } format_jump;
 
@@ -27,11 +27,12 @@ static inline void format_leave(format_jump *jump, bags_code code) {
     longjmp(jump->back, 1);
 }
 
-/* Set the error and leave. The rest is a printf format and its arguments. */
+/* Set the error and jump out. The remaining arguments are a printf format and its
+ * arguments. */
 #define FORMAT_REFUSE(jump, code, ...)                                                 \
     format_leave(jump, bags_fail((jump)->err, code, __VA_ARGS__))
 
-/* The one argument that a type may have: a number within these limits. */
+/* Parse the only argument that a type may have: a number within these limits. */
 static inline bags_code format_argument(const bags_type *type, const char *what,
     uint64_t least, uint64_t most, uint64_t *out, bags_error *err) {
     if (type->count == 0)
@@ -48,7 +49,7 @@ static inline bags_code format_argument(const bags_type *type, const char *what,
 /* ---- image files, without decoding them ---- */
 
 /* Read the marker of a JPEG at *at and its segment into *data, and move *at past the
- * segment. 0xD8 is the first. Returns 0 if there is none, or its segment is
+ * segment. The first marker is 0xD8. Returns 0 if there is no marker or its segment is
  * truncated. */
 static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view *data) {
     const unsigned char *bytes = file.data;
@@ -57,7 +58,7 @@ static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view 
     data->size = 0;
     if (i >= file.size || bytes[i] != 0xFF)
         return 0;
-    while (i < file.size && bytes[i] == 0xFF) /* any number may precede it */
+    while (i < file.size && bytes[i] == 0xFF) /* any number of fill bytes is allowed */
         i++;
     unsigned marker = i < file.size ? bytes[i++] : 0;
     *at = i;
@@ -78,8 +79,8 @@ static inline bool format_jpeg_is_frame(unsigned marker) {
            marker != 0xCC;
 }
 
-/* The segment that starts the frame of a JPEG: its bits per channel, height, width, and
- * number of channels. No bytes if there is none, also of other files. */
+/* The frame header segment of a JPEG: bits per channel, height, width, and number of
+ * channels. Empty if there is none, or if the file is not a JPEG. */
 static inline bags_view format_jpeg_frame(bags_view file) {
     bags_view data;
     size_t at = 0;
@@ -95,8 +96,8 @@ static inline bags_view format_jpeg_frame(bags_view file) {
 
 #define FORMAT_PNG_START "\x89PNG\r\n\x1a\n" /* 8 bytes */
 
-/* Read the chunk of a PNG at *at, and move *at to the next one. Returns its name; its
- * data and four bytes of checksum follow. NULL if it is truncated. */
+/* Read the PNG chunk at *at, and move *at to the next chunk. Returns a pointer to the
+ * chunk's name, followed by its data and a 4-byte checksum. NULL if it is truncated. */
 static inline const unsigned char *format_png_chunk(
     bags_view file, size_t *at, bags_view *data) {
     size_t left = file.size - *at;
@@ -111,7 +112,7 @@ static inline const unsigned char *format_png_chunk(
     return bytes + 4;
 }
 
-/* Where the EXIF data of an image file are; empty if there are none. */
+/* Find the EXIF data of an image file; empty if there are none. */
 static inline bags_view format_exif_find(bags_view file) {
     bags_view data, found = {NULL, 0};
     size_t at = 0;
@@ -141,7 +142,7 @@ static inline bags_view format_exif_find(bags_view file) {
 }
 
 /*
- * The orientation that a file's EXIF data state, or 1. They are a TIFF file:
+ * The orientation stated by a file's EXIF data, or 1. EXIF data are a TIFF file:
  *
  *     0  2  "II" (little-endian) or "MM"        an entry  0  2  tag
  *     2  2  42                                            2  2  type of its numbers
@@ -149,15 +150,15 @@ static inline bags_view format_exif_find(bags_view file) {
  *           number in 2 bytes, then each                  8  4  these, or if they are
  *           in 12                                               larger, where they are
  *
- * As Pillow reads it: entries up to the first whose numbers are outside of the data; of
- * several orientations, the last; numbers of any type except BYTE (Pillow returns it as
- * bytes) and fractions.
+ * This follows Pillow: entries are read up to the first whose numbers lie outside the
+ * data; the last of several orientations counts; numbers may have any type except BYTE
+ * (Pillow returns it as bytes) and fractions.
  */
 static inline uint32_t format_orientation(bags_view file) {
     static const unsigned char sizes[17] = {
         0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
     const uint32_t whole = 1U << 3 | 1U << 4 | 1U << 6 | 1U << 8 | 1U << 9 | 1U << 13 |
-                           1U << 16; /* types of whole numbers */
+                           1U << 16; /* integer types */
     bags_view exif = format_exif_find(file);
     const unsigned char *from = exif.data;
     uint32_t orientation = 1;
@@ -190,8 +191,8 @@ static inline uint32_t format_orientation(bags_view file) {
     return orientation;
 }
 
-/* Effects of turning an image upright on its stored rows: a row becomes a column; its
- * pixels are reversed; the order of the rows is reversed. */
+/* How turning an image upright affects its stored rows: whether a row becomes a column,
+ * its pixels are reversed, or the order of the rows is reversed. */
 static inline bool format_turn_swaps(uint32_t orientation) { return orientation >= 5; }
 static inline bool format_turn_mirrors(uint32_t orientation) {
     return orientation == 2 || orientation == 3 || orientation >= 7;
@@ -208,8 +209,8 @@ static inline void format_turn_size(bags_image *image, uint32_t orientation) {
     image->height = width;
 }
 
-/* Write row y of a stored image (of this width and height) to its place in the upright
- * image. */
+/* Copy row y of a stored image (with this width and height) to its position in the
+ * upright image. */
 static inline void format_turn_row(uint32_t orientation, const unsigned char *row,
     uint32_t y, uint32_t width, uint32_t height, size_t pixel, unsigned char *to,
     size_t stride) {
@@ -236,7 +237,7 @@ static inline void format_turn_row(uint32_t orientation, const unsigned char *ro
  * that the pixels are aligned for vector units. */
 #define FORMAT_SHAPE 64
 
-/* Where pixels go: the caller's memory, or a scratch. */
+/* The destination of pixels: the caller's memory, or a scratch. */
 typedef struct format_pixels {
     unsigned char *pixels;
     size_t size, stride;
@@ -248,7 +249,7 @@ static inline size_t format_image_row(const bags_image *image) {
     return (size_t)image->width * image->channels * (image->depth / 8);
 }
 
-/* The image that a value to be encoded is; `most` pixels per side. */
+/* Get the image to encode from a value; each side may have up to `most` pixels. */
 static inline bags_code format_image_of(const bags_value *value, uint64_t channels,
     uint32_t depth, uint64_t most, bags_image *out, bags_error *err) {
     for (size_t i = 0; i < 2; i++)
@@ -264,7 +265,7 @@ static inline bags_code format_image_of(const bags_value *value, uint64_t channe
     return format_array_check(value, err);
 }
 
-/* Allocate memory for an image in the scratch, or check the caller's. */
+/* Allocate an image in the scratch, or check the size of the caller's memory. */
 static inline bags_code format_image_prepare(
     const bags_image *image, format_pixels *to, bags_error *err) {
     size_t row = format_image_row(image);
@@ -298,7 +299,7 @@ static inline bags_code format_image_prepare(
     return BAGS_OK;
 }
 
-/* The value of an image that was decoded to a scratch. */
+/* The value for an image decoded into a scratch. */
 static inline bags_value format_image_value(
     const bags_image *image, const format_pixels *to) {
     return bags_array(image->dtype, image->channels == 1 ? 2 : 3,

@@ -12,10 +12,10 @@
  * per channel, damaged and truncated files, trailing bytes and too many pixels
  * when reading.
  *
- * It uses libjpeg-turbo's libjpeg API, since the TurboJPEG API of the versions in
- * use can neither decode a rectangle nor distinguish warnings.
+ * This file uses libjpeg-turbo's libjpeg API, since the TurboJPEG API of the supported
+ * versions can neither decode a rectangle nor distinguish warnings from errors.
  *
- * libjpeg reports an error by a jump: see images.h.
+ * libjpeg reports errors with longjmp: see images.h.
  */
 #include "images.h"
 
@@ -35,14 +35,14 @@
 
 /* ---- errors ---- */
 
-/* The first member of both directions, with `library` as its first, so that libjpeg's
- * pointers lead back to them. */
+/* The first member of the encoder and the decoder, with `library` as its own first
+ * member, so that libjpeg's pointers lead back to them. */
 typedef struct jpeg_failure {
     struct jpeg_error_mgr library;
     format_jump jump;
 } jpeg_failure;
 
-/* The code for an error of libjpeg. */
+/* Map a libjpeg error to our code. */
 static bags_code jpeg_code(const jpeg_failure *f) {
     switch (f->library.msg_code) {
     case JERR_OUT_OF_MEMORY:
@@ -67,8 +67,8 @@ static void jpeg_fail(j_common_ptr library) {
     FORMAT_REFUSE(&f->jump, jpeg_code(f), "libjpeg: %s", text);
 }
 
-/* Level -1 is a warning: libjpeg found damage, and would continue with invented
- * pixels. Two warnings are of headers only. */
+/* Level -1 is a warning: libjpeg found damage, and would continue with invented pixels.
+ * Two of the warnings concern only headers. */
 static void jpeg_check_warning(j_common_ptr library, int level) {
     int message = library->err->msg_code;
     if (level < 0 && message != JWRN_JFIF_MAJOR && message != JWRN_ADOBE_XFORM)
@@ -91,7 +91,7 @@ static struct jpeg_error_mgr *jpeg_failure_start(
 /* ---- arguments ---- */
 
 typedef struct jpeg_state {
-    bags_buffer memory; /* which holds this */
+    bags_buffer memory; /* the memory holding this structure */
     int quality;
     bags_jpeg_options options;
 } jpeg_state;
@@ -121,11 +121,11 @@ typedef struct jpeg_encoder {
     const unsigned char *pixels;
     bags_image image;
     int quality;
-    size_t size; /* of the blob */
+    size_t size; /* size of the blob */
 } jpeg_encoder;
 
-/* Let libjpeg write after the first `used` bytes of the scratch. Grow it to at least
- * `capacity`. */
+/* Grow the scratch to at least `capacity`, and let libjpeg write after its first `used`
+ * bytes. */
 static void jpeg_output_to(jpeg_encoder *e, size_t used, size_t capacity) {
     bags_code code = bags_buffer_reserve(e->scratch, capacity, e->failed.jump.err);
     if (code)
@@ -134,7 +134,7 @@ static void jpeg_output_to(jpeg_encoder *e, size_t used, size_t capacity) {
     e->destination.free_in_buffer = e->scratch->capacity - used;
 }
 
-/* An eighth of the pixels is more than most images need. */
+/* One byte per eight pixels is more than most images need. */
 static void jpeg_output_start(j_compress_ptr library) {
     jpeg_encoder *e = (jpeg_encoder *)library->err;
     size_t pixels = (size_t)e->image.width * e->image.height;
@@ -166,7 +166,7 @@ static void jpeg_encode_image(jpeg_encoder *e) {
     library->image_height = e->image.height;
     library->input_components = (int)e->image.channels;
     library->in_color_space = e->image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    jpeg_set_defaults(library); /* among them 4:2:0 */
+    jpeg_set_defaults(library); /* these include 4:2:0 */
     jpeg_set_quality(library, e->quality, TRUE);
     jpeg_start_compress(library, TRUE);
     size_t row = (size_t)e->image.width * e->image.channels;
@@ -185,7 +185,7 @@ static bags_code jpeg_encoder_run(jpeg_encoder *e) {
     return e->failed.jump.code;
 }
 
-/* The image that a value is. */
+/* Get the image to encode from a value. */
 static bags_code jpeg_image_of(
     const bags_value *value, bags_image *out, bags_error *err) {
     bool array = value->kind == BAGS_KIND_ARRAY && value->dtype == BAGS_DTYPE_UINT8 &&
@@ -218,9 +218,9 @@ static bags_code jpeg_encode(void *state, const bags_value *value, bags_buffer *
 
 /* ---- decode ---- */
 
-/* libjpeg invents the columns and rows next to a rectangle, and they affect its edges.
- * So decode more on all four sides, and drop it. It is also wide enough for libjpeg to
- * choose the same way of upsampling. */
+/* libjpeg makes up the columns and rows next to a rectangle, and these affect its
+ * edges. So decode a margin on all four sides and drop it. The margin is also wide
+ * enough for libjpeg to choose the same upsampling method. */
 #define JPEG_MARGIN 16
 
 typedef struct jpeg_decoder {
@@ -229,17 +229,17 @@ typedef struct jpeg_decoder {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     bags_view blob;
-    bags_jpeg_options options; /* complete: no zeros that mean a default; the rectangle
-                                  refers to the stored image */
+    bags_jpeg_options options; /* with defaults filled in; the rectangle refers to the
+                                * stored image */
     uint32_t orientation;
-    bags_image image;  /* the result, */
-    bags_image stored; /* before it is turned */
+    bags_image image;  /* the image to return, */
+    bags_image stored; /* and the image before turning */
     format_pixels to;
 } jpeg_decoder;
 
 static void jpeg_source_ignore(j_decompress_ptr library) { (void)library; }
 
-/* libjpeg's own source invents an end here. */
+/* libjpeg's own source manager inserts a fake end marker here. */
 static boolean jpeg_source_more(j_decompress_ptr library) {
     jpeg_decoder *d = (jpeg_decoder *)library->err;
     FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
@@ -283,9 +283,9 @@ static void jpeg_check_colour(jpeg_decoder *d) {
 }
 
 /*
- * Check the size before memory is allocated. Each block of 8 x 8 samples takes at
- * least one bit, except in arithmetic coding; and subsampling leaves at least
- * half a block for 8 x 8 pixels.
+ * Check the size before memory is allocated. Each block of 8 x 8 samples takes at least
+ * one bit, except with arithmetic coding, and subsampling leaves at least half a block
+ * per 8 x 8 pixels.
  */
 static void jpeg_check_pixels(jpeg_decoder *d) {
     uint64_t width = d->library.image_width;
@@ -320,7 +320,7 @@ static void jpeg_check_rectangle(jpeg_decoder *d) {
     d->image.height = o->height ? o->height : height - o->top;
 }
 
-/* Where the rectangle is in the image as it is stored. */
+/* Map the rectangle to coordinates of the stored image. */
 static void jpeg_turn_rectangle(jpeg_decoder *d) {
     bags_jpeg_options *o = &d->options;
     uint32_t left = o->left, top = o->top;
@@ -393,11 +393,11 @@ static void jpeg_read_rows(
 }
 
 /*
- * Returns true if libjpeg must decode everything for the rectangle to be right.
- * In a progressive file that ends before its finest scans it guesses what is
- * missing, from blocks further away than JPEG_MARGIN. And where it scales chroma by
- * part of the subsampling (4 x 2, say, to one half), jpeg_crop_scanline of
- * version 2.1 gets the width of the chroma wrong and leaves columns unwritten.
+ * Returns true if libjpeg must decode the whole image for the rectangle to be correct.
+ * In a progressive file that ends before its finest scans, libjpeg estimates the
+ * missing data from blocks farther away than JPEG_MARGIN. And where chroma is scaled by
+ * only part of the subsampling (for example 4 x 2 at scale 1/2), jpeg_crop_scanline of
+ * version 2.1 computes the wrong chroma width and leaves columns unwritten.
  */
 static bool jpeg_needs_everything(const jpeg_decoder *d) {
     const struct jpeg_decompress_struct *library = &d->library;
@@ -413,8 +413,8 @@ static bool jpeg_needs_everything(const jpeg_decoder *d) {
     return false;
 }
 
-/* Make libjpeg output only the columns of the rectangle with a margin, and skip
- * the rows above. Returns the number of columns before the rectangle. */
+/* Make libjpeg output only the rectangle's columns plus a margin, and skip the rows
+ * above. Returns the number of columns before the rectangle. */
 static uint32_t jpeg_crop(jpeg_decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     uint32_t left = d->options.left, top = d->options.top;
@@ -450,7 +450,7 @@ static void jpeg_read_rectangle(jpeg_decoder *d) {
     }
 }
 
-/* After the last row of the image only its end may follow. */
+/* Only the end marker may follow the last row of the image. */
 static void jpeg_check_end(jpeg_decoder *d) {
     jpeg_finish_decompress(&d->library);
     if (d->source.bytes_in_buffer && !d->options.allow_trailing)

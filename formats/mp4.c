@@ -1,37 +1,37 @@
 /*
- * mp4.c - video on FFmpeg 4.4 to 7: libavformat, libavcodec, libswscale and
+ * mp4.c - video using FFmpeg 4.4 to 7: libavformat, libavcodec, libswscale and
  * libavutil (Debian: libavformat-dev libavcodec-dev libswscale-dev).
  *
  *     mp4, webm                            15 and 20 frames per second
  *     mp4(FPS), mp4(FPS,CODEC), webm(...)  codecs.h describes the arguments
  *
- * Encoding: RGB, T x H x W x 3, becomes yuv420p. The encoder compresses it, and the muxer
- * writes it into memory: WebM, or MP4, whose index is then moved before the frames. The
- * default settings are those with which the Python package bags 0.5 calls PyAV. 4:2:0
- * cannot express odd sizes in h264 and hevc: those are stored as yuv444p, so that other
- * programs see the true size.
+ * Encoding: RGB, T x H x W x 3, is converted to yuv420p. The encoder compresses it, and
+ * the muxer writes a file in memory: WebM, or MP4 with its index then moved in front of
+ * the frames. The defaults match how the Python package bags 0.5 calls PyAV. In h264
+ * and hevc, 4:2:0 cannot express odd sizes: such videos are stored as yuv444p, so that
+ * other programs see the true size.
  *
- * Decoding: the demuxer reads the blob once. Its packets become an index: where
- * each is in the blob, if it is a keyframe, and the rank of its frame in
- * display order. Then it is closed; the decoder receives packets from the blob,
- * with their number as time stamp. So frames are recognized whatever B-frames, edit
- * lists and variable rates do to time stamps, and seeking is a step in the index.
+ * Decoding: the demuxer reads the blob once, then is closed. Its packets are indexed:
+ * the position in the blob, whether it is a keyframe, and the rank of its frame in
+ * display order. The decoder receives packets from the blob, with their number as time
+ * stamp. Frames are therefore identified regardless of what B-frames, edit lists and
+ * variable rates do to time stamps, and seeking is a lookup in the index.
  *
- * The index of an MP4 in a dataset is made of moov (mp4_tables.h). The demuxer sees
- * nothing else. Packets are read when they are decoded, a GOP at once. Files that need
- * more are read completely.
+ * For an MP4 in a dataset, the index is built from moov (mp4_tables.h), and the demuxer
+ * sees nothing else. Packets are read when they are decoded, one GOP at a time. Files
+ * for which this does not suffice are read completely.
  *
- * A packet is damaged if the decoder refuses it, or marks its frame. Frames that may
- * depend on it are refused as well: frames that are decoded later from the same keyframe.
- * In an open GOP, leading pictures are decoded after a keyframe and shown before it. They
- * depend on the GOP before, and only leading pictures depend on them.
+ * A packet is damaged if the decoder refuses it or marks its frame as damaged. Frames
+ * that may depend on it are refused as well: frames decoded later from the same
+ * keyframe. In an open GOP, leading pictures are decoded after a keyframe and shown
+ * before it. They depend on the previous GOP, and only other leading pictures depend on
+ * them.
  *
- * Rejected: other containers, other codecs than h264, hevc, mpeg4, vp8, vp9 and
- * av1, frames that change their size, packets compressed by the container,
- * tracks in other files.
+ * Rejected: other containers, codecs except h264, hevc, mpeg4, vp8, vp9 and av1, frames
+ * that change size, packets compressed by the container, tracks in other files.
  *
- * FFmpeg prints through a logger that belongs to the program. It is not changed here.
- * Our own contexts lower the level of their messages instead.
+ * FFmpeg prints through a logger that belongs to the program, so it is left unchanged.
+ * Instead, our contexts lower the level of their messages.
  */
 #include "mp4_tables.h"
 
@@ -59,8 +59,8 @@ extern "C" {
 #define MP4_MOST_PACKETS 8 /* times the size of the file */
 #define MP4_IO_SIZE 32768
 #define MP4_ALIGN 64
-#define MP4_HEADER 64 /* before the pixels of a decoded value: its shape */
-#define MP4_QUIET 128 /* added to a level; higher bits would mean colors */
+#define MP4_HEADER 64 /* space for the shape, before a decoded value's pixels */
+#define MP4_QUIET 128 /* added to a message's level; higher bits would select colors */
 #define MP4_HELD 20   /* more frames than a decoder reorders */
 
 /* ---- errors and silence ---- */
@@ -69,7 +69,7 @@ static bags_code mp4_fail_memory(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
 }
 
-/* An error that FFmpeg returned. */
+/* Report an error returned by FFmpeg. */
 static bags_code mp4_fail(
     bags_error *err, bags_code code, int result, const char *what) {
     char text[AV_ERROR_MAX_STRING_SIZE] = "";
@@ -80,14 +80,14 @@ static bags_code mp4_fail(
 }
 
 /*
- * Silence a format context. Codec contexts have a member that is added to the
- * level of every message; a format context gets one by a class of its own, in a member
- * that only avformat_find_stream_info uses. That function is not called here. `quiet`
+ * Silence a format context. Codec contexts have a member that is added to the level of
+ * every message. A format context gets such an offset through its own class, stored in
+ * a member used only by avformat_find_stream_info, a function not called here. `quiet`
  * must live as long as the context.
  */
 static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     *quiet = *format->av_class;
-    /* The library must not look for members that our copy does not have. */
+    /* Keep the library from accessing members that our copy lacks. */
     quiet->version = LIBAVUTIL_VERSION_INT;
     quiet->log_level_offset_offset = (int)offsetof(AVFormatContext, fps_probe_size);
     format->fps_probe_size = MP4_QUIET;
@@ -104,8 +104,8 @@ static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io, const char
 /* ---- arguments ---- */
 
 /*
- * Up to 5 digits, a point, up to 4 digits. A decimal that is the rounded rate of
- * television, such as 29.97, means that rate: 30000/1001. All others are exact.
+ * Parse up to 5 digits, a point and up to 4 digits. A decimal that is a rounded
+ * television rate means that rate: 29.97 is 30000/1001. All other values are exact.
  */
 static bool mp4_parse_rate(bags_view text, AVRational *out) {
     static const int television[] = {24, 30, 48, 60, 120};
@@ -137,7 +137,7 @@ static bool mp4_parse_rate(bags_view text, AVRational *out) {
     return true;
 }
 
-/* The state of a codec that is open for a type. */
+/* The state of a codec opened for a type. */
 typedef struct mp4_state {
     bags_buffer memory; /* which holds this */
     bags_mp4_options options;
@@ -201,9 +201,10 @@ static int mp4_threads(const bags_mp4_options *options) {
 static const struct {
     const char *name;
     enum AVCodecID id;
-    bool mp4, webm; /* it can be written to them */
-    bool even;      /* 4:2:0 has even sizes only */
-    bool by_tables; /* each packet of MP4 shows a frame; others tell by their bytes */
+    bool mp4, webm; /* containers that it can be written to */
+    bool even;      /* its 4:2:0 frames have even sizes only */
+    bool by_tables; /* every packet in MP4 shows a frame; for other codecs the packet's
+                     * bytes tell */
 } mp4_codecs[] = {
     {"mpeg4", AV_CODEC_ID_MPEG4, true, false, false, true},
     {"h264", AV_CODEC_ID_H264, true, false, true, true},
@@ -214,7 +215,7 @@ static const struct {
 };
 #define MP4_CODECS (sizeof mp4_codecs / sizeof *mp4_codecs)
 
-/* The encoder that the options request, or an error that names the others. */
+/* Find the encoder requested by the options; an error lists the available ones. */
 static const AVCodec *mp4_choose_encoder(
     const bags_mp4_options *options, bool *even, bags_error *err) {
     const char *name = options->codec  ? options->codec
@@ -257,8 +258,8 @@ static int mp4_read(void *user, uint8_t *out, int size) {
     return (int)part;
 }
 
-/* The size is not reported: where a packet is larger than the rest of the file,
- * libavformat would print that instead of only failing. */
+/* The size is not reported: if it knew the size, libavformat would print a message for
+ * a packet larger than the rest of the file instead of only failing. */
 static int64_t mp4_seek(void *user, int64_t offset, int whence) {
     mp4_input *input = (mp4_input *)user;
     int from = whence & ~AVSEEK_FORCE;
@@ -267,7 +268,7 @@ static int64_t mp4_seek(void *user, int64_t offset, int whence) {
         return AVERROR(ENOSYS);
     if (offset < -base || offset > INT64_MAX - base ||
         (uint64_t)(base + offset) > input->blob.size)
-        return AVERROR(EINVAL); /* untrusted files seek anywhere */
+        return AVERROR(EINVAL); /* untrusted files may seek anywhere */
     input->at = (size_t)(base + offset);
     return base + offset;
 }
@@ -290,7 +291,7 @@ typedef struct mp4_file {
     AVIOContext *io;
     AVClass quiet;
     mp4_input input;
-    AVStream *stream; /* the first track that is a video */
+    AVStream *stream; /* the first video track */
 } mp4_file;
 
 static void mp4_file_close(mp4_file *file) {
@@ -300,7 +301,7 @@ static void mp4_file_close(mp4_file *file) {
     avio_context_free(&file->io);
 }
 
-/* Packets as stored: parsers would print, and guess missing data. */
+/* Return packets as stored: parsers would print messages and guess missing data. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
     memset(file, 0, sizeof *file);
     bool matroska = blob.size >= 4 && bags_load_bytes(blob.data, 4, true) == 0x1A45DFA3;
@@ -321,7 +322,7 @@ static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) 
     file->format->io_open = mp4_refuse_open;
     file->format->flags |=
         AVFMT_FLAG_CUSTOM_IO | AVFMT_FLAG_NOPARSE | AVFMT_FLAG_NOFILLIN;
-    /* FFmpeg 4 does not promise to leave the demuxer unchanged. */
+    /* FFmpeg 4 does not guarantee to leave the demuxer unchanged. */
     int result = avformat_open_input(
         &file->format, "", (AVInputFormat *)(uintptr_t)demuxer, NULL);
     if (result < 0)
@@ -351,30 +352,30 @@ struct bags_mp4_reader {
     mp4_packet *packets; /* in decoding order */
     int length;
     uint32_t first;   /* the first keyframe */
-    mp4_shown *order; /* info.frames of them */
-    int delay;        /* frames that wait, at most, for one shown earlier */
+    mp4_shown *order; /* info.frames elements */
+    int delay;        /* maximum number of frames waiting for one shown earlier */
 
     /* The decoder, opened by the first read. */
     AVCodecContext *codec;
     AVFrame *frame;
     AVFrame *rgb;     /* a frame with padded lines */
-    AVPacket *loaded; /* a copy of a packet of the source */
+    AVPacket *loaded; /* a copy of a packet from the source */
     struct SwsContext *scaler;
     int scaler_format; /* AVPixelFormat of its input */
     uint32_t next;     /* the packet to feed */
-    uint64_t shown;    /* no frame at or after this one has been decoded */
+    uint64_t shown;    /* no frame from this one on has been decoded */
     bool positioned;   /* `next` and `shown` are valid */
     bool drained;      /* the decoder returns no packet from `next` on */
     uint32_t last;     /* the last packet that this call needs */
-    /* Since the last rewind. It began run `run`. */
+    /* State since the last rewind. That rewind started run `run`. */
     uint32_t run;
-    uint32_t damaged;        /* the last keyframe of a damaged packet, from 1 */
+    uint32_t damaged;        /* the keyframe of the last damaged packet, from 1 */
     int64_t latest;          /* the last time stamp of a decoded frame */
-    AVFrame *held[MP4_HELD]; /* decoded frames that may be read next, */
-    size_t held_count;       /* with the number of their packet as pts */
+    AVFrame *held[MP4_HELD]; /* decoded frames likely to be read next, */
+    size_t held_count;       /* with their packet's number as pts */
 };
 
-/* Free the frames up to this rank that are held. */
+/* Free held frames up to this rank. */
 static void mp4_release(bags_mp4_reader *reader, uint64_t rank) {
     size_t count = reader->held_count;
     reader->held_count = 0;
@@ -420,7 +421,7 @@ void bags_mp4_reader_close(bags_mp4_reader *reader) {
 }
 
 /* Returns true if a packet shows a frame. Other packets only prepare later frames. A
- * vp9 superframe combines them with a frame that is shown. */
+ * vp9 superframe combines these with a displayed frame. */
 static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
     unsigned head = packet->data[0];
     if (packet->flags & AV_PKT_FLAG_DISCARD)
@@ -430,13 +431,13 @@ static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
     if (id != AV_CODEC_ID_VP9 ||
         mp4_vp9_superframe(packet->data, (size_t)packet->size) != 0)
         return true;
-    if ((head & 0x30) == 0x30) /* profile 3 has one bit more before */
+    if ((head & 0x30) == 0x30) /* profile 3 has an extra bit in front */
         head <<= 1;
     return (head & 0x0A) != 0; /* show an existing frame, or this one */
 }
 
-/* Append a packet to the index. *left bounds the memory of all packets: edit lists
- * can repeat some, and containers can compress them. */
+/* Append a packet to the index. *left limits the memory of all packets: edit lists can
+ * repeat packets, and containers can compress them. */
 static bags_code mp4_index_add(
     bags_mp4_reader *reader, AVPacket *packet, uint64_t *left, bags_error *err) {
     enum AVCodecID id = reader->parameters->codec_id;
@@ -475,8 +476,8 @@ static bags_code mp4_index_add(
     return BAGS_OK;
 }
 
-/* The size of the frames, checked: the bitstream's, in `packet`, the first keyframe; the
- * container's if that is NULL, or FFmpeg has no parser for it. */
+/* Find and check the frame size: from the bitstream of `packet`, the first keyframe; or
+ * from the container if `packet` is NULL or FFmpeg has no parser for it. */
 static bags_code mp4_find_size(
     bags_mp4_reader *reader, const AVPacket *packet, bags_error *err) {
     AVCodecParserContext *parser = av_parser_init((int)reader->parameters->codec_id);
@@ -535,7 +536,8 @@ static bags_code mp4_index_read(
     return code;
 }
 
-/* Note the codec, its settings and the rate. *kind: its number in mp4_codecs. */
+/* Record the codec, its settings and the frame rate. *kind receives the codec's index
+ * in mp4_codecs. */
 static bags_code mp4_describe(
     bags_mp4_reader *reader, const mp4_file *file, size_t *kind, bags_error *err) {
     const AVCodecParameters *parameters = file->stream->codecpar;
@@ -561,7 +563,7 @@ static bags_code mp4_describe(
     return BAGS_OK;
 }
 
-/* Sort the packets, all known, in the order of display. */
+/* Sort the packets into display order, once all are known. */
 static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
     uint32_t length = (uint32_t)reader->length;
     reader->order = (mp4_shown *)av_malloc_array(length, sizeof(mp4_shown));
@@ -616,7 +618,7 @@ bags_mp4_reader *bags_mp4_reader_open(
 
 /* ---- videos in datasets ---- */
 
-/* Copy a packet of the window. */
+/* Copy a packet from the window. */
 static bags_code mp4_load_packet(
     bags_mp4_reader *reader, const mp4_packet *packet, bags_error *err) {
     bags_view from = mp4_window_from(&reader->source, packet->offset);
@@ -636,7 +638,8 @@ static bags_code mp4_load_packet(
     return BAGS_OK;
 }
 
-/* Index a video by its tables. *known stays false if it must be read completely. */
+/* Index a video from its tables. *known stays false if the video must be read
+ * completely. */
 static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t skip,
     bool *known, bags_error *err) {
     mp4_track track;
@@ -652,7 +655,8 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
     mp4_file_close(&file);
     if (code == BAGS_ERROR_MEMORY)
         return mp4_fail_memory(err);
-    if (code || !mp4_codecs[kind].by_tables) /* reading all of it shows what is wrong */
+    if (code || !mp4_codecs[kind].by_tables) /* reading the whole video finds the
+                                              * error */
         return BAGS_OK;
     size_t count = (size_t)track.places.sizes.count;
     reader->packets = (mp4_packet *)av_calloc(count, sizeof(mp4_packet));
@@ -670,7 +674,7 @@ static bags_code mp4_index_moov(bags_mp4_reader *reader, bags_view moov, size_t 
     return code ? code : mp4_index_sort(reader, err);
 }
 
-/* Index a video of the source: by its tables, or all of it. */
+/* Index the source's video: from its tables, or by reading all of it. */
 static bags_code mp4_index_source(bags_mp4_reader *reader, bags_error *err) {
     mp4_source *source = &reader->source;
     bags_buffer copy = {NULL, 0, NULL, NULL};
@@ -687,7 +691,8 @@ static bags_code mp4_index_source(bags_mp4_reader *reader, bags_error *err) {
     if (!code && moov.size > 0)
         code = mp4_index_moov(reader, moov, before + header, &known, err);
     bags_buffer_free(&copy);
-    if (known || (code && code != BAGS_ERROR_ARGUMENT)) /* a part is not verified */
+    if (known || (code && code != BAGS_ERROR_ARGUMENT)) /* partial reads are not
+                                                         * verified */
         return code;
     av_freep(&reader->packets);
     reader->first = 0;
@@ -734,9 +739,9 @@ bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
 
 /* ---- decoder ---- */
 
-/* True if the decoder marks the frames that are damaged, and must not stop there: H.264
- * that was cut in an open GOP names frames that no longer exist, but does not use them.
- * Before FFmpeg 7, threads may return a frame before it is marked. */
+/* True if the decoder marks damaged frames and must not stop at them: H.264 cut in an
+ * open GOP refers to frames that no longer exist, but does not use them. Before FFmpeg
+ * 7, a multithreaded decoder may return a frame before it is marked. */
 static bool mp4_marks_frames(const bags_mp4_reader *reader) {
     return reader->parameters->codec_id == AV_CODEC_ID_H264 &&
            mp4_threads(&reader->options) == 1;
@@ -760,10 +765,11 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
         codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
     else
         codec->err_recognition |= AV_EF_EXPLODE;
-    /* Frames must not grow after indexing. Decoders add borders of their own. */
+    /* Frames must not grow after indexing. Decoders add their own borders. */
     codec->max_pixels =
         (int64_t)((reader->info.width + 320) * (reader->info.height + 320));
-    /* H.264 need not state it; a decoder that guesses too low drops frames. */
+    /* H.264 need not state the reorder delay; a decoder that guesses too low drops
+     * frames. */
     if (codec->codec_id == AV_CODEC_ID_H264)
         codec->has_b_frames = reader->delay < 16 ? reader->delay : 16;
     if (result >= 0)
@@ -782,9 +788,9 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
 }
 
 /*
- * The scaler for the current frame, with PyAV's defaults: bilinear, with the
- * coefficients of BT.601, regardless of the video. The old names of full-range formats
- * are replaced only because the scaler prints a message about them.
+ * Set up the scaler for the current frame with PyAV's defaults: bilinear, with BT.601
+ * coefficients regardless of the video. The deprecated names of full-range formats are
+ * replaced only because the scaler prints a message about them.
  */
 static bags_code mp4_scaler(bags_mp4_reader *reader, bags_error *err) {
     static const enum AVPixelFormat full[][2] = {
@@ -830,8 +836,8 @@ static bags_code mp4_padded(
     return BAGS_OK;
 }
 
-/* Convert the current frame to RGB at `out`. The scaler writes complete vectors: lines
- * that end between two vectors need padding. */
+/* Convert the current frame to RGB at `out`. The scaler writes complete vectors, so
+ * lines that end within a vector need padding. */
 static bags_code mp4_convert(
     bags_mp4_reader *reader, unsigned char *out, bags_error *err) {
     const AVFrame *frame = reader->frame;
@@ -865,15 +871,16 @@ static bags_code mp4_take(
             "frame %" PRId64 " has another size (%d x %d, expected %" PRIu64
             " x %" PRIu64 ")",
             frame->pts, frame->height, frame->width, (uint64_t)height, (uint64_t)width);
-    /* The decoder started there, and refers to frames that are missing. */
+    /* The decoder started here, and the frame refers to missing frames. */
     if (frame->flags & AV_FRAME_FLAG_CORRUPT)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "frame %" PRId64 " is damaged", frame->pts);
     return mp4_convert(reader, out, err);
 }
 
-/* Pass the next packet to the decoder, or the end. *code: why it cannot be read. If only
- * frames that the decoder has are needed, the next GOP of a source is not read for them. */
+/* Pass the next packet, or the end of the stream, to the decoder. *code receives the
+ * reason if it cannot be read. If all needed frames are already in the decoder, the
+ * source's next GOP is not read. */
 static int mp4_feed(bags_mp4_reader *reader, bags_code *code, bags_error *err) {
     uint32_t next = reader->next, length = (uint32_t)reader->length;
     reader->drained = next < length && reader->source.reader && next > reader->last &&
@@ -897,8 +904,8 @@ static int mp4_feed(bags_mp4_reader *reader, bags_code *code, bags_error *err) {
     return avcodec_send_packet(reader->codec, packet);
 }
 
-/* Note that a packet is damaged. On leading pictures of the first keyframe nothing depends
- * that is shown. */
+/* Record that a packet is damaged. No displayed frame depends on leading pictures of
+ * the first keyframe. */
 static void mp4_mark(bags_mp4_reader *reader, uint32_t packet) {
     mp4_packet *at = &reader->packets[packet];
     if (packet < reader->first || at->pts < reader->packets[at->key].pts)
@@ -908,7 +915,7 @@ static void mp4_mark(bags_mp4_reader *reader, uint32_t packet) {
         reader->damaged = at->key + 1;
 }
 
-/* True if a packet may depend on another, damaged packet. */
+/* True if a packet may depend on another packet that is damaged. */
 static bool mp4_is_damaged(const bags_mp4_reader *reader, uint32_t packet) {
     const mp4_packet *packets = reader->packets;
     uint32_t key = packets[packet].key, i = key;
@@ -919,8 +926,8 @@ static bool mp4_is_damaged(const bags_mp4_reader *reader, uint32_t packet) {
     return i <= packet;
 }
 
-/* Note the frame that the decoder returned. Hold frame `rank` and later frames. If
- * there are too many, drop the oldest. */
+/* Process the frame returned by the decoder. Hold it if it is frame `rank` or later. If
+ * too many are held, drop the oldest. */
 static bags_code mp4_note(bags_mp4_reader *reader, uint64_t rank, bags_error *err) {
     AVFrame *frame = reader->frame;
     if (frame->pts < 0 || frame->pts >= reader->length)
@@ -949,7 +956,7 @@ static bags_code mp4_note(bags_mp4_reader *reader, uint64_t rank, bags_error *er
     return BAGS_OK;
 }
 
-/* True if the frame of a packet is held. */
+/* True if a packet's frame is held. */
 static bool mp4_is_held(const bags_mp4_reader *reader, uint32_t packet) {
     size_t i = 0;
     while (i < reader->held_count && reader->held[i]->pts != (int64_t)packet)
@@ -957,7 +964,7 @@ static bool mp4_is_held(const bags_mp4_reader *reader, uint32_t packet) {
     return i < reader->held_count;
 }
 
-/* Convert the held frame `rank`, and free it and the frames before. */
+/* Convert held frame `rank`, then free it and all earlier frames. */
 static bags_code mp4_take_held(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t packet = reader->order[rank].packet;
@@ -976,9 +983,9 @@ static bags_code mp4_take_held(
 }
 
 /*
- * Run the decoder until it has returned frame `rank` and, if it marks them, all frames on
- * which that may depend: B-frames are returned before a frame that is decoded before them.
- * Faults of other packets do not matter.
+ * Run the decoder until it has returned frame `rank` and, if the decoder marks damaged
+ * frames, all frames that it may depend on: B-frames are returned before a frame
+ * decoded earlier. Errors in other packets do not matter.
  */
 static bags_code mp4_pump(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
@@ -1071,7 +1078,7 @@ bags_extent bags_mp4_reader_part(const bags_mp4_reader *reader, uint64_t frame) 
     return mp4_part_from(reader->packets, length, reader->packets[at].key, at);
 }
 
-/* Clamp a range. *count receives its frames, *size their bytes. */
+/* Clamp a range. *count receives its number of frames, *size their total bytes. */
 static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     uint64_t *stop, uint64_t *step, uint64_t *count, size_t *size, bags_error *err) {
     uint64_t frame = reader->info.height * reader->info.width * 3;
@@ -1144,14 +1151,14 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t 
 typedef struct mp4_writer {
     AVClass quiet;
     AVFormatContext *format;
-    AVIOContext *io; /* memory, in which the file grows */
+    AVIOContext *io; /* the output file, in memory */
     AVStream *stream;
     AVCodecContext *codec;
     struct SwsContext *scaler;
     AVPacket *packet;
     AVFrame *rgb;    /* a copy of a frame, with padded lines */
-    AVFrame *frame;  /* what the encoder receives */
-    int64_t packets; /* that were written */
+    AVFrame *frame;  /* the encoder's input */
+    int64_t packets; /* packets written */
 } mp4_writer;
 
 static void mp4_writer_close(mp4_writer *writer) {
@@ -1195,13 +1202,13 @@ static bags_code mp4_encoder_open(mp4_writer *writer, uint64_t height, uint64_t 
         codec->gop_size = (int)options->key_interval;
     if (writer->format->oformat->flags & AVFMT_GLOBALHEADER)
         codec->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
-    /* libx265 (3.5) writes past its memory in cutree where a frame is narrow. */
+    /* libx265 (3.5) writes out of bounds in cutree if a frame is narrow. */
     if (strcmp(encoder->name, "libx265") == 0)
         av_opt_set(codec->priv_data, "x265-params",
             codec->thread_count == 1 ? "log-level=none:cutree=0:pools=none"
                                      : "log-level=none:cutree=0",
             0);
-    if (strcmp(encoder->name, "libaom-av1") == 0) /* else it takes minutes */
+    if (strcmp(encoder->name, "libaom-av1") == 0) /* encoding takes minutes otherwise */
         av_opt_set_int(codec->priv_data, "cpu-used", 6, 0);
     int result = avcodec_open2(codec, encoder, NULL);
     if (result >= 0)
@@ -1225,7 +1232,7 @@ static bags_code mp4_muxer_open(
         return mp4_fail_memory(err);
     writer->format->pb = writer->io;
     writer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
-    /* Otherwise WebM has a random number, and other bytes each time. */
+    /* Otherwise WebM contains a random number, so the bytes differ each time. */
     if (options->webm)
         writer->format->flags |= AVFMT_FLAG_BITEXACT;
     writer->stream = avformat_new_stream(writer->format, NULL);
@@ -1253,8 +1260,7 @@ static bags_code mp4_write_header(mp4_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Pass a frame to the encoder, or NULL at the end, and write the packets that it
- * returns. */
+/* Pass a frame (NULL at the end) to the encoder, and write the packets it returns. */
 static bags_code mp4_compress(
     mp4_writer *writer, const AVFrame *frame, bags_error *err) {
     AVCodecContext *codec = writer->codec;
@@ -1266,8 +1272,8 @@ static bags_code mp4_compress(
             return BAGS_OK;
         if (result < 0)
             break;
-        /* libx265 (3.5) does not set decoding times in a video that is shorter
-         * than its delay: two frames, for pyramids of B-frames. */
+        /* libx265 (3.5) does not set decoding times if the video is shorter than the
+         * encoder's delay of two frames (for B-pyramids). */
         if (codec->codec_id == AV_CODEC_ID_HEVC)
             packet->dts = writer->packets++ - 2;
         av_packet_rescale_ts(packet, codec->time_base, writer->stream->time_base);
@@ -1278,10 +1284,10 @@ static bags_code mp4_compress(
 }
 
 /*
- * Convert a frame to the encoder's format, and encode it. It is copied, with padding,
- * since the scaler reads complete vectors. The encoder's frame is replaced if the
- * encoder still holds it. Encoders read its padding, too. It is zero, so that the same
- * frames make the same bytes.
+ * Convert a frame to the encoder's format, and encode it. The input is copied with
+ * padding, since the scaler reads complete vectors. The encoder's frame is replaced if
+ * the encoder still holds it. Encoders read its padding too, so it is zeroed: equal
+ * frames then give equal bytes.
  */
 static bags_code mp4_add(
     mp4_writer *writer, const unsigned char *pixels, uint64_t index, bags_error *err) {
@@ -1303,7 +1309,7 @@ static bags_code mp4_add(
     return mp4_compress(writer, frame, err);
 }
 
-/* End the video, and copy it to a buffer. */
+/* Finish the video, and copy it to a buffer. */
 static bags_code mp4_finish(
     mp4_writer *writer, bags_buffer *buffer, bags_view *blob, bags_error *err) {
     uint8_t *file = NULL;

@@ -1,10 +1,11 @@
 /*
- * mp4_cache.c - the videos of a dataset that were used last, with their indexes in
- * bounded memory. A few of them have decoders. These continue where they are. It calls
- * public functions of mp4.c only.
+ * mp4_cache.c - a cache of recently used videos of datasets, with their indexes in
+ * bounded memory. A few of them keep their decoders, and reading continues from the
+ * decoder's position. This file calls only public functions of mp4.c.
  *
- *     entries     in no order; a hash of dataset, datapoint, field and item finds them
- *     used        the number of the call that used an entry last: the least is dropped
+ *     entries     unordered; found by a hash of dataset, datapoint, field and item
+ *     used        the number of the last call that used an entry: the smallest is
+ *                 dropped
  */
 #include "codecs.h"
 
@@ -21,17 +22,17 @@ typedef struct cache_entry {
     bags_mp4_reader *video;
     uint64_t used;
     size_t size;
-    bool decodes; /* it may have a decoder */
-    size_t next;  /* in its bucket, from 1; 0: none */
+    bool decodes; /* may have a decoder */
+    size_t next;  /* next entry in the bucket, from 1; 0: none */
 } cache_entry;
 
 struct bags_mp4_cache {
-    bags_buffer memory; /* of the cache itself; see format_state */
+    bags_buffer memory; /* holds the cache itself; see format_state */
     bags_mp4_cache_options options;
     bags_buffer entries;
     size_t count, size, decoders;
     uint64_t calls;
-    size_t buckets[CACHE_BUCKETS]; /* the first entry, from 1 */
+    size_t buckets[CACHE_BUCKETS]; /* first entry of each bucket, from 1 */
 };
 
 bags_mp4_cache *bags_mp4_cache_open(
@@ -68,7 +69,7 @@ static size_t *cache_bucket(bags_mp4_cache *cache, const cache_entry *key) {
     return &cache->buckets[(hash ^ hash >> 29 ^ hash >> 47) % CACHE_BUCKETS];
 }
 
-/* The link that has the number of this entry, or the 0 that ends its bucket. */
+/* Find the link to this entry, or the 0 that ends its bucket. */
 static size_t *cache_link(bags_mp4_cache *cache, const cache_entry *key) {
     cache_entry *entries = cache_entries(cache);
     size_t *link = cache_bucket(cache, key);
@@ -82,7 +83,8 @@ static size_t *cache_link(bags_mp4_cache *cache, const cache_entry *key) {
     return link;
 }
 
-/* The entry that was used least recently; with a decoder, if so asked. */
+/* The least recently used entry, or if requested, the least recently used with a
+ * decoder. */
 static cache_entry *cache_oldest(const bags_mp4_cache *cache, bool decodes) {
     cache_entry *entries = cache_entries(cache), *oldest = NULL;
     for (size_t i = 0; i < cache->count; i++)
@@ -98,7 +100,7 @@ static void cache_idle(bags_mp4_cache *cache, cache_entry *entry) {
     entry->decodes = false;
 }
 
-/* Drop an entry; the last one takes its place. */
+/* Drop an entry, and move the last entry into its slot. */
 static void cache_drop(bags_mp4_cache *cache, cache_entry *entry) {
     cache_entry *last = &cache_entries(cache)[cache->count - 1];
     cache->size -= entry->size;
@@ -117,7 +119,7 @@ static bags_code cache_add(bags_mp4_cache *cache, cache_entry *key, bags_error *
     key->video = bags_mp4_reader_open_blob(
         key->dataset, key->index, key->field, key->item, &cache->options.video, err);
     if (!key->video)
-        return BAGS_ERROR_STATE; /* err has the code */
+        return BAGS_ERROR_STATE; /* the code itself is in err */
     key->size = bags_mp4_reader_memory(key->video);
     while (cache->count > 0 && (key->size > cache->options.max_size ||
                                    cache->size > cache->options.max_size - key->size))

@@ -1,7 +1,8 @@
 /*
- * mp4_tables.h - the boxes of an MP4 file: claims checked, the tables of a track read, the
- * index moved to the front. Used by mp4.c and the importers of MP4 files; programs do not
- * include it, but copy it with mp4.c. It needs no library, and allocates nothing.
+ * mp4_tables.h - MP4 boxes: checks their claims, reads the tables of a track, and moves
+ * the index to the front. Used by mp4.c and the importers of MP4 files. Programs do not
+ * include it, but need to copy it along with mp4.c. It needs no library and allocates
+ * no memory.
  *
  *     ftyp | moov, the index  | mdat, the samples
  *            trak, mdia, minf, stbl: a table for each question
@@ -20,8 +21,8 @@
 
 /* ---- boxes ---- */
 
-/* The size of the box at the start of `data`, its header included, of which *header bytes
- * are the header; `left` bytes are in the file from there. 0: not a box. */
+/* The size of the box at the start of `data`, including its header of *header bytes.
+ * `left` bytes remain in the file from there. 0: not a box. */
 static inline uint64_t mp4_box_size(bags_view data, uint64_t left, size_t *header) {
     if (data.size < 8)
         return 0;
@@ -36,8 +37,8 @@ static inline uint64_t mp4_box_size(bags_view data, uint64_t left, size_t *heade
     return size >= *header && size <= left ? size : 0;
 }
 
-/* Move past the first box of *rest. Returns its name and content. False at the end, and if
- * it exceeds *rest. */
+/* Consume the first box of *rest, and return its name and content. False at the end, or
+ * if the box exceeds *rest. */
 static inline bool mp4_box(bags_view *rest, char type[4], bags_view *box) {
     size_t header = 0;
     size_t size = (size_t)mp4_box_size(*rest, rest->size, &header);
@@ -51,8 +52,8 @@ static inline bool mp4_box(bags_view *rest, char type[4], bags_view *box) {
     return true;
 }
 
-/* The first box at a path: "mdiahdlr" is hdlr in mdia; data NULL if there is
- * none. */
+/* Find the first box at a path: "mdiahdlr" is hdlr in mdia. Its data are NULL if there
+ * is none. */
 static inline bags_view mp4_find(bags_view in, const char *path) {
     bags_view box, none = {NULL, 0};
     char type[4];
@@ -69,15 +70,14 @@ static inline bags_view mp4_find(bags_view in, const char *path) {
 /* ---- claims ---- */
 
 /*
- * libavformat allocates memory for as many entries as a header claims. Claims
- * cost an attacker only a few bytes: tables of a million missing entries, a
- * million samples of one size, an edit list that shows everything a million
- * times. Every sample has at least one byte, so the size of the blob bounds what
- * is honest.
+ * libavformat allocates memory for as many entries as a header claims. Claims cost an
+ * attacker only a few bytes: tables of a million missing entries, a million samples of
+ * one size, an edit list that shows everything a million times. Every sample has at
+ * least one byte, so the size of the blob limits honest claims.
  */
 
-/* Boxes with a count: its offset from the name, and the minimum size of a counted
- * thing: table entries, or samples (1) stored elsewhere. */
+/* Boxes with a count: the count's offset from the box name, and the minimum size of a
+ * counted item: a table entry, or a sample (1) stored elsewhere. */
 static const struct {
     char name[5];
     unsigned char at, least;
@@ -87,9 +87,9 @@ static const struct {
 #define MP4_BOXES (sizeof mp4_boxes / sizeof *mp4_boxes)
 
 typedef struct mp4_claims {
-    uint64_t samples;                      /* of all tables and fragments */
-    uint64_t edits, chunks, chunk_samples; /* the most of any table */
-    const char *name; /* of the last box that claims something, and how much */
+    uint64_t samples;                      /* total over all tables and fragments */
+    uint64_t edits, chunks, chunk_samples; /* the maximum in any table */
+    const char *name; /* the last box with a claim, and its count */
     uint64_t count;
 } mp4_claims;
 
@@ -119,13 +119,13 @@ static inline bool mp4_check_claim(
         for (; count > 0; count--, entries += 12)
             claims->chunk_samples =
                 mp4_most(claims->chunk_samples, bags_load_bytes(entries + 4, 4, true));
-    /* One edit shows all samples; so can each of the others. */
+    /* A single edit shows all samples, and each additional one may, too. */
     return mp4_most(claims->edits, 1) <= total / mp4_most(claims->samples, 1) &&
            claims->chunk_samples / 1024 <= total / mp4_most(claims->chunks, 1);
 }
 
-/* Walk the outermost boxes. libavformat finds boxes at places that the standard
- * does not know: so every byte outside of `mdat`, the frames, may begin one. */
+/* Walk the outermost boxes. libavformat finds boxes in places not described by the
+ * standard, so a box may start at any byte outside `mdat`, the frames. */
 static inline bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     mp4_claims claims;
     memset(&claims, 0, sizeof claims);
@@ -167,8 +167,8 @@ typedef struct mp4_table {
     uint64_t count;
 } mp4_table;
 
-/* The table of a box: `skip` bytes, the number of entries, entries of `width` bytes. False
- * if the box is too small. */
+/* Get the table in a box: `skip` bytes, the number of entries, then entries of `width`
+ * bytes each. False if the box is too small. */
 static inline bool mp4_entries(
     mp4_table *table, bags_view box, size_t skip, size_t width) {
     if (box.size < skip + 4)
@@ -178,13 +178,13 @@ static inline bool mp4_entries(
     return table->count <= (box.size - skip - 4) / width;
 }
 
-/* Where the samples of a track are. */
+/* The locations of a track's samples. */
 typedef struct mp4_places {
     mp4_table sizes, offsets, runs; /* stsz; stco or co64; stsc */
     uint32_t size;                  /* of every sample; 0: see sizes */
     bool wide;                      /* offsets of 8 bytes */
-    /* The next sample: its number, its chunk, how many samples precede it there, its
-     * offset, the run of its chunk. */
+    /* The next sample: its number, its chunk, the number of samples before it in the
+     * chunk, its offset, and the run that its chunk belongs to. */
     uint64_t next, chunk, before, offset, run;
 } mp4_places;
 
@@ -199,7 +199,7 @@ static inline bool mp4_places_open(mp4_places *places, bags_view stbl) {
         places->size = (uint32_t)bags_load_bytes(sizes.data + 4, 4, true);
         places->sizes.count = bags_load_bytes(sizes.data + 8, 4, true);
     }
-    /* Samples of one size have no table of sizes. */
+    /* If all samples have the same size, there is no table of sizes. */
     return (places->size || mp4_entries(&places->sizes, sizes, 8, 4)) &&
            mp4_entries(&places->runs, mp4_find(stbl, "stsc"), 4, 12) &&
            mp4_entries(&places->offsets, offsets, 4, places->wide ? 8 : 4);
@@ -210,8 +210,8 @@ static inline uint64_t mp4_places_size(const mp4_places *places, uint64_t sample
                         : bags_load_bytes(places->sizes.data + 4 * sample, 4, true);
 }
 
-/* Find the next sample, below sizes.count. A run has the number of its first chunk, from 1,
- * and of samples per chunk. False if there are too few chunks. */
+/* Find the next sample, below sizes.count. A run states its first chunk, counted from
+ * 1, and the number of samples per chunk. False if there are too few chunks. */
 static inline bool mp4_places_next(
     mp4_places *places, uint64_t *offset, uint64_t *size) {
     for (;;) {
@@ -242,7 +242,7 @@ static inline bool mp4_places_next(
 
 /* ---- a track of video ---- */
 
-/* An entry of stts or ctts. It holds for `left` more samples. */
+/* An entry of stts or ctts, valid for `left` more samples. */
 typedef struct mp4_runs {
     mp4_table table;
     uint64_t next, left;
@@ -251,21 +251,21 @@ typedef struct mp4_runs {
 
 typedef struct mp4_sample {
     uint64_t offset, size;
-    int64_t time; /* when it is shown */
+    int64_t time; /* presentation time */
     bool is_key, is_shown;
 } mp4_sample;
 
 typedef struct mp4_track {
     mp4_places places;
     mp4_runs durations, shifts; /* stts, ctts */
-    mp4_table keys;             /* stss; count 0: all samples are */
-    uint64_t key;               /* the next entry */
-    int64_t time;               /* when the next sample is decoded */
-    int64_t start, stop;        /* the times that the edit list shows */
+    mp4_table keys;             /* stss; count 0: all samples are keyframes */
+    uint64_t key;               /* index of the next entry */
+    int64_t time;               /* decoding time of the next sample */
+    int64_t start, stop;        /* the time range shown by the edit list */
 } mp4_track;
 
-/* The value for the next sample. Returns false if there is none, or if a reader may doubt
- * it. */
+/* Get the value for the next sample. Returns false if there is none or it is not
+ * plausible. */
 static inline bool mp4_runs_next(mp4_runs *runs, bool is_signed, int64_t *value) {
     while (runs->left == 0) {
         const unsigned char *entry = runs->table.data + 8 * runs->next;
@@ -284,8 +284,8 @@ static inline bool mp4_runs_next(mp4_runs *runs, bool is_signed, int64_t *value)
     return true;
 }
 
-/* Read an edit list: times before the video, then one range of its own times. False for
- * all others. */
+/* Read an edit list of empty edits followed by one range of the video. False for any
+ * other list. */
 static inline bool mp4_track_edits(
     mp4_track *track, bags_view elst, uint64_t movie_scale, uint64_t media_scale) {
     mp4_table edits;
@@ -315,18 +315,18 @@ static inline bool mp4_track_edits(
     return true;
 }
 
-/* The time scale in mvhd or mdhd; 0 if it is missing. */
+/* Get the time scale from mvhd or mdhd; 0 if it is missing. */
 static inline uint64_t mp4_time_scale(bags_view box) {
     size_t at = box.size > 0 && box.data[0] == 1 ? 20 : 12;
     return box.size >= at + 4 ? bags_load_bytes(box.data + at, 4, true) : 0;
 }
 
 /*
- * Open the first track of video in the content of moov. It has places.sizes.count
- * samples. mp4_track_next returns them in decoding order. False if there is none, and
- * where readers would need more than these tables: fragments, several descriptions of
- * samples, other files, lists of edits that repeat or join parts, open GOPs that only a
- * group marks, samples of one size.
+ * Open the first video track in the content of moov. It has places.sizes.count samples;
+ * mp4_track_next returns them in decoding order. False if there is no such track, or if
+ * these tables do not suffice: fragments, several sample descriptions, other files,
+ * edit lists that repeat or join parts, open GOPs marked only by a sample group,
+ * samples of one size.
  */
 static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
     bags_view trak, stbl, hdlr, keys, group, box, rest = moov;
@@ -369,7 +369,8 @@ static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
         mp4_time_scale(mp4_find(trak, "mdiamdhd")));
 }
 
-/* The next sample, below places.sizes.count. False if the tables contradict each other. */
+/* Get the next sample, below places.sizes.count. False if the tables are
+ * inconsistent. */
 static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
     int64_t duration = 0, shift = 0;
     uint64_t number = track->places.next + 1;
@@ -387,7 +388,7 @@ static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
         const unsigned char *key = track->keys.data + 4 * track->key;
         uint64_t next = bags_load_bytes(key, 4, true);
         sample->is_key = next == number;
-        if (next < number) /* not in order */
+        if (next < number) /* out of order */
             return false;
         track->key += sample->is_key;
     }
@@ -397,12 +398,12 @@ static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
 /* ---- the index of a video ---- */
 
 #define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
-#define MP4_HEAD 16384        /* bytes in which moov, or where it is, is looked for */
-#define MP4_TOP_BOXES 64      /* that are skipped to find it */
-#define MP4_FTYP 1024         /* the most bytes of ftyp that are looked at */
-#define MP4_WINDOW ((uint64_t)16 << 20) /* bytes that are read at once, */
-#define MP4_AHEAD ((uint64_t)4 << 20)   /* beyond the packets that are needed, */
-#define MP4_GAP ((uint64_t)64 << 10)    /* and of another track between two packets */
+#define MP4_HEAD 16384        /* first bytes searched for moov or its position */
+#define MP4_TOP_BOXES 64      /* maximum number of boxes skipped to find it */
+#define MP4_FTYP 1024         /* maximum number of bytes read from ftyp */
+#define MP4_WINDOW ((uint64_t)16 << 20) /* maximum bytes per read, */
+#define MP4_AHEAD ((uint64_t)4 << 20)   /* read ahead of the needed packets, */
+#define MP4_GAP ((uint64_t)64 << 10)    /* of other tracks between two packets */
 
 struct AVPacket;
 
@@ -412,10 +413,10 @@ typedef struct mp4_packet {
     uint32_t size;
     bool is_key;
     int64_t pts;
-    uint32_t key;     /* the keyframe from which it can be decoded */
-    uint32_t rank;    /* which frame it shows, or MP4_HIDDEN */
+    uint32_t key;     /* the keyframe where decoding must start */
+    uint32_t rank;    /* the rank of the frame it shows, or MP4_HIDDEN */
     int64_t until;    /* the last time stamp since the last keyframe */
-    uint32_t damaged; /* the run of the decoder in which it was; 0: in none */
+    uint32_t damaged; /* the decoder run that found it damaged; 0: none */
 } mp4_packet;
 
 /* A frame in display order. */
@@ -425,9 +426,9 @@ typedef struct mp4_shown {
 } mp4_shown;
 
 /*
- * A vp9 superframe is several frames in a packet, followed by a byte, their
- * sizes, and the byte again. Returns 0 if the packet is a single frame, 1 if it
- * is a superframe, -1 if its sizes are invalid (FFmpeg would print a message).
+ * A vp9 superframe packs several frames into a packet, followed by a marker byte, their
+ * sizes, and the marker again. Returns 0 if the packet is a single frame, 1 if it is a
+ * superframe, -1 if its sizes are invalid (FFmpeg would print a message).
  */
 static inline int mp4_vp9_superframe(const unsigned char *data, size_t size) {
     unsigned mark = data[size - 1];
@@ -454,12 +455,13 @@ static inline int mp4_compare(const void *a, const void *b) {
 }
 
 /*
- * Set the rank and the keyframe of every packet; packet `first` is the first keyframe. What
- * comes before it, in decoding order or display order, cannot be decoded; nor can what is
- * shown before the keyframe that precedes it be decoded from that. Matroska has no
- * time stamps below 0: packets without one after the first keyframe are shown before it.
- * order receives the frames that are shown, and has room for all packets; *delay, how many
- * frames wait for one shown earlier, at most. Returns the number of frames.
+ * Set the rank and keyframe of every packet; packet `first` is the first keyframe.
+ * Packets before it in decoding or display order cannot be decoded; nor can a packet be
+ * decoded from a preceding keyframe if it is shown before that keyframe. Matroska has
+ * no time stamps below 0: packets without one after the first keyframe are shown before
+ * it. `order` has room for all packets, and receives the displayed frames; *delay
+ * receives the maximum number of frames that wait for one shown earlier. Returns the
+ * number of frames.
  */
 static inline uint32_t mp4_sort(mp4_packet *packets, uint32_t length, uint32_t first,
     mp4_shown *order, int *delay) {
@@ -494,8 +496,8 @@ static inline uint32_t mp4_sort(mp4_packet *packets, uint32_t length, uint32_t f
     return count;
 }
 
-/* Set the zeroed packets of a track; *first is the first keyframe. False if the
- * tables contradict each other, or there is no keyframe. */
+/* Fill in the zeroed packets of a track; *first receives the first keyframe. False if
+ * the tables are inconsistent, or there is no keyframe. */
 static inline bool mp4_track_packets(
     mp4_track *track, mp4_packet *packets, uint32_t *first) {
     uint32_t count = (uint32_t)track->places.sizes.count;
@@ -515,8 +517,8 @@ static inline bool mp4_track_packets(
     return *first < count;
 }
 
-/* True if no packet from this one on needs an earlier one: a keyframe without leading
- * pictures. They follow a keyframe and are shown before it. */
+/* True if neither this packet nor any later one needs an earlier one: a keyframe
+ * without leading pictures (frames that follow a keyframe and are shown before it). */
 static inline bool mp4_starts_gop(
     const mp4_packet *packets, uint32_t length, uint32_t i) {
     return packets[i].is_key &&
@@ -525,7 +527,7 @@ static inline bool mp4_starts_gop(
 
 /* ---- a video in a dataset ---- */
 
-/* A blob of a dataset, and the part that was read last. */
+/* A blob of a dataset, and the part read most recently. */
 typedef struct mp4_source {
     const bags_reader *reader; /* NULL: all packets are in memory */
     uint64_t index, item;
@@ -533,10 +535,10 @@ typedef struct mp4_source {
     bags_row row;
     uint64_t start;
     bags_view window;
-    bool is_short; /* the entire blob is read at once: that can be verified */
+    bool is_short; /* the entire blob is read at once, so that it can be verified */
 } mp4_source;
 
-/* Read at least this part of the blob to the window. */
+/* Read at least this part of the blob into the window. */
 static inline bags_code mp4_read_part(
     mp4_source *source, uint64_t offset, uint64_t size, bags_error *err) {
     if (source->is_short) {
@@ -548,7 +550,7 @@ static inline bags_code mp4_read_part(
         source->item, offset, size, &source->row, &source->window, err);
 }
 
-/* The bytes of the window from this offset on. */
+/* The window's bytes from this offset onward. */
 static inline bags_view mp4_window_from(const mp4_source *source, uint64_t offset) {
     bags_view from = {NULL, 0};
     if (offset < source->start || offset - source->start > source->window.size)
@@ -558,7 +560,8 @@ static inline bags_view mp4_window_from(const mp4_source *source, uint64_t offse
     return from;
 }
 
-/* True if these bytes are in the window, or are mapped, and were added to it at no cost. */
+/* True if these bytes are in the window, or are mapped and could be added to it for
+ * free. */
 static inline bool mp4_is_near(mp4_source *source, uint64_t offset, uint64_t size) {
     bags_error ignored;
     if (mp4_window_from(source, offset).size >= size)
@@ -568,7 +571,8 @@ static inline bool mp4_is_near(mp4_source *source, uint64_t offset, uint64_t siz
            mp4_window_from(source, offset).size >= size;
 }
 
-/* The part to read of packet `next` on: up to packet `last`, and to the end of its GOP. */
+/* The part to read starting at packet `next`: through packet `last`, and to the end of
+ * its GOP. */
 static inline bags_extent mp4_part_from(
     const mp4_packet *packets, uint32_t length, uint32_t next, uint32_t last) {
     uint64_t start = packets[next].offset, stop = start + packets[next].size;
@@ -584,7 +588,8 @@ static inline bags_extent mp4_part_from(
     return part;
 }
 
-/* Read packet `next` to the window, if it is missing there, and those after it. */
+/* Read packet `next` and the ones after it into the window, unless it is already
+ * there. */
 static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *packets,
     uint32_t length, uint32_t next, uint32_t last, bags_error *err) {
     if (mp4_window_from(source, packets[next].offset).size >= packets[next].size)
@@ -594,10 +599,10 @@ static inline bags_code mp4_read_packets(mp4_source *source, const mp4_packet *p
 }
 
 /*
- * Find moov, after mp4_read_part has read the first MP4_HEAD bytes. *before receives the
- * bytes of ftyp, 0 if it is not the first box; *header the bytes of moov's header. Both
- * boxes are copied to `out`, one after the other, *size bytes; 0 if there is no moov, or it
- * is truncated.
+ * Find moov, after mp4_read_part has read the first MP4_HEAD bytes. *before receives
+ * the size of ftyp, or 0 if it is not the first box; *header receives the size of
+ * moov's header. Both boxes are copied to `out`, one after the other, *size bytes in
+ * total; 0 if moov is missing or truncated.
  */
 static inline bags_code mp4_find_moov(mp4_source *source, bags_buffer *out,
     size_t *size, size_t *before, size_t *header, bags_error *err) {
@@ -646,8 +651,9 @@ static inline bags_code mp4_find_moov(mp4_source *source, bags_buffer *out,
 
 /* ---- the index first ---- */
 
-/* Add `more` to the offsets below `stop` of chunks in the content of moov, in place. False
- * if one exceeds its 4 bytes, or the boxes are not as a muxer writes them. */
+/* Add `more` to all chunk offsets below `stop` in the content of moov, in place. False
+ * if an offset exceeds its 4 bytes, or the boxes differ from the layout that muxers
+ * write. */
 static inline bool mp4_shift_chunks(bags_view moov, uint64_t stop, uint64_t more) {
     bags_view trak;
     char type[4];
@@ -671,9 +677,9 @@ static inline bool mp4_shift_chunks(bags_view moov, uint64_t stop, uint64_t more
 }
 
 /*
- * Copy a file to `out`, with moov in front of mdat, so that its first bytes state where
- * the others are. If moov is there already, the file is copied unchanged. Returns false
- * if it has no moov, or mp4_shift_chunks does.
+ * Copy a file to `out` with moov in front of mdat, so that its first bytes locate the
+ * rest. If moov is already in front, the file is copied unchanged. Returns false if it
+ * has no moov or mp4_shift_chunks fails.
  */
 static inline bool mp4_index_first(bags_view file, unsigned char *out) {
     bags_view rest = file, box, before = {file.data, 0}, moov = {NULL, 0};

@@ -6,13 +6,14 @@
  * msgpack in which an array is ["_", dtype, [dimensions], bin], with NumPy's name
  * of the dtype, such as "<f4".
  *
- * Objects, their definitions and encoding are the library's. Decoding is not:
- * the library's unpacker keeps objects in a zone that must be freed, allocates
- * memory for what a length claims rather than for what exists, and stops at 32
- * levels where Python's package goes to 511. Here all objects of a blob are
- * counted first and then stored in one piece of the caller's scratch.
+ * The object definitions and the encoder come from the library. The decoder does not:
+ * the library's unpacker keeps objects in a zone that must be freed, allocates memory
+ * for a claimed length before checking that the data exist, and stops at 32 levels
+ * where Python's package allows 511. Here, all objects of a blob are counted first,
+ * then stored in one piece in the caller's scratch.
  *
- * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
+ * Rejected: anything but exactly one complete value, the byte 0xC1, more than 512
+ * levels.
  */
 #include "codecs.h"
 #include "text.h"
@@ -38,7 +39,8 @@ static bool mp_has(const mp_input *in, uint64_t size) {
     return (uint64_t)(in->end - in->at) >= size;
 }
 
-/* A big-endian number of 1, 2, 4 or 8 bytes. The caller has checked that they exist. */
+/* A big-endian number of 1, 2, 4 or 8 bytes. The caller has checked that the bytes
+ * exist. */
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
@@ -63,7 +65,7 @@ static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
         return true;
     }
     uint64_t sign = (uint64_t)1 << (8 * size - 1);
-    number = (number ^ sign) - sign; /* the sign is extended */
+    number = (number ^ sign) - sign; /* sign extension */
     int64_t wide;
     memcpy(&wide, &number, sizeof wide);
     mp_set_signed(item, wide);
@@ -90,7 +92,7 @@ static inline bool mp_double(mp_input *in, msgpack_object *item) {
     return true;
 }
 
-/* A string, a binary or an extension of `size` bytes. */
+/* Read a string, binary or extension of `size` bytes. */
 static bool mp_bytes(
     mp_input *in, msgpack_object_type type, uint64_t size, msgpack_object *item) {
     bool extension = type == MSGPACK_OBJECT_EXT;
@@ -118,8 +120,8 @@ static bool mp_sized(
     return mp_bytes(in, type, mp_load(in, width), item);
 }
 
-/* An array or a map; its items are placed later. Each has at least one byte, so
- * that a count above the bytes left is rejected. */
+/* Read the header of an array or map; its items are placed later. Each item takes at
+ * least one byte, so a count above the number of bytes left is rejected. */
 static bool mp_container(mp_input *in, msgpack_object_type type, uint64_t count,
     msgpack_object *item, uint64_t *items) {
     *items = type == MSGPACK_OBJECT_MAP ? 2 * count : count;
@@ -136,7 +138,7 @@ static bool mp_sized_container(mp_input *in, msgpack_object_type type, unsigned 
     return mp_container(in, type, mp_load(in, width), item, items);
 }
 
-/* Tags from 0xC0 to 0xDF, except 0xCB. */
+/* Read a value with a tag from 0xC0 to 0xDF, except 0xCB. */
 static bool mp_tagged(
     mp_input *in, unsigned char tag, msgpack_object *item, uint64_t *items) {
     switch (tag) {
@@ -181,7 +183,7 @@ static bool mp_tagged(
     }
 }
 
-/* Consume one value, without the *items in it. */
+/* Consume one value, but not the *items it contains. */
 static inline bool mp_item(mp_input *in, msgpack_object *item, uint64_t *items) {
     *items = 0;
     if (in->at == in->end)
@@ -191,7 +193,7 @@ static inline bool mp_item(mp_input *in, msgpack_object *item, uint64_t *items) 
         mp_set_signed(item, tag < 0x80 ? tag : tag - 256);
         return true;
     }
-    if (tag == 0xCB) /* the most frequent of these; not through a table */
+    if (tag == 0xCB) /* the most frequent of these tags, so it bypasses the table */
         return mp_double(in, item);
     if (tag >= 0xC0)
         return mp_tagged(in, tag, item, items);
@@ -201,8 +203,8 @@ static inline bool mp_item(mp_input *in, msgpack_object *item, uint64_t *items) 
         tag & 15, item, items);
 }
 
-/* Skip one value without the *items in it. The table has the number of bytes after tags
- * from 0xC0, if the tag determines it, as for most values. */
+/* Skip one value, but not the *items it contains. The table holds the number of bytes
+ * after each tag from 0xC0, if the tag determines it, as it does for most values. */
 static inline bool mp_skip(mp_input *in, uint64_t *items) {
     static const unsigned char after[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99, 99, 4, 8,
         1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99, 99, 99};
@@ -220,8 +222,8 @@ static inline bool mp_skip(mp_input *in, uint64_t *items) {
     return true;
 }
 
-/* Check a blob and count its values. This needs no memory: each value that is still
- * expected has at least one byte. */
+/* Check a blob and count its values. No memory is needed: each value still expected
+ * takes at least one byte. */
 static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     uint64_t expected = 1, items = 0;
@@ -239,22 +241,22 @@ static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     return BAGS_OK;
 }
 
-/* The items of an open array or map that are still to be filled. */
+/* The items of an open array or map that remain to be filled. */
 typedef struct mp_frame {
     msgpack_object *next, *end;
 } mp_frame;
 
 /*
- * Place the values of a blob that mp_count has checked: the items of an array or a
- * map next to each other, in the order in which arrays and maps begin. A key and its
- * value are two items, like a msgpack_object_kv. `frames` has capacity for
- * MP_MAX_DEPTH, or for the number of values.
+ * Place the values of a blob already checked by mp_count: the items of each array or
+ * map are contiguous, and arrays and maps follow in the order they begin. A key and its
+ * value are two items, like a msgpack_object_kv. `frames` has room for MP_MAX_DEPTH or
+ * for the number of values.
  */
 static bags_code mp_place(
     bags_view blob, msgpack_object *objects, mp_frame *frames, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     mp_frame top = {objects, objects + 1};
-    size_t depth = 0; /* frames below the top */
+    size_t depth = 0; /* number of frames below the top */
     objects++;
     for (;;) {
         while (top.next == top.end) {
@@ -310,10 +312,10 @@ static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
 /* ---- encoding and printing ---- */
 
 typedef struct mp_output {
-    unsigned char *data; /* a copy of the buffer's: most writes are short */
+    unsigned char *data; /* a copy of the buffer's pointer: most writes are short */
     size_t size, capacity;
     bags_buffer *buffer;
-    bags_code code; /* the first failure; nothing is written after it */
+    bags_code code; /* the first failure; nothing is written afterwards */
     bags_error *err;
 } mp_output;
 
@@ -351,7 +353,7 @@ static int mp_grow_and_put(mp_output *out, const char *data, size_t size) {
     return mp_grow(out, size) ? mp_put(out, data, size) : -1;
 }
 
-/* Also the library's callback: 0 for success. */
+/* Also serves as the library's callback: returns 0 for success. */
 static int mp_put(void *output, const char *data, size_t size) {
     mp_output *out = (mp_output *)output;
     if (size > out->capacity - out->size)
@@ -407,7 +409,7 @@ static bool mp_is_text(const msgpack_object *object) {
            bags_utf8_valid(object->via.str.ptr, object->via.str.size, NULL);
 }
 
-/* A character that a JSON string must not contain. */
+/* Write a character that JSON strings must escape. */
 static void mp_escaped(mp_output *out, unsigned char c) {
     char escape[8];
     const char *short_form = c ? strchr("\"\"\\\\\bb\ff\nn\rr\tt", c) : NULL;
@@ -440,8 +442,9 @@ static void mp_string(mp_output *out, const msgpack_object *object) {
     mp_text(out, "\"");
 }
 
-/* The fewest digits that read back as the same number, with a point or an exponent,
- * so that it stays a float. snprintf and strtod use the locale's decimal point. */
+/* Print the fewest digits that read back as the same number, with a point or an
+ * exponent so that it remains a float. snprintf and strtod use the locale's decimal
+ * point. */
 static void mp_double_text(mp_output *out, double number) {
     char digits[40], text[48];
     if (isnan(number) || isinf(number)) {
@@ -512,7 +515,7 @@ static void mp_map(mp_output *out, const msgpack_object *object, int depth) {
     mp_text(out, named ? "}" : "]}");
 }
 
-/* `depth` arrays and maps are around the object. */
+/* `depth` is the number of arrays and maps around the object. */
 static void mp_any(mp_output *out, const msgpack_object *object, int depth) {
     switch (object->type) {
     case MSGPACK_OBJECT_NIL:

@@ -1,5 +1,5 @@
 /*
- * numpy.c - the type npy: NumPy's .npy files. It needs no library.
+ * numpy.c - the type npy: NumPy's .npy files. No library needed.
  *
  * Arguments: none. A value is a BAGS_KIND_ARRAY if bags_dtype has the elements'
  * dtype. For all other dtypes (long double, text, dates, structures) it is a
@@ -17,9 +17,9 @@
  *     {'descr': [('pos', '<f4', (3,)), ('', '|V4'), (('title', 'id'), '<i8')],
  *      'fortran_order': False, 'shape': (10,), }
  *
- * It reads versions 1 to 3 in any byte order and axis order, and writes the
- * bytes that numpy.save of NumPy 1.24 writes. It rejects arrays of Python
- * objects, headers above 1 MiB, and a size that contradicts the header.
+ * This codec reads versions 1 to 3 in any byte order and axis order, and writes the
+ * same bytes as numpy.save in NumPy 1.24. It rejects arrays of Python objects, headers
+ * above 1 MiB, and a file size that contradicts the header.
  */
 #include "codecs.h"
 #include "text.h"
@@ -34,12 +34,12 @@
 #define NPY_MAX_FIELDS ((size_t)4096)
 #define NPY_MAX_DEPTH 32
 #define NPY_ALIGN 64           /* elements begin at a multiple of this */
-#define NPY_GROWTH 21          /* numpy.save reserves this width for shape[0] */
-#define NPY_FRONT ((size_t)12) /* magic, version and size, at most */
+#define NPY_GROWTH 21          /* numpy.save reserves this many digits for shape[0] */
+#define NPY_FRONT ((size_t)12) /* maximum size of magic, version and header size */
 
 static const unsigned char npy_magic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
-/* *product *= factor. Returns false if the result does not fit. */
+/* *product *= factor. Returns false on overflow. */
 static bool npy_multiply(size_t *product, uint64_t factor) {
     if (factor > SIZE_MAX || (factor && *product > SIZE_MAX / (size_t)factor))
         return false;
@@ -50,12 +50,12 @@ static bool npy_multiply(size_t *product, uint64_t factor) {
 /* ---- parse the header: a few forms of Python's literals ---- */
 
 /*
- * The text is UTF-8, NUL-terminated and overwritten: strings are unescaped and
- * terminated where they are. After the first failure `at` is the end, so that
- * every function returns at once.
+ * The text is UTF-8, NUL-terminated and modified: strings are unescaped and terminated
+ * in place. After the first failure, `at` points to the end, so that every function
+ * returns immediately.
  *
- * `types` holds fields. Those of structures that are still open are a stack at
- * the front; when a structure ends, its fields move to the back:
+ * `types` holds fields. The fields of open structures form a stack at the front; when a
+ * structure ends, its fields move to the back:
  *
  *     | open fields --> |      unused      | <-- fields of closed structures |
  *                       ^ open             ^ closed
@@ -64,7 +64,7 @@ typedef struct npy_parser {
     char *start, *at, *end;
     bags_npy_type *types;
     size_t open, closed;
-    uint64_t *numbers; /* the next free place for a dimension */
+    uint64_t *numbers; /* the next free slot for a dimension */
     bags_code code;
     bags_error *err;
 } npy_parser;
@@ -92,7 +92,7 @@ static void npy_limit(npy_parser *p, const char *problem) {
     npy_stop(p, BAGS_ERROR_LIMIT, problem);
 }
 
-/* Consume the next word after spaces if it is this one. */
+/* Skip spaces, and consume the next word if it is this one. */
 static bool npy_take(npy_parser *p, const char *word) {
     size_t size = strlen(word);
     p->at += strspn(p->at, " \t\n\v\f\r");
@@ -109,7 +109,7 @@ static void npy_expect(npy_parser *p, const char *word) {
         npy_fail(p, problem);
 }
 
-/* Unescape what follows a backslash; it becomes shorter. Returns the end. */
+/* Unescape the sequence after a backslash; the result is shorter. Returns its end. */
 static char *npy_escape(npy_parser *p, char *to) {
     static const char plain[] = "\\'\"nrt", value[] = "\\'\"\n\r\t";
     char c = *p->at;
@@ -161,8 +161,8 @@ static const char *npy_string(npy_parser *p) {
 }
 
 /*
- * A tuple of numbers: (), (3,), (3, 4). Returns their product. As in NumPy, the
- * product without the dimensions that are 0 must fit, too.
+ * Parse a tuple of numbers: (), (3,), (3, 4). Returns their product. As in NumPy, the
+ * product of the nonzero dimensions must fit as well.
  */
 static uint64_t npy_tuple(npy_parser *p, size_t *dims, const uint64_t **shape) {
     uint64_t product = 1, number = 0;
@@ -189,7 +189,7 @@ static uint64_t npy_tuple(npy_parser *p, size_t *dims, const uint64_t **shape) {
         product *= number ? number : 1;
         *p->numbers++ = number;
         ++*dims;
-        npy_take(p, "L"); /* which Python 2 appended */
+        npy_take(p, "L"); /* appended by Python 2 */
         comma = npy_take(p, ",");
     }
     if (*dims == 1 && !comma)
@@ -199,12 +199,12 @@ static uint64_t npy_tuple(npy_parser *p, size_t *dims, const uint64_t **shape) {
 
 /* ---- parse dtypes ---- */
 
-/* Returns true if the byte order of such elements makes a difference. */
+/* Returns true if byte order matters for such elements. */
 static bool npy_ordered(const bags_npy_type *type) {
     return type->item_size > 1 && type->kind != 'S' && type->kind != 'V';
 }
 
-/* The unit of a date or a time span: nothing, "[ns]", "[25s]". */
+/* Parse the unit of a date or time span: nothing, "[ns]", "[25s]". */
 static bool npy_unit(const char *text, bags_npy_type *type) {
     static const char *const units[] = {
         "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"};
@@ -223,7 +223,7 @@ static bool npy_unit(const char *text, bags_npy_type *type) {
     return *type->unit && step > 0 && step <= INT32_MAX;
 }
 
-/* A dtype that bags_dtype lacks and that has no fields: "|S5", "<M8[ns]". */
+/* Parse a dtype without fields that is missing from bags_dtype: "|S5", "<M8[ns]". */
 static bool npy_simple(const char *text, bags_npy_type *type) {
     static const char sizes[] = " f12 f16 c24 c32 M8 m8 ";
     char code[16];
@@ -246,8 +246,9 @@ static bool npy_simple(const char *text, bags_npy_type *type) {
 }
 
 /*
- * A type becomes an array of it, or an array of arrays. The parser stores the new
- * shape right after the type's own, if it has one; it belongs before it.
+ * Turn a type into an array of it, or into an array of arrays. The parser stores the
+ * new shape right after the type's own shape, if any, but the new shape belongs in
+ * front.
  */
 static void npy_extend(npy_parser *p, bags_npy_type *type) {
     size_t dims = 0;
@@ -269,8 +270,8 @@ static void npy_extend(npy_parser *p, bags_npy_type *type) {
 
 static void npy_structure(npy_parser *p, bags_npy_type *type, int depth);
 
-/* A string that names a dtype, a list of fields, or a tuple of such a type and a
- * shape. */
+/* Parse a type: a string that names a dtype, a list of fields, or a tuple of a type and
+ * a shape. */
 static void npy_type(npy_parser *p, bags_npy_type *type, int depth) {
     char problem[80];
     if (depth > NPY_MAX_DEPTH)
@@ -303,7 +304,7 @@ static void npy_type(npy_parser *p, bags_npy_type *type, int depth) {
     type->size = type->item_size;
 }
 
-/* (name, type), (name, type, shape) or ((title, name), type, ...) */
+/* Parse a field: (name, type), (name, type, shape) or ((title, name), type, ...) */
 static void npy_field(npy_parser *p, bags_npy_type *field, int depth) {
     npy_expect(p, "(");
     bool titled = npy_take(p, "(");
@@ -335,10 +336,10 @@ static bool npy_has_field(const bags_npy_type *type, const char *name) {
     return false;
 }
 
-/* Append a field to the structure whose fields are the last open ones. */
+/* Append a field to the innermost open structure. */
 static void npy_add(npy_parser *p, bags_npy_type *type, const bags_npy_type *field) {
     type->fields = p->types + (p->open - type->count);
-    if (p->open == p->closed) /* each has a "(": it is the limit */
+    if (p->open == p->closed) /* full: every field has a "(", so this is the limit */
         npy_limit(p, "more than 4096 fields");
     else if (npy_has_field(type, field->name) ||
              (field->title && (npy_has_field(type, field->title) ||
@@ -350,8 +351,8 @@ static void npy_add(npy_parser *p, bags_npy_type *type, const bags_npy_type *fie
     type->count++;
 }
 
-/* A list of fields, after its bracket. Raw bytes without a name are padding
- * between fields. */
+/* Parse a list of fields after its opening bracket. Raw bytes without a name are
+ * padding between fields. */
 static void npy_structure(npy_parser *p, bags_npy_type *type, int depth) {
     bool comma = true;
     type->kind = 'V';
@@ -413,7 +414,7 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Parse the header's dictionary. `copy` is its text; it is not overwritten. */
+/* Parse the header's dictionary. `copy` is its text, left unmodified. */
 static void npy_dictionary(npy_parser *p, char *copy, bags_npy *npy, bool *fortran) {
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     unsigned seen = 0;
@@ -456,9 +457,9 @@ static void npy_dictionary(npy_parser *p, char *copy, bags_npy *npy, bool *fortr
 
 /*
  * Parse the header into the scratch: a bags_npy, numbers, types, two copies of the
- * text, then `more` bytes at *front. A field has at least 8 characters, a number 2, and
- * a character of Latin-1 at most 2 bytes in UTF-8: so the size of the header bounds the
- * memory.
+ * text, then `more` bytes at *front. A field takes at least 8 characters and a number
+ * 2, and a Latin-1 character becomes at most 2 bytes of UTF-8, so the header's size
+ * limits the memory.
  */
 static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
     size_t *front, bags_error *err) {
@@ -505,8 +506,8 @@ static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
         (uint64_t)parts->elements.size, npy->length, (uint64_t)npy->stride);
 }
 
-/* Copy the elements of one axis and all that follow it from Fortran order, in
- * which the first axis is the fastest, to C order. Returns the end of `to`. */
+/* Copy the elements of one axis and all following axes from Fortran order, where the
+ * first axis varies fastest, to C order. Returns the end of `to`. */
 static unsigned char *npy_transpose(unsigned char *to, const unsigned char *from,
     const bags_npy *npy, size_t axis, size_t step) {
     for (uint64_t i = 0; i < npy->shape[axis]; i++, from += step)
@@ -521,8 +522,8 @@ static unsigned char *npy_transpose(unsigned char *to, const unsigned char *from
 }
 
 /*
- * Where the elements must be copied, the header is parsed a second time, since the scratch
- * may move when it grows.
+ * If elements must be copied, the header is parsed a second time, since the scratch may
+ * move when it grows.
  */
 bags_code bags_npy_read(
     bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err) {
@@ -567,7 +568,7 @@ bags_code bags_npy_read(
 
 /* ---- write ---- */
 
-/* The array that a value is. `descr` receives the dtype of a BAGS_KIND_ARRAY. */
+/* Get the array from a value. `descr` receives the dtype of a BAGS_KIND_ARRAY. */
 static bags_code npy_from_value(
     const bags_value *value, char descr[16], bags_npy *npy, bags_error *err) {
     size_t item = bags_dtype_size(value->dtype);
@@ -596,14 +597,15 @@ static bags_code npy_from_value(
     return npy->descr == descr ? format_array_check(value, err) : BAGS_OK;
 }
 
-/* Write version, size and padding around a header's text, `size` bytes of UTF-8
- * after NPY_FRONT. Memory for them is reserved. */
+/* Write version, size and padding around a header's text, `size` bytes of UTF-8 at
+ * offset NPY_FRONT. The caller has reserved the memory. */
 static bags_code npy_finish(
     unsigned char *data, size_t size, npy_parts *parts, bags_error *err) {
     unsigned char *text = data + NPY_FRONT, *to = text;
     bool latin1 = true;
     for (size_t i = 0; i < size; i++)
-        latin1 = latin1 && text[i] < 0xC4; /* those start above U+00FF */
+        latin1 = latin1 && text[i] < 0xC4; /* such bytes start characters above
+                                            * U+00FF */
     for (size_t i = 0; i < size && latin1; i++) {
         bool pair = text[i] > 0x7F;
         *to++ = (unsigned char)(pair ? text[i] << 6 | (text[i + 1] & 0x3F) : text[i]);
@@ -631,7 +633,7 @@ static bags_code npy_finish(
     return BAGS_OK;
 }
 
-/* Check that a dtype that the caller states as text can be read. */
+/* Check that a dtype given as text by the caller is readable. */
 static bags_code npy_check(
     npy_parts *parts, const bags_buffer *scratch, bags_error *err) {
     bags_buffer parsed;

@@ -1,19 +1,19 @@
 /*
- * png.c - the type png, on libpng 1.6 (Debian: libpng-dev).
+ * png.c - the type png, using libpng 1.6 (Debian: libpng-dev).
  *
  *     png         libpng's default compression
  *     png(LEVEL)  zlib's level, 0 (none) to 9 (most)
  *
- * A value is an array, H x W for one channel and H x W x C otherwise, with the
- * top row first: bool for 1 bit per pixel, uint8, or uint16 for 16 bits. It equals
- * numpy.asarray(PIL.Image.open(file)), so a palette image is its indices. Only samples
- * of 16 bits differ: they are always uint16, and Pillow converts them to other types.
- * Writers accept the same arrays, and H x W x 1.
+ * A value is an array, H x W for one channel and H x W x C otherwise, with the top row
+ * first: bool for 1 bit per pixel, uint8, or uint16 for 16 bits. It equals
+ * numpy.asarray(PIL.Image.open(file)), so a palette image becomes its indices. Only
+ * 16-bit samples differ: they are always uint16, while Pillow converts them to other
+ * types. Writers accept the same arrays, and also H x W x 1.
  *
  * Rejected: other arrays and empty images when writing; damaged and truncated
  * files, trailing bytes and too many pixels when reading.
  *
- * libpng reports an error by a jump: see images.h.
+ * libpng reports errors with longjmp: see images.h.
  */
 #include "images.h"
 
@@ -21,11 +21,11 @@
 
 #include <png.h>
 
-#define PNG_DEFAULT_LEVEL (-1) /* zlib's own */
+#define PNG_DEFAULT_LEVEL (-1) /* zlib's default */
 
 /* ---- errors ---- */
 
-/* The first member of both directions. */
+/* The first member of the encoder and the decoder. */
 typedef struct png_failure {
     format_jump jump;
     bool memory; /* an allocation failed */
@@ -37,13 +37,13 @@ static void png_fail(png_structp library, png_const_charp text) {
         "libpng: %s", text);
 }
 
-/* libpng is set up to make warnings of damage errors. */
+/* Damage is not a warning here: libpng is set up to report it as an error. */
 static void png_ignore_warning(png_structp library, png_const_charp text) {
     (void)library;
     (void)text;
 }
 
-/* libpng does not distinguish a lack of memory from other errors. */
+/* libpng does not distinguish running out of memory from other errors. */
 static png_voidp png_allocate(png_structp library, png_alloc_size_t size) {
     png_failure *f = (png_failure *)png_get_mem_ptr(library);
     void *memory = malloc(size);
@@ -57,7 +57,7 @@ static void png_release(png_structp library, png_voidp memory) {
     free(memory);
 }
 
-/* PNG's samples of 16 bits are big-endian. */
+/* PNG's 16-bit samples are big-endian. */
 static void png_set_byte_order(png_structp library, bags_dtype dtype) {
     if (dtype == BAGS_DTYPE_UINT16 && bags_little_endian())
         png_set_swap(library);
@@ -66,7 +66,7 @@ static void png_set_byte_order(png_structp library, bags_dtype dtype) {
 /* ---- arguments ---- */
 
 typedef struct png_state {
-    bags_buffer memory; /* which holds this */
+    bags_buffer memory; /* the memory holding this structure */
     int level;
     bags_png_options options;
 } png_state;
@@ -96,7 +96,7 @@ typedef struct png_encoder {
     const unsigned char *pixels;
     bags_image image;
     int level;
-    size_t size; /* of what was written */
+    size_t size; /* bytes written */
 } png_encoder;
 
 static void png_output(png_structp library, png_bytep data, size_t size) {
@@ -146,7 +146,7 @@ static bags_code png_encoder_run(png_encoder *e) {
     return e->failed.jump.code;
 }
 
-/* The image that a value is. */
+/* Get the image to encode from a value. */
 static bags_code png_image_of(
     const bags_value *value, bags_image *out, bags_error *err) {
     bool flat = value->dtype == BAGS_DTYPE_BOOL;
@@ -189,12 +189,12 @@ typedef struct png_decoder {
     png_structp library;
     png_infop info;
     bags_view blob;
-    size_t at; /* bytes of the blob that have been read */
+    size_t at; /* bytes of the blob read so far */
     bags_png_options options;
     uint32_t orientation;
-    bags_image image;      /* the result, */
-    bags_image stored;     /* before it is turned */
-    unsigned char *memory; /* of its rows */
+    bags_image image;      /* the image to return, */
+    bags_image stored;     /* and the image before turning */
+    unsigned char *memory; /* memory for its rows */
     format_pixels to;
 } png_decoder;
 
@@ -207,8 +207,8 @@ static void png_input(png_structp library, png_bytep data, size_t size) {
     d->at += size;
 }
 
-/* Make libpng strict, and ignore all chunks that pixels do not need: damage in them
- * does not matter, and they cannot be bombs. */
+/* Make libpng strict, and ignore all chunks not needed for pixels: damage in them does
+ * not matter, and they cannot be decompression bombs. */
 static void png_connect(png_decoder *d) {
     d->library = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &d->failed, png_fail,
         png_ignore_warning, &d->failed, png_allocate, png_release);
@@ -223,8 +223,8 @@ static void png_connect(png_decoder *d) {
     png_set_user_limits(d->library, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
 }
 
-/* Check the size before memory is allocated: deflate makes at most 1032 bytes of
- * one. */
+/* Check the size before memory is allocated: deflate expands one byte to at most
+ * 1032. */
 static void png_check_pixels(png_decoder *d) {
     uint64_t width = d->image.width, height = d->image.height;
     uint64_t bits = (uint64_t)png_get_channels(d->library, d->info) *
@@ -271,8 +271,8 @@ static void png_read_pixels(png_decoder *d, int passes) {
             png_read_row(d->library, d->to.pixels + i * d->to.stride, NULL);
 }
 
-/* Read the rows to memory, from where they are turned: all of them if each pass has
- * some of their pixels, otherwise one. */
+/* Read the rows into memory and turn them from there: all rows if the image is
+ * interlaced, otherwise one at a time. */
 static void png_read_turned(png_decoder *d, int passes) {
     uint32_t height = d->stored.height;
     size_t row = format_image_row(&d->stored);

@@ -1,6 +1,6 @@
 /*
- * text.h - text that several files read and write: base64, numbers, URLs, UTF-8.
- * Programs do not include it.
+ * text.h - shared text functions: base64, numbers, URLs, UTF-8. Programs do not include
+ * it.
  */
 #ifndef BAGS_FORMATS_TEXT_H
 #define BAGS_FORMATS_TEXT_H
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* True if a name ends like this. */
+/* True if a name ends with this suffix. */
 static inline bool format_ends(const char *name, size_t size, const char *ending) {
     size_t length = strlen(ending);
     return size >= length && !memcmp(name + size - length, ending, length);
@@ -20,7 +20,7 @@ static inline bool format_ends(const char *name, size_t size, const char *ending
 
 #define FORMAT_BASE64 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
-/* Encode the first three of `size` bytes, or all if they are fewer. */
+/* Encode the first three of `size` bytes, or all of them if there are fewer. */
 static inline void format_base64_encode(
     const unsigned char *data, size_t size, char four[4]) {
     uint64_t bits = size < 3 ? bags_load_bytes(data, size, true) << 8 * (3 - size)
@@ -29,8 +29,8 @@ static inline void format_base64_encode(
         four[i] = i > size ? '=' : FORMAT_BASE64[bits >> (18 - 6 * i) & 63];
 }
 
-/* Decode standard base64 with padding to `out` (`capacity` bytes). Returns NULL, or the
- * reason. */
+/* Decode standard padded base64 to `out` (`capacity` bytes). Returns NULL, or the
+ * reason for the failure. */
 static inline const char *format_base64_decode(const char *from, size_t size,
     unsigned char *out, size_t capacity, size_t *out_size) {
     size_t padding = size && from[size - 1] == '=';
@@ -43,7 +43,8 @@ static inline const char *format_base64_decode(const char *from, size_t size,
         return "too long";
     for (size_t i = 0; i < digits; i++) {
         const char *digit =
-            from[i] ? strchr(FORMAT_BASE64, from[i]) : NULL; /* not its own end */
+            from[i] ? strchr(FORMAT_BASE64, from[i]) : NULL; /* strchr would match the
+                                                              * terminating NUL */
         if (!digit)
             return "an invalid character";
         bits = bits << 6 | (uint32_t)(digit - FORMAT_BASE64);
@@ -51,15 +52,15 @@ static inline const char *format_base64_decode(const char *from, size_t size,
             out[made++] = (unsigned char)(bits >> (6 - i % 4 * 2));
     }
     *out_size = made;
-    /* Bits of the last digit that belong to no byte would be lost. */
+    /* Unused bits in the last digit must be zero, since decoding would lose them. */
     return bits & ((1U << 2 * padding) - 1) ? "the last digit has unused bits" : NULL;
 }
 
-/* True if a float `held`, printed with as many digits, equals a decimal whose nearest
- * float64 is `number`: 0.1 is a float32, 16777217 is not. */
+/* True if the float `held`, printed with as many digits as `word`, gives the same
+ * decimal (its nearest float64 is `number`): 0.1 fits a float32, 16777217 does not. */
 static inline bool format_is_decimal(const char *word, double number, double held) {
     char again[64];
-    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
+    int digits = 0, zeros = 0; /* significant digits, and trailing zeros among them */
     for (; *word && *word != 'e' && *word != 'E'; word++) {
         if (*word < '0' || *word > '9' || (*word == '0' && digits == 0))
             continue;
@@ -75,7 +76,7 @@ static inline bool format_is_decimal(const char *word, double number, double hel
     return digits <= 17 && same <= number && same >= number;
 }
 
-/* The number that a hexadecimal digit is; -1 if it is not one. */
+/* The value of a hexadecimal digit; -1 for any other character. */
 static inline int format_hex(char c) {
     const char *digits = "0123456789abcdef";
     const char *at = c ? strchr(digits, c | 0x20) : NULL;
@@ -105,8 +106,8 @@ static inline char *format_url(const char *from, const char *keep, const char *p
     return out;
 }
 
-/* Parse the decimal number at *at, and move *at past its digits. They end before `end`;
- * NULL: other text follows. False if there are no digits, or the number is above
+/* Parse the decimal number at *at, and move *at past its digits. They end before `end`
+ * (NULL: at the first non-digit). False if there are no digits, or the number exceeds
  * 2^64-1. */
 static inline bool format_decimal(const char **at, const char *end, uint64_t *out) {
     const char *start = *at;
@@ -130,13 +131,13 @@ static inline void format_digits(char out[40], double number, bool is_single) {
         back = is_single ? (double)(float)back : back;
         differs = back < number || back > number;
     }
-    char *comma = strchr(out, ','); /* of the program's locale */
+    char *comma = strchr(out, ','); /* from the program's locale */
     if (comma)
         *comma = '.';
 }
 
-/* Print a number (not NaN) as JSON that reads back as the same double, and not as an
- * integer. JSON has no word for infinity: print a number too large for a double. */
+/* Print a number (not NaN) as JSON that reads back as the same double and never as an
+ * integer. JSON cannot express infinity, so print a number too large for a double. */
 static inline void format_json_real(char out[40], double number) {
     format_digits(out, number, false);
     if (out[strspn(out, "-")] == 'i')
@@ -145,7 +146,7 @@ static inline void format_json_real(char out[40], double number) {
         strcat(out, ".0");
 }
 
-/* Write a code point as UTF-8. Returns the end. */
+/* Write a code point as UTF-8. Returns the end of the written bytes. */
 static inline unsigned char *format_utf8(unsigned char *to, uint32_t point) {
     int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
     uint32_t mark = more ? 0xFF00U >> (more + 1) & 0xFF : 0;
@@ -155,7 +156,8 @@ static inline unsigned char *format_utf8(unsigned char *to, uint32_t point) {
     return to;
 }
 
-/* A hash of bytes and, unless it is 0, of those before them (FNV-1a). */
+/* Hash bytes with FNV-1a. `before` is the hash of preceding bytes to continue from, or
+ * 0. */
 static inline uint64_t format_hash(uint64_t before, const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;
     uint64_t hash = before ? before : UINT64_C(14695981039346656037);

@@ -1,10 +1,11 @@
 /*
- * try.h - a step of a function that returns early. Programs do not include it.
+ * try.h - run a step of a function, and return early if it fails. Programs do not
+ * include it.
  */
 #ifndef BAGS_FORMATS_TRY_H
 #define BAGS_FORMATS_TRY_H
 
-/* A step of a function that has nothing to clean up: return its failure. */
+/* Run a step in a function with nothing to clean up: if it fails, return its code. */
 #define FORMAT_TRY(step)                                                               \
     do {                                                                               \
         bags_code format_failed = (step);                                              \

@@ -1,6 +1,6 @@
 /*
- * values.h - numbers, types and arrays, as several files need them.
- * Programs do not include it.
+ * values.h - shared functions for numbers, types and arrays. Programs do not include
+ * it.
  */
 #ifndef BAGS_FORMATS_VALUES_H
 #define BAGS_FORMATS_VALUES_H
@@ -10,8 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* True if Bags of a type may have a dictionary: zstd, and codecs that are not known
- * here. */
+/* True if Bags of this type may have a dictionary: zstd, and codecs unknown here. */
 static inline bool format_has_dictionary(const bags_type *type) {
     static const char *const none[] = {"bytes", "utf8", "int", "i64", "u64", "array",
         "jpeg", "jpg", "png", "npy", "msgpack", "tree", "mp4", "webm"};
@@ -21,8 +20,9 @@ static inline bool format_has_dictionary(const bags_type *type) {
     return i == sizeof none / sizeof *none;
 }
 
-/* The inner type of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text; more
- * text follows. False if it is another type, or has no inner type. */
+/* The inner type of zstd(NAME,ARGUMENTS), NAME(ARGUMENTS), as views into its text,
+ * which are not NUL-terminated. False for any other type, or if there is no inner
+ * type. */
 static inline bool format_type_inside(const bags_type *type, bags_type *inside) {
     if (!bags_view_is(type->name, "zstd") || type->count == 0)
         return false;
@@ -35,18 +35,18 @@ static inline bool format_type_inside(const bags_type *type, bags_type *inside) 
     return true;
 }
 
-/* True for a frame of zstd that names the dictionary which it needs. Only blobs of zstd
+/* True for a zstd frame that names the dictionary it needs. Only blobs of zstd types
  * are frames. */
 static inline bool format_needs_dictionary(const bags_type *type, bags_view blob) {
     if (!bags_view_is(type->name, "zstd") || blob.size < 10 ||
         bags_load_bytes(blob.data, 4, false) != 0xFD2FB528)
         return false;
     size_t start = blob.data[4] & 0x20 ? 5 : 6;
-    size_t size = blob.data[4] & 3; /* of the dictionary's number; 3: 4 bytes */
+    size_t size = blob.data[4] & 3; /* size of the dictionary's id; 3 means 4 bytes */
     return bags_load_bytes(blob.data + start, size == 3 ? 4 : size, false) != 0;
 }
 
-/* The number that a float of 2, 4 or 8 bytes is. */
+/* Convert the bits of a float of 2, 4 or 8 bytes to a number. */
 static inline double format_real(uint64_t bits, size_t size) {
     uint32_t low = (uint32_t)bits;
     int exponent = (int)(bits >> 10 & 31);
@@ -71,8 +71,8 @@ static inline double format_real(uint64_t bits, size_t size) {
     return bits >> 15 & 1 ? -number : number;
 }
 
-/* The bits of the float of 2, 4 or 8 bytes that is nearest to a number; of two, the even
- * one. False if the number is too large. */
+/* Get the bits of the nearest float of 2, 4 or 8 bytes, rounding ties to even. False if
+ * the number is too large. */
 static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     float single = (float)number;
     uint64_t bits, rest;
@@ -87,8 +87,8 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     *out = sign | 0x7C00 | (exponent == 1024 && fraction ? 0x200 : 0);
     if (exponent > 15)
         return exponent == 1024;
-    fraction |= UINT64_C(1) << 52; /* the bit that is not stored, but below 2^-14 */
-    exponent = exponent < -26 ? -26 : exponent; /* far below the least: 0 */
+    fraction |= UINT64_C(1) << 52; /* the implicit leading bit, unless below 2^-14 */
+    exponent = exponent < -26 ? -26 : exponent; /* far below the smallest number: 0 */
     int dropped = exponent < -14 ? 28 - exponent : 42;
     rest = fraction & ((UINT64_C(1) << dropped) - 1);
     fraction >>= dropped;

@@ -13,16 +13,15 @@
  * element before it is compressed: byte 0 of every element, then byte 1 of every
  * element, and so on.
  *
- * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5). It begins with 37
- * a4 30 ec and its id. A frame that was compressed with it states this id. A writer
- * trains it on its first values. Their frames are held and then compressed again: see
- * zstd_train. The content of a dictionary that was trained here begins with a mark to
- * detect damage:
+ * A shard's NAME.dict is a zstd dictionary (RFC 8878, section 5). It begins with 37 a4
+ * 30 ec and its id, and frames compressed with it state this id. A writer trains it on
+ * its first values. Their frames are held and then compressed again: see zstd_train.
+ * The content of a dictionary trained here begins with a mark to detect damage:
  *     ba 65 d1 00 | CRC-32C of the bytes after the id, without these 8 bytes | more
  *
  * Rejected: blobs that are not exactly one frame; a frame that does not state its
- * content's size, or claims more than its bytes can become or than max_size (1 GiB), or
- * needs another dictionary; a dictionary without an id; zstd in zstd.
+ * content's size, claims more than its bytes can expand to or more than max_size (1
+ * GiB), or needs a different dictionary; a dictionary without an id; zstd in zstd.
  */
 #include "codecs.h"
 #include "values.h"
@@ -35,39 +34,39 @@
 
 #include <stdlib.h>
 
-/* A block of at most 128 KiB has at least 4 bytes. */
+/* A block of up to 128 KiB takes at least 4 bytes. */
 #define ZSTD_MOST_RATIO 32768
 #define ZSTD_ALIGN 16
 
-/* A writer collects values up to this size and count, or until they must be written. Then
- * it makes a dictionary, if the values are enough, and twice as many as at the last
- * attempt. Large values get none: each has a context of its own. */
+/* A writer collects values up to this size and count, or until they must be written.
+ * Then it trains a dictionary if there are enough values, and at least twice as many as
+ * at the last attempt. Large values get no dictionary: each provides enough context by
+ * itself. */
 #define ZSTD_SAMPLES_SIZE ((size_t)1 << 20)
 #define ZSTD_SAMPLES_MOST 32768
 #define ZSTD_SAMPLES_LEAST 64
 
-/* A writer tries the largest size, then half of it, and so on down to the least, and takes
- * the size with the fewest bytes of dictionary and frames. All values make the dictionary
- * and are measured. If it collected as many as it may, more will probably follow: then
- * three quarters of the values make the dictionary, and the last quarter is measured, as
- * if the field were four times as long. */
+/* A writer tries the largest size, then half of it, and so on down to the smallest, and
+ * takes the size with the fewest bytes of dictionary and frames in total. Normally all
+ * values train the dictionary and are measured. If the writer collected the maximum,
+ * more will probably follow: then three quarters of the values train the dictionary,
+ * and the last quarter is measured as if the field were four times as long. */
 #define ZSTD_DICTIONARY_MIN ((size_t)1 << 10)
 #define ZSTD_DICTIONARY_MAX ((size_t)64 << 10)
-#define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* which readers accept */
+#define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* the largest that readers accept */
 #define ZSTD_HEADER_MOST 256
 #define ZSTD_FULL_WEIGHT 16
 #define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
 
-/* ---- contexts ----
- * The library's contexts have 100 KB and more: too large to allocate for each blob.
- * Unused contexts are kept, up to a number, without a lock: a thread that holds a lock
- * does not exist in a child made by fork(). */
+/* ---- contexts ---- The library's contexts take 100 KB or more: too large to allocate
+ * for each blob. A limited number of unused contexts is kept, without a lock: after
+ * fork(), a thread holding a lock would not exist in the child. */
 #define ZSTD_IDLE 256
 
 typedef struct zstd_context {
-    ZSTD_DCtx *reading; /* NULL until needed, like the other one */
+    ZSTD_DCtx *reading; /* both are NULL until needed */
     ZSTD_CCtx *writing;
-    bags_buffer plain, transposed; /* of a value that is written */
+    bags_buffer plain, transposed; /* buffers for a value being written */
 } zstd_context;
 
 /* Values, one after the other. */
@@ -75,7 +74,7 @@ typedef struct zstd_samples {
     bags_buffer data, sizes;
     size_t size;
     unsigned count;
-    unsigned tried; /* the count at the last attempt to make a dictionary */
+    unsigned tried; /* the count at the last attempt to train a dictionary */
     bool full;
 } zstd_samples;
 
@@ -84,17 +83,17 @@ typedef struct zstd_state {
     bags_allocator memory;
     const bags_codec *inside;
     void *inside_state;
-    size_t element; /* bytes of an element; 1: nothing is transposed */
+    size_t element; /* size of an element; 1: no transposition */
     uint64_t max_size;
     int level;
     zstd_context *idle[ZSTD_IDLE]; /* atomic */
     bags_view given;               /* the dictionary of the options */
     bool no_dictionary;
-    /* Of a writer: */
+    /* For a writer: */
     bool sampling;
     zstd_samples samples;
     bags_buffer dictionary;
-    bags_view bytes; /* its content; size 0: there is none */
+    bags_view bytes; /* its content; size 0: none */
     ZSTD_CDict *writing;
 } zstd_state;
 
@@ -131,8 +130,8 @@ static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
     return NULL;
 }
 
-/* Keep an unused context. If another thread has put one into the same slot, move it to
- * the next slot. */
+/* Keep an unused context. If another thread has put one into the same slot, move that
+ * one to the next slot. */
 static void zstd_release(zstd_state *s, zstd_context *context) {
     for (size_t i = 0; i < ZSTD_IDLE && context; i++)
         if (!__atomic_load_n(&s->idle[i], __ATOMIC_RELAXED))
@@ -187,7 +186,7 @@ static void zstd_close(void *state) {
     format_state_close(s);
 }
 
-/* The codec inside receives a type with a text of its own, like every codec. */
+/* The inner codec receives a type with its own text, like every codec. */
 static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     static const bags_zstd_options none = {NULL, 0, 0, {NULL, 0}, false, false};
@@ -254,7 +253,8 @@ static void zstd_transpose_back(
 
 /* ---- dictionaries ---- */
 
-/* The mark of a dictionary. Returns where it is; 0: there is no place for one. */
+/* Compute the mark of a dictionary. Returns its offset; 0: there is no room for a
+ * mark. */
 static size_t zstd_mark(bags_view bytes, unsigned char mark[8]) {
 #if ZSTD_VERSION_NUMBER < 10405
     (void)bytes, (void)mark;
@@ -372,8 +372,8 @@ static const size_t *zstd_sizes(const zstd_state *s) {
     return (const size_t *)(const void *)s->samples.sizes.data;
 }
 
-/* The size of the samples from number `first` on when they are compressed; SIZE_MAX if
- * they cannot be. */
+/* The compressed size of the samples from number `first` on; SIZE_MAX if compression
+ * fails. */
 static size_t zstd_measure(const zstd_state *s, const zstd_context *context,
     unsigned first, const ZSTD_CDict *dictionary, bags_buffer *scratch) {
     const unsigned char *at = s->samples.data.data;
@@ -393,9 +393,8 @@ static size_t zstd_measure(const zstd_state *s, const zstd_context *context,
     return total;
 }
 
-/* Write a dictionary of at most `size` bytes with the end of another dictionary's
- * content, where the most frequent content is. Returns its size, or an error of
- * zstd. */
+/* Write a dictionary of at most `size` bytes from the end of another dictionary's
+ * content, where the most frequent content is. Returns its size, or a zstd error. */
 static size_t zstd_shrink(const zstd_state *s, unsigned trained, bags_view from,
     size_t size, unsigned char *to) {
     const unsigned char *data = s->samples.data.data;
@@ -421,8 +420,9 @@ static size_t zstd_shrink(const zstd_state *s, unsigned trained, bags_view from,
     return made.size;
 }
 
-/* Make a dictionary of the samples, and use it if it saves enough. `made` and `trial` have
- * memory for it. That it cannot be made of them is no failure. */
+/* Train a dictionary on the samples, and use it if it saves enough. `made` and `trial`
+ * have memory for it. If no dictionary can be made from the samples, this is not an
+ * error. */
 static bags_code zstd_train(zstd_state *s, const zstd_context *context, size_t most,
     bags_buffer *made, bags_buffer *trial, bags_buffer *scratch, bags_error *err) {
     const zstd_samples *samples = &s->samples;
@@ -492,7 +492,7 @@ static bags_code zstd_make(void *state, bool *made, bags_error *err) {
     return code;
 }
 
-/* Keep a value that is about to be compressed, to train a dictionary. */
+/* Keep a value about to be compressed, for training a dictionary. */
 static bags_code zstd_sample(zstd_state *s, bags_view plain, bags_error *err) {
     zstd_samples *samples = &s->samples;
     samples->full = samples->count == ZSTD_SAMPLES_MOST ||
@@ -567,7 +567,7 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
     if (!s->inside->encode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot encode values");
     bool made = false;
-    if (s->sampling && s->samples.full) { /* no blob was held that would end it */
+    if (s->sampling && s->samples.full) { /* no held blob will end the sampling */
         bags_code failed = zstd_make(s, &made, err);
         if (failed)
             return failed;
@@ -582,7 +582,7 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
 
 /* ---- decode ---- */
 
-/* The size of the content. The size of the blob bounds it. */
+/* Get the content's size, and check it against the limit implied by the blob's size. */
 static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
     bags_view blob, size_t *size, bags_error *err) {
     if (blob.size < 4 || bags_load_bytes(blob.data, 4, false) != ZSTD_MAGICNUMBER)
@@ -624,12 +624,13 @@ static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
 }
 
 /*
- * A decoded value may point into the content and into the scratch of the inner codec.
- * Both therefore share the caller's scratch:
+ * A decoded value may point into the content and into the inner codec's scratch, so
+ * both share the caller's scratch:
  *     content | for the inner codec
  *
- * The inner codec cannot grow the second part: this would move the content that it
- * reads. Its requirement is noted instead, and it is called again with enough memory.
+ * The inner codec cannot grow the second part, because that would move the content it
+ * is reading. Instead, its request is recorded, and it is called again with enough
+ * memory.
  */
 typedef struct zstd_rest {
     unsigned char *data;
@@ -637,7 +638,7 @@ typedef struct zstd_rest {
     bags_buffer *scratch;
 } zstd_rest;
 
-/* Other memory than the second part is the scratch's allocator's. */
+/* All memory except the second part comes from the scratch's allocator. */
 static void *zstd_rest_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     zstd_rest *rest = (zstd_rest *)user;
@@ -703,7 +704,7 @@ static bags_code zstd_decode_with(void *state, const void *prepared, bags_view b
     if (code)
         return code;
     size_t front = (size + ZSTD_ALIGN - 1) / ZSTD_ALIGN * ZSTD_ALIGN;
-    /* Transposed content is decompressed to the second part. */
+    /* Transposed content is decompressed into the second part. */
     size_t more = s->element > 1 && size > ZSTD_ALIGN ? size : ZSTD_ALIGN;
     for (;;) {
         code = bags_buffer_reserve(scratch, front + more, err);
@@ -731,8 +732,9 @@ static bags_code zstd_decode_with(void *state, const void *prepared, bags_view b
     }
 }
 
-/* Decode without a shard, with the dictionary of the options if one is needed. It is
- * not kept, since bags_decode has a state of its own for each call. */
+/* Decode without a shard, using the dictionary from the options if one is needed. The
+ * prepared dictionary is not kept, since bags_decode creates a new state for each
+ * call. */
 static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;

@@ -1,16 +1,16 @@
 /*
- * derive.c - versions of datasets that share their Bags by hard links; see datasets.h.
+ * derive.c - derived datasets that share Bags through hard links; see datasets.h.
  *
  * A shard is made from the bottom up, and no reader accepts it before the last step:
- *     make the directory: this claims it                  (derive_claim)
+ *     make the directory, to claim it                  (derive_claim)
  *     write spec.json.derived: it names the owner         (derive_write_record)
  *     link the Bags and dictionaries                      (derive_link)
  *     write refs.bag and the checksums                    (bags_shard_complete)
  *     when all shards are made: check the sources         (bagi_derived_check)
  *     rename spec.json.derived to spec.json               (derive_publish)
  *
- * There is no spec.json.partial: with it a recovery would treat the links as files that
- * it may truncate. Copies are made in derive_copy.c.
+ * There is no spec.json.partial, because recovery would then treat the links as files
+ * that it may truncate. Copies are made in derive_copy.c.
  */
 #include "derived.h"
 
@@ -20,18 +20,18 @@
 
 #ifndef BAGS_NO_WRITER
 
-/* A shard that is made, of datapoints of one shard of the source. */
+/* A shard being made, with datapoints from one source shard. */
 typedef struct derive_part {
     derive *d;
     uint64_t at, count;   /* its datapoints, a range of the selection */
-    const char **linked;  /* for each field, the path of the Bag that was linked */
-    format_block *blocks; /* of these paths */
+    const char **linked;  /* for each field, the path of the linked Bag */
+    format_block *blocks; /* memory for these paths */
 } derive_part;
 
-/* ---- what cannot be linked ---- */
+/* ---- datasets that cannot be linked ---- */
 
-/* Bytes of all Bags of the fields, in proportion to the datapoints that are selected, and
- * of refs.bag. */
+/* Estimate the size of a copy: all Bags of the fields, in proportion to the selected
+ * datapoints, and refs.bag. */
 static uint64_t derive_copy_size(derive *d) {
     double size = 0;
     for (size_t s = 0; s < d->sources_count; s++) {
@@ -53,7 +53,7 @@ static uint64_t derive_copy_size(derive *d) {
     return (uint64_t)(size + (double)d->length * (8 + 4 * (double)d->fields_count)) + 1;
 }
 
-/* Fail because only a copy can do it. */
+/* Fail because this requires a copy. */
 static bags_code derive_fail_copy(
     derive *d, const char *path, const char *what, bags_error *err) {
     d->report->copy = derive_copy_size(d);
@@ -117,7 +117,7 @@ static bags_code derive_check_links(derive *d, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Count the selected datapoints, starting at `at`, that belong to a shard. */
+/* Count the selected datapoints from `at` on that belong to a shard. */
 static uint64_t derive_run(const derive *d, const bags_shard *shard, uint64_t at) {
     uint64_t stop = at;
     if (!d->options->rows)
@@ -190,7 +190,7 @@ static bags_code derive_link(derive_part *part, size_t shard, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Get the refs that a datapoint has in the sources. */
+/* Get a datapoint's refs in the sources. */
 static bags_code derive_refs(
     void *user, uint64_t datapoint, bags_ref *refs, bags_error *err) {
     const derive_part *part = (const derive_part *)user;
@@ -206,7 +206,8 @@ static bags_code derive_refs(
     return BAGS_OK;
 }
 
-/* The reader has checked the refs. If they exceed a linked Bag, that is another file. */
+/* The reader has checked the refs. If they exceed a linked Bag, the file was
+ * replaced. */
 static bags_code derive_complete(derive_part *part, bags_error *err) {
     derive *d = part->d;
     bags_complete_options options;
@@ -240,7 +241,7 @@ static bags_code derive_shard(derive_part *part, size_t shard, bags_error *err) 
 
 /* ---- the dataset ---- */
 
-/* The directory of the shards. Only with several workers it may exist. */
+/* Make the directory for the shards. It may exist only if there are several workers. */
 static bags_code derive_make_root(derive *d, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     FORMAT_TRY(bagi_derived_parents(d, err));
@@ -259,7 +260,7 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
     return bags_fail_io(d->io, error, d->to, "create directory", err);
 }
 
-/* Give the spec.json of all shards their name. */
+/* Rename spec.json into place in all shards. */
 static bags_code derive_publish(derive *d, bags_error *err) {
     if (d->sharded)
         FORMAT_TRY(bagi_derived_sync_dir(d, d->to, err));
@@ -279,7 +280,7 @@ static bags_code derive_publish(derive *d, bags_error *err) {
 static bags_code derive_make(derive *d, bags_error *err) {
     const derive_source *source = &d->sources[0];
     derive_part part = {d, 0, 0, NULL, NULL};
-    uint64_t number = 0; /* of the next shard */
+    uint64_t number = 0; /* number of the next shard */
     d->sharded = source->count != 1 || source->shards[0].digits > 0;
     part.linked =
         (const char **)bagi_derived_array(d, d->fields_count, sizeof *part.linked, err);
@@ -297,7 +298,7 @@ static bags_code derive_make(derive *d, bags_error *err) {
         part.at += part.count;
     }
     FORMAT_TRY(derive_publish(d, err));
-    if (d->made_root && !d->claimed) /* as a writer without a datapoint */
+    if (d->made_root && !d->claimed) /* as a writer without datapoints does */
         d->io->remove_dir(d->io->user, d->to);
     return BAGS_OK;
 }

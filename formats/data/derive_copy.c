@@ -1,12 +1,12 @@
 /*
- * derive_copy.c - copies of datasets: bags_derive with `copy`; see datasets.h.
+ * derive_copy.c - copying datasets: bags_derive with `copy`; see datasets.h.
  *
- * Datapoints are read from the sources and appended to a bags_writer. If the shard
- * being written already has a blob, it is stored as bags_stored.
+ * Datapoints are read from the sources and appended to a bags_writer. A blob that the
+ * shard being written already has is passed as bags_stored.
  *
- * The writer writes to TO.derived, renamed to TO when it is complete: it finishes one
- * shard after the other, and a reader would accept the first shards as a dataset.
- * Workers write to TO itself, because no worker knows that it is the last.
+ * The writer finishes one shard after another, and a reader would accept the first
+ * shards as a dataset. So it writes to TO.derived, renamed to TO when complete. Workers
+ * write to TO itself, because no worker knows whether it is the last.
  */
 #include "derived.h"
 
@@ -17,10 +17,10 @@
 
 #ifndef BAGS_NO_WRITER
 
-#define COPY_AHEAD 64                 /* datapoints that are requested at once */
+#define COPY_AHEAD 64                 /* datapoints requested at once */
 #define COPY_STORED ((size_t)1 << 21) /* capacity of the largest table */
 
-/* The fields that are read of a source, and a datapoint. */
+/* The fields read from a source, and the current datapoint. */
 typedef struct copy_source {
     bags_select *selects; /* the same in all concatenated sources */
     size_t count;
@@ -29,12 +29,13 @@ typedef struct copy_source {
     bags_row row;
 } copy_source;
 
-/* Blobs of a source that the shard being written has. */
+/* A run of source blobs already in the shard being written. */
 typedef struct copy_stored {
     uint64_t first, count, shard; /* there */
-    uint64_t blob;                /* the number of the first one here */
+    uint64_t blob;                /* number of the first blob in the shard being
+                                   * written */
     uint32_t field;
-    uint32_t round; /* an entry of an earlier round is empty */
+    uint32_t round; /* entries of earlier rounds are empty */
 } copy_stored;
 
 typedef struct copier {
@@ -42,7 +43,7 @@ typedef struct copier {
     derive *d;
     bags_writer *writer;
     copy_source *sources;
-    size_t *slots;      /* of each field, in the row of its source */
+    size_t *slots;      /* slot of each field in its source's row */
     copy_stored *table; /* a hash table, at most half full */
     size_t stored, capacity;
     uint32_t round;
@@ -52,14 +53,14 @@ typedef struct copier {
     char staging[FORMAT_PATH];
 } copier;
 
-/* ---- blobs that are stored ---- */
+/* ---- stored blobs ---- */
 
 static void copy_forget(copier *c) {
     c->round++;
     c->stored = 0;
 }
 
-/* Allocate the table, with space for all blobs of a shard up to COPY_STORED. */
+/* Allocate the table, with room for all blobs of a shard but at most COPY_STORED. */
 static bags_code copy_make_table(
     copier *c, const bags_writer_options *copy, bags_error *err) {
     const derive *d = c->d;
@@ -75,9 +76,9 @@ static bags_code copy_make_table(
     return c->table ? BAGS_OK : err->code;
 }
 
-/* True if the shard being written has the blobs of a field of this datapoint, starting
- * with number *blob. Otherwise they are added to the table: they are written next. A
- * full table is emptied. */
+/* True if the shard being written already has this datapoint's blobs of a field,
+ * starting with number *blob. Otherwise they are added to the table, since they are
+ * written next. A full table is emptied first. */
 static bool copy_is_stored(copier *c, size_t field, size_t s, uint64_t *blob) {
     const bags_ref ref = c->d->sources[s].refs[c->d->fields[field].number];
     copy_stored one = {
@@ -104,14 +105,14 @@ static bool copy_is_stored(copier *c, size_t field, size_t s, uint64_t *blob) {
 
 /* ---- datapoints ---- */
 
-/* Index of the concatenated source with a datapoint. */
+/* The index of the concatenated source that contains a datapoint. */
 static size_t copy_part(const derive *d, uint64_t row) {
     return format_last_at_most(
         &d->sources->start, sizeof *d->sources, d->parts_count, row);
 }
 
-/* Request datapoints of a part, and of the datasets that are joined, from servers. Or
- * read one datapoint, with its refs. */
+/* Request datapoints of a part and of the joined datasets from servers, or read one
+ * datapoint with its refs. */
 static bags_code copy_read(
     copier *c, size_t part, uint64_t at, size_t count, bool request, bags_error *err) {
     uint64_t rows[COPY_AHEAD];
@@ -138,8 +139,9 @@ static bags_code copy_read(
     return BAGS_OK;
 }
 
-/* Get an item as it is written: the stored blob, whatever its type. A blob that needs the
- * dictionary of its Bag is decoded, since the new Bag does not have that. */
+/* Get an item in the form to be written: the stored blob, whatever its type. A blob
+ * that needs its Bag's dictionary is decoded, since the new Bag does not have that
+ * dictionary. */
 static bags_code copy_item(copier *c, size_t field, bags_row *row, size_t item,
     bags_value *value, bags_error *err) {
     bags_view bytes = bags_row_bytes(row, c->slots[field], item);
@@ -173,7 +175,7 @@ static bags_code copy_field(copier *c, size_t part, size_t i, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Write the datapoint that was read. */
+/* Write the datapoint just read. */
 static bags_code copy_append(copier *c, size_t part, bags_error *err) {
     uint64_t shards = bags_writer_shards(c->writer);
     FORMAT_TRY(bags_writer_begin(c->writer, err));
@@ -235,7 +237,7 @@ static bags_code copy_stage(copier *c, bags_error *err) {
     return bags_fail_io(d->io, error, c->staging, "create directory", err);
 }
 
-/* The copy is complete: it becomes `to`. d->path is the parent of both. */
+/* Rename the complete copy to `to`. d->path is the parent of both. */
 static bags_code copy_unstage(copier *c, const char *to, bags_error *err) {
     derive *d = c->d;
     int error = d->io->rename(d->io->user, c->staging, to);
@@ -274,7 +276,8 @@ static bags_code copy_plan(
     return copy_make_table(c, copy, err);
 }
 
-/* Open the writer. Without datapoints it makes one shard, as an unsharded dataset. */
+/* Open the writer. Without datapoints it makes a single shard, in the form of an
+ * unsharded dataset. */
 static bags_code copy_open(
     copier *c, const bags_writer_options *copy, bags_error *err) {
     derive *d = c->d;
@@ -283,7 +286,7 @@ static bags_code copy_open(
     writing.shard_stop = d->sharded ? d->stop : 0;
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
-    writing.any_type = true; /* as the sources have them */
+    writing.any_type = true; /* keep the sources' types */
     writing.env = d->options->env;
     c->single = !d->sharded || !d->length;
     if (!d->length)
@@ -309,8 +312,9 @@ static bags_code copy_shards(
     return bagi_derived_check(d, err);
 }
 
-/* End the writer. After a failure the shard that was not complete is this call's, too,
- * unless another process created it: then state which it is, and what to do. */
+/* Close the writer. After a failure, the incomplete shard belongs to this call as well,
+ * unless another process created it: then the message states which shard it is, and
+ * what to do. */
 static bags_code copy_end(copier *c, bags_code code, bags_error *err) {
     derive *d = c->d;
     bags_path_kind kind = BAGS_PATH_NONE;

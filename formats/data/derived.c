@@ -1,5 +1,5 @@
 /*
- * derived.c - the sources of a derived dataset, and its directories; see derived.h.
+ * derived.c - the sources and directories of a derived dataset; see derived.h.
  */
 #include "derived.h"
 
@@ -25,7 +25,7 @@ bags_code bagi_derived_path(derive *d, size_t source, size_t shard, const char *
     return format_path(d->from, directory, name, ending, err);
 }
 
-/* Check all shards of the sources that are next to the derived dataset. */
+/* Check all shards of the sources on the same storage as the derived dataset. */
 static bags_code derived_check_near(const derive *d, bags_error *err) {
     for (size_t s = 0; s < d->sources_count; s++)
         for (size_t i = 0; d->sources[s].io == d->io && i < d->sources[s].count; i++)
@@ -49,7 +49,7 @@ bags_code bagi_derived_explain(const derive *d, bags_code code, bags_error *err)
     return BAGS_ERROR_CHANGED;
 }
 
-/* Check that a source is of the version that the caller has read. */
+/* Check that a source still has the version that the caller read. */
 static bags_code derived_check_version(
     const derive_source *s, uint64_t version, bags_error *err) {
     if (!version || bags_reader_version(s->reader) == version)
@@ -98,7 +98,8 @@ static bags_code derived_add_source(
     return s->refs ? BAGS_OK : err->code;
 }
 
-/* Find the dataset of a field, and add it unless an earlier field has the same. */
+/* Find the dataset that a field comes from, and add it unless an earlier field already
+ * did. */
 static bags_code derived_find_source(
     derive *d, const bags_derived_field *given, size_t *source, bags_error *err) {
     *source = 0;
@@ -110,7 +111,8 @@ static bags_code derived_find_source(
     return derived_add_source(d, given->dataset, given->io, given->version, err);
 }
 
-/* Check that concatenated sources have one spec, and joined ones the same length. */
+/* Check that concatenated sources have the same spec, and joined ones the same
+ * length. */
 static bags_code derived_check_lengths(derive *d, bags_error *err) {
     const derive_source *first = &d->sources[0];
     size_t count = 0, others = 0;
@@ -154,7 +156,7 @@ static int derived_order(const void *a, const void *b) {
     return strcmp(((const derive_field *)a)->name, ((const derive_field *)b)->name);
 }
 
-/* Find a field, as the caller states it, or all[i] of the source. */
+/* Find a field given by the caller, or all[i] of the source. */
 static bags_code derived_find_field(derive *d, const bags_derived_field *given,
     const char *name, derive_field *field, bags_error *err) {
     field->name = given ? given->name : name;

@@ -1,6 +1,6 @@
 /*
- * derived.h - code shared by derive.c and derive_copy.c, in derived.c: the sources of a
- * derived dataset, and its directories. Programs do not include it.
+ * derived.h - code in derived.c shared by derive.c and derive_copy.c: the sources and
+ * directories of a derived dataset. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_DERIVED_H
 #define BAGS_FORMATS_DERIVED_H
@@ -12,71 +12,71 @@
 
 #ifndef BAGS_NO_WRITER
 
-/* A dataset that fields come from. The first is the source. Concatenated datasets
- * follow, then joined ones. */
+/* A dataset that provides fields. The first is the source, followed by concatenated
+ * datasets, then joined ones. */
 typedef struct derive_source {
     const char *path;
     const bags_io *io;
     bags_reader *reader;
-    uint64_t start; /* the number of its first datapoint, if it is concatenated */
+    uint64_t start; /* number of its first datapoint, if concatenated */
     const bags_shard *shards;
     size_t count;
-    bags_row row;   /* for the refs of a datapoint, */
+    bags_row row;   /* used to read a datapoint's refs, */
     bags_ref *refs; /* one per field */
 } derive_source;
 
 /* A field of the derived dataset. */
 typedef struct derive_field {
     const char *name, *from;
-    size_t source, number; /* of the field there */
+    size_t source, number; /* source, and the field's number in it */
     bags_type type;
 } derive_field;
 
 typedef struct derive {
     bags_buffer memory;   /* see format_state */
-    format_block *blocks; /* until the end */
+    format_block *blocks; /* freed at the end */
     const bags_derive_options *options;
     const bags_io *io;
     const char *to;
     bags_derive_report *report;
     derive_source *sources;
-    size_t sources_count, parts_count; /* all; the concatenated ones */
+    size_t sources_count, parts_count; /* number of all sources; of concatenated ones */
     derive_field *fields;              /* sorted by name */
     bags_field *list;                  /* their names and types */
     size_t fields_count;
     bags_buffer spec; /* spec.json: spec_size bytes */
     size_t spec_size;
-    bool checksums;             /* all shards of all sources have them */
-    bool sharded;               /* shards are made, not one dataset */
-    bool made_root;             /* the directory `to` was made by this call */
-    uint64_t stop;              /* workers, at least 1 */
+    bool checksums;             /* all shards of all sources have checksums */
+    bool sharded;               /* the result is sharded */
+    bool made_root;             /* this call created the directory `to` */
+    uint64_t stop;              /* number of workers, at least 1 */
     uint64_t claimed, complete; /* shards of this worker; shards with a spec.json */
     uint64_t all, length;       /* datapoints of the source, and of the selection */
     char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
 } derive;
 
-/* The number in the source of a datapoint that is selected. */
+/* The source's number for a selected datapoint. */
 static inline uint64_t derive_row(const derive *d, uint64_t i) {
     return d->options->rows ? d->options->rows[i] : i;
 }
 
 /* ---- the sources ---- */
 
-/* Zeroed memory until bagi_derived_close. NULL: out of memory. */
+/* Allocate zeroed memory; bagi_derived_close frees it. NULL: out of memory. */
 void *bagi_derived_array(derive *d, size_t count, size_t size, bags_error *err);
 
-/* Open the sources and find the fields in them. */
+/* Open the sources and find their fields. */
 bags_code bagi_derived_open(derive *d, const char *from, bags_error *err);
 
-/* Check that all datapoints that are selected exist. */
+/* Check that all selected datapoints exist. */
 bags_code bagi_derived_check_rows(const derive *d, bags_error *err);
 
-/* Check that all reads returned one version. This is the last step before the result is
+/* Check that all reads saw a single version. This is the last step before the result is
  * renamed. */
 bags_code bagi_derived_check(const derive *d, bags_error *err);
 
-/* If a source was replaced, return that failure instead of `code`: files of two versions
- * contradict each other. */
+/* If a source was replaced, return that failure instead of `code`, since mixing files
+ * of two versions causes misleading errors. */
 bags_code bagi_derived_explain(const derive *d, bags_code code, bags_error *err);
 
 /* Write the path of a file in a shard of a source to d->from. */
@@ -87,17 +87,17 @@ void bagi_derived_close(derive *d);
 
 /* ---- output ---- */
 
-/* Make the parents of `to`. d->path is then the last one. */
+/* Create the parent directories of `to`. d->path is then the innermost one. */
 bags_code bagi_derived_parents(derive *d, bags_error *err);
 
 /* Write the path of this worker's shard `i` to d->directory. */
 bags_code bagi_derived_directory(derive *d, uint64_t i, bags_error *err);
 
-/* Wait until the names in a directory are on stable storage. */
+/* Wait until a directory's entries are on stable storage. */
 bags_code bagi_derived_sync_dir(const derive *d, const char *path, bags_error *err);
 
 /* After a failure, remove all created files, each spec.json first. Keep a shard whose
- * spec.json another process wrote. */
+ * spec.json was written by another process. */
 void bagi_derived_remove(derive *d);
 
 /* Make a copy, or a dataset without datapoints. In derive_copy.c. */

@@ -1,17 +1,18 @@
 /*
  * arrow.c - imports Arrow files and streams (.arrow, .arrows, .feather version 2,
- * .ipc), raw or compressed, on zstd and lz4 (Debian: libzstd-dev liblz4-dev). It parses
- * flatbuffers itself: Debian has no Arrow library.
+ * .ipc), raw or compressed, using zstd and lz4 (Debian: libzstd-dev liblz4-dev). It
+ * parses flatbuffers itself, because Debian has no Arrow library.
  *
- * A column is a field; of a struct, each member is: "column.member". A datapoint is
- * a row.
+ * Each column becomes a field, or for a struct, each of its members: "column.member". A
+ * datapoint is a row.
  *
  *     integers           i64, u64
  *     dates, times,      i64, in their unit since 1970 or midnight; the field's name
  *     durations          ends in the unit: "time_ns"; time zones are left out
  *     floats, Booleans   array(DTYPE)
  *     text               utf8; so are decimals
- *     binary             jpeg, png, ... if all of them begin like that, else bytes
+ *     binary             jpeg, png, ... if all values begin like such a file, else
+ *                        bytes
  *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
  *                        bytes with a path (a file elsewhere) are an error
  *     lists, maps        sequences; of structs, one per member; a list in a list is
@@ -19,9 +20,9 @@
  *     fixed-size lists   array(DTYPE,N)
  *     dictionaries       like their values
  *
- * A column with NULLs becomes a sequence of 0 or 1. To find those, open reads the
- * source once. Rejected: NULL in a list, unions, intervals, run-end encoding, list
- * views, deltas of dictionaries, big-endian files.
+ * A column with NULLs becomes a sequence of 0 or 1. To find these columns, open reads
+ * the source once. Rejected: NULL in a list, unions, intervals, run-end encoding, list
+ * views, dictionary deltas, big-endian files.
  */
 #include "detect.h"
 #include "lz4_frames.h"
@@ -32,13 +33,13 @@
 #include <zstd.h>
 
 #define AR_DEPTH 16
-#define AR_NODES 65536               /* most fields, with members */
-#define AR_ROWS 1000000              /* most rows that no buffer proves */
-#define AR_TEXT 1200                 /* more characters than a decimal has */
-#define AR_MOST ((uint64_t)1 << 31)  /* most bytes of a batch */
-#define AR_RATIO ((uint64_t)1 << 16) /* no compression makes more of a byte */
+#define AR_NODES 65536               /* maximum number of fields, including members */
+#define AR_ROWS 1000000              /* maximum number of rows not backed by a buffer */
+#define AR_TEXT 1200                 /* more characters than any decimal needs */
+#define AR_MOST ((uint64_t)1 << 31)  /* maximum bytes of a batch */
+#define AR_RATIO ((uint64_t)1 << 16) /* no compression expands a byte to more */
 
-/* ---- flatbuffers: positions in a buffer; 0 is missing or invalid ---- */
+/* ---- flatbuffers: positions in a buffer; 0: missing or invalid ---- */
 
 static size_t ar_field(bags_view fb, size_t table, unsigned i) {
     if (!table || table > fb.size - 4)
@@ -55,7 +56,7 @@ static size_t ar_field(bags_view fb, size_t table, unsigned i) {
     return offset && table + offset < fb.size ? table + offset : 0;
 }
 
-/* A number of a table, or the default of its schema. */
+/* A number in a table, or its default from the schema. */
 static int64_t ar_number(
     bags_view fb, size_t table, unsigned i, size_t size, int64_t if_missing) {
     static const bags_dtype dtypes[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_INT8,
@@ -78,7 +79,7 @@ static size_t ar_table(bags_view fb, size_t table, unsigned i) {
     return ar_follow(fb, ar_field(fb, table, i));
 }
 
-/* The elements of a vector of a table, each of this size. */
+/* The elements of a vector in a table, each of this size. */
 static size_t ar_vector(
     bags_view fb, size_t table, unsigned i, size_t size, size_t *count) {
     size_t at = ar_table(fb, table, i);
@@ -119,14 +120,14 @@ enum { AR_SCHEMA = 1, AR_DICTIONARY, AR_RECORDS }; /* messages */
 
 typedef struct ar_dictionary ar_dictionary;
 
-/* A field of the schema or a member of one, and its part of the current batch. */
+/* A field of the schema or a member of a field, and its part of the current batch. */
 typedef struct ar_node {
     const char *name;
     int type;
     bags_dtype dtype;        /* of numbers */
     const char *unit, *zone; /* of dates and times; NULL: none */
     uint64_t width;          /* bytes of an element; items of a fixed-size list */
-    int64_t scale;           /* of a decimal; the unit of a time, as it is stored */
+    int64_t scale;           /* of a decimal; or the stored unit of a time */
     struct ar_node *children;
     size_t count;
     ar_dictionary *dictionary; /* elements are indices into it */
@@ -149,17 +150,19 @@ typedef struct ar_column {
     bags_import_column about; /* only its statistics are used */
     const char *name;
     const ar_node *path[AR_DEPTH + 2]; /* from the schema to the values */
-    size_t depth, list;  /* nodes in path; the list's place in it, from 1 */
-    const ar_node *file; /* the path next to the values in {bytes, path}, or NULL */
-    bags_buffer *values; /* of a row */
+    size_t depth, list;  /* number of nodes in path; position of the list in it, from
+                          * 1 */
+    const ar_node *file; /* the `path` member next to the values in {bytes, path}, or
+                          * NULL */
+    bags_buffer *values; /* the values of a row */
 } ar_column;
 
 typedef struct ar_state {
-    bool open;        /* a file is read: */
-    uint64_t at, end; /* offsets of the next message in it, of the end */
-    uint64_t start;   /* of the last one, for messages */
-    bool again;       /* it is not the first file */
-    bool parsed;      /* the schema of the first file, in */
+    bool open;        /* a file is being read: */
+    uint64_t at, end; /* offsets of its next message and of its end */
+    uint64_t start;   /* offset of the last message, for errors */
+    bool again;       /* this is not the first file */
+    bool parsed;      /* the schema of the first file was parsed, to */
     ar_node root;     /* its children are the fields */
     size_t nodes;
     ar_dictionary *dictionaries;
@@ -179,7 +182,7 @@ static bags_code ar_refuse(bags_source *s, const ar_node *node) {
         s, BAGS_ERROR_TYPE, "column %.200s: its type is not supported", node->name);
 }
 
-/* Set the kind of a type. False if it is not supported. */
+/* Set the kind of a type. False if the type is not supported. */
 static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
     static const bags_dtype floats[] = {
         BAGS_DTYPE_FLOAT16, BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
@@ -267,7 +270,7 @@ static bags_code ar_parse_children(
     return BAGS_OK;
 }
 
-/* Report the metadata of a schema or field, a vector of it, as left out. */
+/* Report a vector of metadata, from a schema or field, as left out. */
 static void ar_metadata(
     bags_source *s, bags_view fb, size_t table, unsigned i, const char *prefix) {
     size_t count, at = ar_vector(fb, table, i, 4, &count);
@@ -280,8 +283,8 @@ static void ar_metadata(
     }
 }
 
-/* Set the unit and the time zone of a date or time. Its name in the schema then states
- * them. */
+/* Set the unit and the time zone of a date or time, so that its name in the schema
+ * states them. */
 static bags_code ar_parse_time(
     bags_source *s, bags_view fb, size_t type, ar_node *node) {
     static const char *const units[] = {"s", "ms", "us", "ns"};
@@ -351,13 +354,13 @@ typedef struct ar_batch {
     bags_view fb, body;
     size_t nodes, node_count, buffers, buffer_count, counts, count_count;
     int codec;       /* 0: lz4, 1: zstd, -1: none */
-    uint64_t proven; /* rows that buffers have bytes for */
+    uint64_t proven; /* number of rows backed by buffers */
     bags_buffer *memory;
     size_t used;
 } ar_batch;
 
-/* The next buffer, uncompressed, in the batch's memory. If `measure`, only its size
- * is added. */
+/* Get the next buffer, decompressed into the batch's memory. With `measure`, only add
+ * up its size. */
 static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view *out) {
     memset(out, 0, sizeof *out);
     if (b->buffer_count == 0)
@@ -402,8 +405,8 @@ static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view 
                : ar_bad(s, "damaged buffer");
 }
 
-/* Take a node's part, and its children's, out of a batch. `least`: elements that it
- * must have. */
+/* Extract the parts of a batch that belong to a node and its children. `least` is the
+ * minimum number of elements. */
 static bags_code ar_load_node(
     bags_source *s, ar_batch *b, ar_node *node, uint64_t least) {
     bool large = node->type == AR_LARGE_LIST || node->type == AR_LARGE_UTF8 ||
@@ -491,7 +494,7 @@ static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view b
     ar_batch all = b;
     while (all.buffer_count > 0)
         FORMAT_TRY(ar_buffer(s, &all, true, &ignored));
-    FORMAT_TRY(bags_source_reserve(s, memory, /* and for views */
+    FORMAT_TRY(bags_source_reserve(s, memory, /* and room for views */
         all.used + 64 * (b.node_count + b.buffer_count)));
     b.memory = *memory;
     if (itself)
@@ -507,8 +510,7 @@ static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view b
 
 /* ---- messages ---- */
 
-/* Read the next message of the file: its header and body, both views. kind 0: the
- * end. */
+/* Read the next message of the file; its header and body are views. kind 0: the end. */
 static bags_code ar_message(
     bags_source *s, int *kind, bags_view *fb, size_t *header, bags_view *body) {
     ar_state *a = (ar_state *)s->state;
@@ -527,7 +529,7 @@ static bags_code ar_message(
         skip = 8;
     }
     a->at += skip + size;
-    /* A file has its footer after the end of its stream. */
+    /* In a file, the footer follows the end of the stream. */
     if (size == 0 && a->end == s->file.size && a->at < a->end)
         return ar_bad(s, "the stream ends here, but the file does not");
     if (size == 0)
@@ -541,7 +543,7 @@ static bags_code ar_message(
     if (body_size < 0 || (uint64_t)body_size > a->end - a->at)
         return ar_bad(s, "truncated");
     a->at += (uint64_t)body_size;
-    /* Both in one view, so that the header remains. */
+    /* View both at once, so that the header stays valid. */
     FORMAT_TRY(bags_source_view(s, start + skip, size + (uint64_t)body_size, body));
     fb->data = body->data;
     body->data += size;
@@ -550,8 +552,8 @@ static bags_code ar_message(
     return BAGS_OK;
 }
 
-/* True if fields that were parsed from two files are equal: a schema is stored with
- * other offsets in each. */
+/* True if fields parsed from two files are equal. The files' bytes cannot be compared,
+ * since offsets differ. */
 static bool ar_same(const ar_node *a, const ar_node *b) {
     bool same = !strcmp(a->name, b->name) && a->type == b->type &&
                 a->dtype == b->dtype && a->width == b->width && a->scale == b->scale &&
@@ -565,7 +567,7 @@ static bool ar_same(const ar_node *a, const ar_node *b) {
     return same;
 }
 
-/* The type of a column in words, such as list(int64). */
+/* Describe the type of a column, such as list(int64). */
 static void ar_words(const ar_node *node, char *out, size_t size) {
     static const char *const names[] = {"", "null", "int", "float", "binary", "utf8",
         "bool", "decimal", "date", "time", "timestamp", "", "list", "struct", "",
@@ -582,7 +584,7 @@ static void ar_words(const ar_node *node, char *out, size_t size) {
         *inside || values->zone ? ")" : "");
 }
 
-/* Two files have other columns: name the first one. */
+/* Two files have different columns: name the first difference. */
 static bags_code ar_fail_columns(
     bags_source *s, const ar_node *first, const ar_node *other) {
     char words[2][128] = {"missing", "missing"};
@@ -602,8 +604,9 @@ static bags_code ar_fail_columns(
         words[1]);
 }
 
-/* Open a file and read its schema: the first message of a stream, or the footer of a
- * file, followed by its size and the magic. Sets `ended` if there is none. */
+/* Open the next file and read its schema: the first message of a stream, or the footer
+ * of a file (followed by its size and the magic). Sets `ended` if there are no more
+ * files. */
 static bags_code ar_open_file(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     bags_view head, fb = {NULL, 0}, body;
@@ -658,8 +661,8 @@ static bags_code ar_open_file(bags_source *s) {
                : ar_fail_columns(s, &a->root, &other);
 }
 
-/* Load the next record batch, and the dictionaries before it. Sets `ended` if there
- * is none. */
+/* Load the next record batch and the dictionaries before it. Sets `ended` if there are
+ * no more. */
 static bags_code ar_next(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     a->batch_start += a->root.length;
@@ -704,7 +707,7 @@ static bool ar_is_list(const ar_node *node) {
                                     node->type == AR_MAP);
 }
 
-/* True if elements are numbers in a row, as arrays have them. */
+/* True if elements are contiguous numbers, as in arrays. */
 static bool ar_is_number(const ar_node *node) {
     return node->dtype && node->type != AR_BOOL && !node->dictionary;
 }
@@ -715,8 +718,8 @@ static bool ar_is_text(const ar_node *node) {
            leaf->type == AR_UTF8_VIEW;
 }
 
-/* The path of {bytes, path}, as Hugging Face's datasets store images and audio; NULL if a
- * struct is another one. */
+/* The `path` member of {bytes, path}, the form in which Hugging Face's datasets store
+ * images and audio; NULL for any other struct. */
 static const ar_node *ar_file(const ar_node *node) {
     const ar_node *at = node->children;
     if (node->count != 2)
@@ -803,7 +806,7 @@ static bool ar_is_null(const ar_node *node, uint64_t i) {
     return node->type == AR_NULL || (node->valid && !(node->valid[i / 8] >> i % 8 & 1));
 }
 
-/* Offsets i and i + 1: of a list, or of text. False if they are out of range. */
+/* Get offsets i and i + 1 of a list or text. False if they are out of range. */
 static bool ar_range(
     const ar_node *node, uint64_t i, uint64_t limit, uint64_t *start, uint64_t *stop) {
     bool large = node->type == AR_LARGE_LIST || node->type == AR_LARGE_UTF8 ||
@@ -814,7 +817,7 @@ static bool ar_range(
     return *start <= *stop && *stop <= limit;
 }
 
-/* A decimal as text of less than AR_TEXT bytes. */
+/* Print a decimal as text shorter than AR_TEXT bytes. */
 static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
     uint32_t words[8] = {0}, rest, any = 1;
     char digits[AR_TEXT];
@@ -850,7 +853,8 @@ static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
     return used;
 }
 
-/* Value i of a leaf; *null if it is NULL, or has one. `text` has AR_TEXT bytes. */
+/* Get value i of a leaf. *null: it is NULL or contains a NULL. `text` has AR_TEXT
+ * bytes. */
 static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i, char *text,
     bags_value *out, bool *null) {
     static const unsigned char bits[2] = {0, 1};
@@ -915,8 +919,8 @@ static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i, char 
     return BAGS_OK;
 }
 
-/* Walk down a column from the node at `step`, for element i of it: *leaf is where it
- * ends, NULL if a struct on the way is. */
+/* Walk down a column from the node at `step`, for its element i. *leaf receives the
+ * node reached at the end, or NULL if a struct on the way is NULL. */
 static const ar_node *ar_walk(
     const ar_column *c, size_t step, size_t stop, uint64_t i) {
     for (; step + 1 < stop; step++)
@@ -925,7 +929,7 @@ static const ar_node *ar_walk(
     return c->path[step];
 }
 
-/* Fail if element i of a column has a path, and its bytes are NULL. */
+/* Fail if element i of a column has a path but its bytes are NULL. */
 static bags_code ar_check_file(
     bags_source *s, const ar_column *c, uint64_t row, uint64_t i) {
     bags_value path;
@@ -940,7 +944,7 @@ static bags_code ar_check_file(
         (int)(path.size < 200 ? path.size : 200), (const char *)path.data);
 }
 
-/* The values of a column in a row of the batch. */
+/* Get the values of a column in a row of the batch. */
 static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *out) {
     uint64_t start = row, stop = row + 1;
     const ar_node *node = ar_walk(c, 0, c->list ? c->list : c->depth, row);

@@ -1,15 +1,15 @@
 /*
  * benzina.c - imports Benzina's .bzna files. It needs no library.
  *
- * A .bzna is an MP4 file of brand bzna with a track per column. Datapoint i is
- * sample i of each; fields have the tracks' names:
+ * A .bzna is an MP4 file of brand bzna with one track per column. Datapoint i is sample
+ * i of each track, and fields are named after tracks:
  *
  *     bzna_input   mp4: the inner MP4 file with its H.264 or H.265 image, as stored
  *     bzna_target  i64 if every target has 8 bytes, otherwise bytes
  *     bzna_fname   utf8, without the trailing NUL
  *
- * bzna_thumb is left out: its samples are parts of bzna_input. Other tracks are
- * bytes. Rejected: fragments, and tracks that differ in length.
+ * bzna_thumb is left out, since its samples are parts of bzna_input. Other tracks are
+ * stored as bytes. Rejected: fragments, and tracks that differ in length.
  */
 #include "import.h"
 #include "mp4_tables.h"
@@ -17,12 +17,12 @@
 
 #include <inttypes.h>
 
-#define BZ_MOOV ((uint64_t)1 << 30) /* most bytes of the index */
+#define BZ_MOOV ((uint64_t)1 << 30) /* maximum bytes of the index */
 
 typedef struct bz_track {
     const char *name;
     mp4_places places;
-    bool text; /* a name: it ends in NUL */
+    bool text; /* a name that ends in NUL */
 } bz_track;
 
 typedef struct bz_state {
@@ -51,7 +51,7 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) 
     return BAGS_OK;
 }
 
-/* Move forward to this sample, and past it. */
+/* Advance to this sample, and past it. */
 static bags_code bz_move(bags_source *s, bz_track *track, uint64_t sample,
     uint64_t *offset, uint64_t *size) {
     while (track->places.next <= sample) {
@@ -69,7 +69,7 @@ static bags_code bz_move(bags_source *s, bz_track *track, uint64_t sample,
 
 /* The type of a track's field. */
 static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
-    bz_track first = *track; /* a position of its own */
+    bz_track first = *track; /* a copy with its own position */
     uint64_t offset, size, equal = 0;
     bags_view start;
     *type = "bytes";
@@ -91,7 +91,8 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     return BAGS_OK;
 }
 
-/* Find the moov box, the index, and copy its content. The rest may not fit in memory. */
+/* Find the moov box, the index, and copy its content. The rest of the file may not fit
+ * in memory. */
 static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
     char type[4] = "";
     for (uint64_t at = 0, size; at < s->file.size; at += size) {
@@ -118,7 +119,7 @@ static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
 }
 
-/* Add the field of a track, but for thumbnails. */
+/* Add the field for a track, except for thumbnails. */
 static bags_code bz_add_track(bags_source *s, bags_view trak) {
     bz_state *b = (bz_state *)s->state;
     const char *type;

@@ -1,35 +1,38 @@
 /*
- * csv.c - imports CSV: .csv and .tsv files, also compressed by gzip (.csv.gz), on zlib.
+ * csv.c - imports CSV: .csv and .tsv files, optionally gzip-compressed (.csv.gz), using
+ * zlib.
  *
  * Lines and values follow RFC 4180: a value in quotes may contain separators, line
  * breaks and doubled quotes. Lines end in LF, CRLF or, if the file has no LF, CR. The
  * text is UTF-8, with or without a BOM.
  *
- * The separator is the character of , tab ; or | that splits the first lines into the
+ * The separator is whichever of comma, tab, ; and | splits the first lines into the
  * same number of values, at least 2. If none does, the separator is taken from the
- * first line. If this has none, a line is one value. A first line sep=X, as in Excel,
- * states the separator X.
+ * first line; if that line has none either, each line is one value. A first line sep=X,
+ * as in Excel, states the separator X.
  *
- * Lines before the others that begin with # are comments, if they have another number of
- * values, or if the line after them has text over columns of numbers or Booleans. All other
- * lines must have the same number of values. A line without any value is left out, unless
- * there is one column.
+ * Leading lines that begin with # are comments if they differ from the rest in the
+ * number of values, or if the line after them has text above columns of numbers or
+ * Booleans. All other lines must have the same number of values. Empty lines are left
+ * out, unless there is only one column.
  *
- * A line that begins with # and is not a comment has the names. Otherwise the first line has
- * them if none of its values is a number or Boolean, and is data if all of them are, over
- * columns of the same. Any other first line is an error, unless the caller states its
- * meaning (bags_source_options.header). All values of a column determine its type:
+ * A line that begins with # and is not a comment contains the column names. Otherwise,
+ * the first line contains the names if none of its values is a number or Boolean, and
+ * is data if all of them are and match the types of their columns. Any other first line
+ * is an error, unless the caller states its meaning (bags_source_options.header). All
+ * values of a column determine its type:
  *
  *     true, false, in any case      array(bool)
  *     integers within 64 bits       i64
  *     other numbers, NaN, Infinity  array(float64)
  *     anything else                 utf8, unchanged
  *
- * A column is text if a number would lose something: leading zeros (007), a plus sign,
- * integers above 2^64, floats above 1.8e308. So are dates, t, f, yes and no. A value that
- * is missing makes a sequence of 0 or 1; "" in quotes is empty text in a column of text.
+ * A column is text if numbers would lose information: leading zeros (007), a plus sign,
+ * integers above 2^64, floats above 1.8e308. Dates, t, f, yes and no are text, too. A
+ * missing value turns the column into a sequence of 0 or 1; a quoted "" is empty text
+ * in a text column.
  *
- * If the caller converts a column (bags_source_options.want), its values are their text.
+ * If the caller converts a column (bags_source_options.want), its values stay text.
  *
  * Rejected: integers between 2^63 and 2^64, unless the caller converts them.
  */
@@ -41,10 +44,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CV_RECORD ((uint64_t)1 << 30) /* most bytes of a line */
-#define CV_VALUES ((size_t)1 << 20)   /* most values of a line */
-#define CV_SAMPLE 1000                /* lines by which the separator is detected */
-#define CV_NUMBER 400                 /* most characters of a number */
+#define CV_RECORD ((uint64_t)1 << 30) /* maximum bytes of a line */
+#define CV_VALUES ((size_t)1 << 20)   /* maximum values of a line */
+#define CV_SAMPLE 1000                /* lines used to detect the separator */
+#define CV_NUMBER 400                 /* maximum characters of a number */
 #define CV_END (-1)
 
 /* The kind of the values of a column. */
@@ -52,34 +55,34 @@ typedef enum cv_kind { CV_NONE, CV_BOOL, CV_INTEGER, CV_FLOAT, CV_TEXT } cv_kind
 
 /* A value of the current line. */
 typedef struct cv_value {
-    size_t at, size; /* from its start */
+    size_t at, size; /* relative to the start of the line */
     bool quoted;
 } cv_value;
 
 typedef struct cv_column {
     const char *name;
     cv_kind kind;
-    bool missing, empty; /* some values are: nothing, "" in quotes */
-    bool large, huge;    /* integers of more than 63, of more than 64 bits */
+    bool missing, empty; /* some values are missing; some are a quoted "" */
+    bool large, huge;    /* some integers need more than 63 bits; more than 64 */
     bool sequence;
     bags_source_want want;
-    uint64_t text_line; /* of its first value that is text */
+    uint64_t text_line; /* line of the first text value */
 } cv_column;
 
 typedef struct cv_state {
-    bool open; /* the file before path_next */
+    bool open; /* the file before path_next is open */
     bags_import_stream stream;
-    bags_buffer *data; /* bytes start to stop are not parsed yet */
+    bags_buffer *data; /* bytes start to stop are unparsed */
     size_t start, stop;
-    bool ended;       /* there are no more */
-    bags_code failed; /* to read or parse the file */
+    bool ended;       /* no more bytes */
+    bags_code failed; /* result of reading or parsing the file */
     char chosen;      /* the separator; 0: none */
-    char separator;   /* of this file, */
-    bool stated;      /* which states it in its first line */
+    char separator;   /* separator of this file, */
+    bool stated;      /* stated in its first line */
     char line_break;
-    uint64_t line, first; /* numbers of the next line and of the current one */
+    uint64_t line, first; /* numbers of the next and the current line */
     bags_buffer *cells;
-    cv_value *values; /* of the current line, in `cells` */
+    cv_value *values; /* values of the current line, in `cells` */
     size_t count;
     const char **header; /* the first line, `first_line`; NULL: it is data */
     uint64_t first_line;
@@ -87,7 +90,7 @@ typedef struct cv_state {
     uint64_t hash_line;
     cv_column *columns;
     size_t column_count;
-    uint64_t next; /* the index of the next datapoint */
+    uint64_t next; /* index of the next datapoint */
 } cv_state;
 
 /* ---- bytes ---- */
@@ -114,7 +117,7 @@ static bags_code cv_fill(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The byte at this distance from the start, or CV_END, also after a failure. */
+/* The byte at this distance from the start, or CV_END at the end or after a failure. */
 static int cv_byte(bags_source *s, size_t at) {
     cv_state *c = (cv_state *)s->state;
     while (at >= c->stop - c->start && !c->ended && !c->failed)
@@ -123,8 +126,8 @@ static int cv_byte(bags_source *s, size_t at) {
                                                  : c->data->data[c->start + at];
 }
 
-/* True at the end of a line: sets *size to the size of the break. `byte` is the byte at
- * this position. */
+/* True at the end of a line; *size then receives the size of the line break. `byte` is
+ * the byte at this position. */
 static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
     const cv_state *c = (const cv_state *)s->state;
     *size = byte != CV_END;
@@ -160,7 +163,7 @@ static void cv_close_file(cv_state *c) {
     c->open = false;
 }
 
-/* Open the next file, after its BOM. Sets `ended` if there is none. */
+/* Open the next file and skip its BOM. Sets `ended` if there are no more. */
 static bags_code cv_open_file(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     unsigned char head[3] = {0};
@@ -200,7 +203,7 @@ static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
 }
 
 /* Parse the value at *at, and move *at past it, to a separator or the end of the line.
- * Quoted text is moved over the quotes. Returns BAGS_OK or the error. */
+ * Quoted text is unquoted in place. Returns BAGS_OK or the error. */
 static bags_code cv_parse_value(bags_source *s, size_t *at, cv_value *value) {
     cv_state *c = (cv_state *)s->state;
     size_t to = *at, size;
@@ -232,7 +235,7 @@ static bags_code cv_parse_value(bags_source *s, size_t *at, cv_value *value) {
     }
 }
 
-/* Read a line: its values remain until the next one. count 0: there is none. */
+/* Read a line; its values stay valid until the next line. count 0: there is no line. */
 static bags_code cv_line(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     size_t at = 0, size = 0;
@@ -253,14 +256,15 @@ static bags_code cv_line(bags_source *s) {
     }
     code = code ? code : c->failed;
     c->line++;
-    /* The values are before `start`. No byte is moved there until the next line. */
+    /* The values lie before `start`, where no byte is moved until the next line. */
     for (size_t i = 0; i < c->count; i++)
         c->values[i].at += c->start;
     c->start += code ? 0 : at;
     return code;
 }
 
-/* Skip lines that begin with # and do not have `count` values. Quotes mean nothing there. */
+/* Skip lines that begin with # and do not have `count` values. Quotes have no meaning
+ * in them. */
 static bags_code cv_skip_comments(bags_source *s, size_t count, bool report) {
     cv_state *c = (cv_state *)s->state;
     while (cv_byte(s, 0) == '#') {
@@ -293,7 +297,7 @@ typedef struct cv_parsed {
     bool large, huge; /* see cv_column */
 } cv_parsed;
 
-/* Parse text that is a number without a loss; CV_TEXT if it is none. */
+/* Parse text that is a number without loss; CV_TEXT if it is not. */
 static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
     static const char decimal[] = "0123456789";
     char copy[CV_NUMBER + 1], half[8];
@@ -331,7 +335,7 @@ static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
     bool integer = after == digits + whole && !(negative && zero);
     snprintf(half, sizeof half, "%.1f", 0.5);
     if (*rest == '.')
-        *rest = half[1]; /* the locale's */
+        *rest = half[1]; /* the locale's decimal point */
     out->number = strtod(copy, NULL);
     if (out->number > DBL_MAX || out->number < -DBL_MAX ||
         (!zero && !(out->number > 0) && !(out->number < 0)))
@@ -350,7 +354,7 @@ static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
     return CV_INTEGER;
 }
 
-/* A value without the spaces around it. */
+/* A value without surrounding spaces. */
 static bags_value cv_trimmed(const cv_state *c, const cv_value *value) {
     const char *text = (const char *)c->data->data + value->at;
     size_t size = value->size;
@@ -376,7 +380,7 @@ static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out
     return cv_number(text, size, out);
 }
 
-/* Update the kind of a column by a value of the current line. */
+/* Update the kind of a column with a value of the current line. */
 static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
     const cv_state *c = (const cv_state *)s->state;
     const cv_value *value = &c->values[i];
@@ -412,7 +416,7 @@ static bool cv_is_blank(const cv_state *c) {
     return c->count == 1 && c->values[0].size == 0 && !c->values[0].quoted;
 }
 
-/* Read the next line with data of all files. Sets `ended` if there is none. */
+/* Read the next data line across all files. Sets `ended` if there are no more. */
 static bags_code cv_next(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     for (;;) {
@@ -453,8 +457,9 @@ static bags_code cv_next(bags_source *s) {
     }
 }
 
-/* Read the first lines of the first file with a separator. *first: the number of values of
- * the first line; *count: of each, or 0 if they differ. */
+/* Read the first lines of the first file with a given separator. *first receives the
+ * number of values in the first line; *count receives the number in each line, or 0 if
+ * they differ. */
 static bags_code cv_try(bags_source *s, char separator, size_t *first, size_t *count) {
     cv_state *c = (cv_state *)s->state;
     *first = *count = 0;
@@ -464,7 +469,7 @@ static bags_code cv_try(bags_source *s, char separator, size_t *first, size_t *c
     if (code || c->stated)
         return code;
     FORMAT_TRY(cv_skip_comments(s, 0, false));
-    if (cv_byte(s, 0) == CV_END) { /* nothing else */
+    if (cv_byte(s, 0) == CV_END) { /* no more lines */
         s->path_next = 0;
         FORMAT_TRY(cv_open_file(s));
     }
@@ -482,7 +487,7 @@ static bags_code cv_try(bags_source *s, char separator, size_t *first, size_t *c
     return BAGS_OK;
 }
 
-/* Choose the separator by the first lines of the first file. */
+/* Choose the separator from the first lines of the first file. */
 static bags_code cv_choose(bags_source *s) {
     static const char separators[] = {',', '\t', ';', '|'};
     cv_state *c = (cv_state *)s->state;
@@ -517,7 +522,7 @@ static bags_code cv_choose(bags_source *s) {
 static const char *const cv_types[] = {
     "utf8", "array(bool)", "i64", "array(float64)", "utf8"};
 
-/* Fail for a first line that may be the header or data, and show it. */
+/* Fail because the first line may be a header or data, and show it. */
 static bags_code cv_ambiguous(bags_source *s, const char **firsts) {
     const cv_state *c = (const cv_state *)s->state;
     const char separator[2] = {c->separator, 0};
@@ -533,7 +538,7 @@ static bags_code cv_ambiguous(bags_source *s, const char **firsts) {
         c->first_line, line);
 }
 
-/* Make the first line data: its values (`of_first`) also determine the columns. */
+/* Treat the first line as data: its values (`of_first`) also determine the columns. */
 static void cv_add_first(bags_source *s, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
     s->length++;
@@ -555,8 +560,8 @@ static void cv_add_first(bags_source *s, const cv_column *of_first) {
     }
 }
 
-/* Decide if the first line of the first file, `firsts`, is the header. The columns are
- * known from the lines after it. A line before it that begins with # is the header,
+/* Decide whether the first line of the first file, `firsts`, is the header. The columns
+ * are known from the lines after it. A preceding line that begins with # is the header,
  * unless a column of numbers or Booleans begins with text. */
 static bags_code cv_decide(
     bags_source *s, const char **firsts, const cv_column *of_first) {
@@ -649,8 +654,8 @@ static const char **cv_texts(bags_source *s) {
     return texts;
 }
 
-/* Skip the comments before the first line of the first file. The last line that begins with
- * # may be the header: keep its values. */
+/* Skip the comments before the first line of the first file. The last line that begins
+ * with # may be the header, so keep its values. */
 static bags_code cv_open_comments(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     if (cv_byte(s, 0) != '#')
@@ -678,7 +683,7 @@ static bags_code cv_open_comments(bags_source *s) {
     return c->hash ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* Read the first line of the first file: the columns, and its text. */
+/* Read the first line of the first file, to get the columns and its text. */
 static bags_code cv_open_columns(
     bags_source *s, const char ***firsts, cv_column **of_first) {
     cv_state *c = (cv_state *)s->state;
@@ -699,7 +704,7 @@ static bags_code cv_open_columns(
     return BAGS_OK;
 }
 
-/* Read all lines to find the kinds of the columns. */
+/* Read all lines to determine the columns' kinds. */
 static bags_code cv_learn_all(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     const char **firsts = NULL;
@@ -707,7 +712,7 @@ static bags_code cv_learn_all(bags_source *s) {
     FORMAT_TRY(cv_open_columns(s, &firsts, &of_first));
     s->ended = false;
     for (bool decided = false;;) {
-        /* The other files are read when it is known whether there is a header. */
+        /* Read the other files only once it is known whether there is a header. */
         size_t count = s->path_count;
         s->path_count = decided ? count : 1;
         bags_code code = cv_next(s);

@@ -1,6 +1,6 @@
 /*
- * detect.h - detect files and directories of the formats that need a library: for the
- * importers, and for the command, so that it opens only one importer. Private.
+ * detect.h - detect files and directories whose format needs a library. Used by the
+ * importers, and by the command so that it opens only one importer. Private.
  */
 #ifndef BAGS_IMPORT_DETECT_H
 #define BAGS_IMPORT_DETECT_H
@@ -12,7 +12,7 @@
 
 #define BAGS_IMPORT_MCAP "\x89MCAP0\r\n"
 
-/* ---- files of a set, by their names ---- */
+/* ---- files of a set, by name ---- */
 
 static inline bool bags_import_is_arrow_name(const char *name) {
     return bags_import_ends(name, ".arrow .arrows .feather .ipc");
@@ -46,7 +46,7 @@ static inline bool bags_import_is_gulp(const char *path) {
     return bags_import_has_files(path, bags_import_is_gulp_name);
 }
 
-/* Truncate FILE/GROUP to the file. False if there is none. */
+/* Truncate FILE/GROUP to FILE. False if there is no such file. */
 static inline bool bags_import_hdf5_file(char *path) {
     while (bags_import_kind(path, NULL) != BAGS_PATH_FILE) {
         char *slash = strrchr(path, '/');

@@ -1,12 +1,13 @@
 /*
- * duckdb.c - imports Parquet and the results of SQL queries, with DuckDB's library (1.0
- * or later). libduckdb.so is loaded at run time from the loader's usual path.
+ * duckdb.c - imports Parquet files and the results of SQL queries, using DuckDB's
+ * library (1.0 or later). libduckdb.so is loaded at run time from the loader's usual
+ * path.
  *
  *     parquet  a file, directory or pattern
- *     sql      a query, or a .sql file with a query, of anything that DuckDB reads
+ *     sql      a query, or a .sql file with a query, on anything DuckDB can read
  *
- * A column is a field; of a struct, each member is: "column.member". A datapoint is
- * a row.
+ * Each column becomes a field, or for a struct, each of its members: "column.member". A
+ * datapoint is a row.
  *
  *     integers           i64, u64
  *     floats, Booleans   array(DTYPE)
@@ -15,16 +16,16 @@
  *                        left out
  *     text               utf8; so are decimals, huge integers, UUIDs, enums,
  *                        intervals and bits
- *     blobs              jpeg or png if all of them begin like that, else bytes
+ *     blobs              jpeg or png if all values begin like such a file, else bytes
  *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
  *                        bytes with a path (a file elsewhere) are an error
  *     lists              sequences; of structs, one per member; a list in a list is
  *                        array(DTYPE,-1). NULL is an empty sequence
  *     fixed-size lists   array(DTYPE,N)
  *
- * A column with NULLs becomes a sequence of 0 or 1. To find those, open reads the
- * source once. Rejected: NULL in a list, maps, unions, deeper lists, and Parquet files whose
- * columns differ.
+ * A column with NULLs becomes a sequence of 0 or 1. To find these columns, open reads
+ * the source once. Rejected: NULL in a list, maps, unions, deeper lists, and Parquet
+ * files whose columns differ.
  */
 #include "import.h"
 #include "try.h"
@@ -33,9 +34,9 @@
 #include <stdio.h>
 
 #define DK_DEPTH 8
-#define DK_QUERY ((uint64_t)16 << 20) /* most bytes of a .sql file */
+#define DK_QUERY ((uint64_t)16 << 20) /* maximum bytes of a .sql file */
 
-/* ---- the parts of duckdb.h that are used ---- */
+/* ---- declarations used from duckdb.h ---- */
 
 typedef struct dk_result {
     uint64_t columns, rows, changed;
@@ -44,7 +45,7 @@ typedef struct dk_result {
     void *internal;
 } dk_result;
 
-/* The types that are not like others of their row in dk_kinds. */
+/* Types that need special handling. */
 enum {
     DK_VARCHAR = 17,
     DK_BLOB = 18,
@@ -54,7 +55,7 @@ enum {
     DK_ARRAY = 33
 };
 
-/* X(result, name, parameters): a member and the symbol duckdb_NAME. */
+/* X(result, name, parameters): declares a member for the symbol duckdb_NAME. */
 #define DK_FUNCTIONS(X)                                                                \
     X(int, create_config, (void **config))                                             \
     X(int, set_config, (void *config, const char *name, const char *value))            \
@@ -108,13 +109,13 @@ typedef struct dk_list {
 
 typedef struct dk_column {
     const char *name, *expression; /* in SQL */
-    const char *file; /* the first path next to bytes that are NULL, or NULL: text */
-    bags_dtype dtype; /* of numbers; otherwise it is text or a blob */
+    const char *file; /* the first path next to NULL bytes, as text, or NULL */
+    bags_dtype dtype; /* dtype of numbers; otherwise text or a blob */
     bool text;
     bool list;     /* a list of values */
     bool inner;    /* values are lists: arrays of one dimension */
     uint64_t size; /* values are arrays of this size; 0: they are not */
-    bool optional; /* it has NULLs */
+    bool optional; /* some values are NULL */
 } dk_column;
 
 typedef struct dk_state {
@@ -123,7 +124,7 @@ typedef struct dk_state {
     const char *metadata; /* the same for Parquet files, or NULL */
     bags_buffer *query;
     size_t query_size;
-    bags_code failed; /* to make it */
+    bags_code failed; /* result of building the query */
     void *database, *connection, *statement, *pending;
     dk_result result;
     bool running;
@@ -133,12 +134,12 @@ typedef struct dk_state {
     size_t count;
 } dk_state;
 
-/* DuckDB's message as one line, without its advice and its copy of the query. Of CSV,
- * the file follows the advice. */
+/* Fail with DuckDB's message as one line, without its advice and its copy of the query.
+ * For CSV, the file name follows the advice. */
 static bags_code dk_fail(bags_source *s, const char *why) {
     char line[500] = "DuckDB failed";
     const char *file = why ? strstr(why, "\n  file = ") : NULL;
-    bool ended = false; /* a line, that another may follow */
+    bool ended = false; /* after a line; another may follow */
     for (size_t used = 0; why && *why && used < 400; why++) {
         if (!strncmp(why, "\nPo", 3) || !strncmp(why, "\nLINE ", 6))
             break;
@@ -154,7 +155,7 @@ static bags_code dk_fail(bags_source *s, const char *why) {
         file ? (int)strcspn(file + 3, "\n") : 0, file ? file + 3 : "", file ? ")" : "");
 }
 
-/* Text in quotes, for SQL. */
+/* Quote text for SQL. */
 static const char *dk_quote(bags_source *s, const char *text, char quote) {
     char *out = (char *)bags_source_alloc(s, 2 * strlen(text) + 3, 1);
     char *to = out;
@@ -170,7 +171,7 @@ static const char *dk_quote(bags_source *s, const char *text, char quote) {
     return out;
 }
 
-/* A path for SQL: brackets around characters that would otherwise make it a
+/* Write a path for SQL, with brackets around characters that would otherwise make it a
  * pattern. */
 static const char *dk_path(bags_source *s, const char *path) {
     char *out = (char *)bags_source_alloc(s, 3 * strlen(path) + 1, 1);
@@ -188,7 +189,7 @@ static const char *dk_path(bags_source *s, const char *path) {
 
 /* ---- queries ---- */
 
-/* Append to the query, unless that failed before. NULL: out of memory. */
+/* Append to the query, unless this failed before. NULL: out of memory. */
 static void dk_add(bags_source *s, const char *text) {
     dk_state *d = (dk_state *)s->state;
     size_t size = text ? strlen(text) : 0;
@@ -213,7 +214,7 @@ static void dk_stop(dk_state *d) {
     d->running = false;
 }
 
-/* Complete the query with its source, and start it: its result is then read in
+/* Complete the query with its source, and start it. Its result is then read in
  * chunks. */
 static bags_code dk_run(bags_source *s, const char *from) {
     dk_state *d = (dk_state *)s->state;
@@ -234,7 +235,7 @@ static bags_code dk_run(bags_source *s, const char *from) {
     return BAGS_OK;
 }
 
-/* The next chunk of the result; size 0 at its end. */
+/* Get the next chunk of the result; size 0 at its end. */
 static bags_code dk_next(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     if (d->chunk)
@@ -248,8 +249,8 @@ static bags_code dk_next(bags_source *s) {
 
 /* ---- types ---- */
 
-/* Conversion of a type: numbers (dates or times if they have a unit), or text by a
- * cast. */
+/* How a type is converted: to numbers (dates or times if there is a unit), or to text
+ * by a cast. */
 typedef struct dk_kind {
     bags_dtype dtype;
     const char *unit;
@@ -293,8 +294,8 @@ static dk_kind dk_kind_of(int type) {
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
     const char *file, void *type, bool list, int depth);
 
-/* The first path next to bytes that are NULL, as text: of a {bytes, path} or a list of them.
- * NULL in SQL if there is none. */
+/* SQL for the first path next to NULL bytes, as text, in a {bytes, path} or a list of
+ * these. It yields NULL if there is no such path. */
 static const char *dk_file(bags_source *s, const char *expression, bool list) {
     return bags_source_format(s,
         "([CAST(struct_extract(x, 'path') AS VARCHAR) FOR x IN %s%s%s IF "
@@ -303,7 +304,7 @@ static const char *dk_file(bags_source *s, const char *expression, bool list) {
         list ? "" : "[", expression, list ? "" : "]");
 }
 
-/* Add the columns of a struct, or of a list of them. */
+/* Add the columns of a struct or a list of structs. */
 static bags_code dk_members(bags_source *s, const char *name, const char *expression,
     void *type, bool list, int depth) {
     const dk_library *call = &((dk_state *)s->state)->call;
@@ -343,7 +344,7 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
     return code;
 }
 
-/* Add the columns that a value of this type becomes, or a list of such values. */
+/* Add the columns for a value of this type, or for a list of such values. */
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
     const char *file, void *type, bool list, int depth) {
     dk_state *d = (dk_state *)s->state;
@@ -414,7 +415,7 @@ static bool dk_is_null(const dk_state *d, void *vector, uint64_t i) {
     return bits && !(bits[i / 64] >> (i % 64) & 1);
 }
 
-/* Value i of a vector (not NULL); false if a part of it is NULL. */
+/* Get value i of a vector (not NULL); false if a part of it is NULL. */
 static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64_t i,
     bags_value *value) {
     unsigned char *data = (unsigned char *)d->call.vector_get_data(vector);
@@ -433,7 +434,8 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64
         return true;
     }
     if (!c->dtype) {
-        /* A length, and 12 bytes of text, or 4 and a pointer to all. */
+        /* A length, then either up to 12 bytes of text, or the first 4 bytes and a
+         * pointer to all of it. */
         const unsigned char *text = data + 16 * i;
         uint32_t length;
         memcpy(&length, text, 4);
@@ -454,7 +456,7 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64
     return true;
 }
 
-/* The values of a column in a row of the chunk. */
+/* Get the values of a column in a row of the chunk. */
 static bags_code dk_entry(bags_source *s, size_t field, uint64_t row, uint64_t index) {
     dk_state *d = (dk_state *)s->state;
     const dk_column *c = &d->columns[field];
@@ -527,9 +529,9 @@ static bags_code dk_connect(bags_source *s) {
 
 static bool dk_is_blob(const dk_column *c) { return !c->dtype && !c->text; }
 
-/* Ask for the number of rows and, of each column, for the number of values; of files, for
- * the number of paths without bytes, and a path; of blobs, whether all begin like a JPEG,
- * or a PNG. */
+/* Query the number of rows and, for each column, the number of values; for files, the
+ * number of paths without bytes, and one such path; for blobs, whether all begin like a
+ * JPEG or a PNG. */
 static bags_code dk_ask(bags_source *s) {
     static const char *const bounds[2][2] = {{"\\xFF\\xD8\\xFF", "\\xFF\\xD9"},
         {"\\x89PNG\\x0D\\x0A\\x1A\\x0A", "\\x89PNG\\x0D\\x0A\\x1A\\x0B"}};
@@ -555,7 +557,7 @@ static bags_code dk_ask(bags_source *s) {
     return dk_run(s, d->from);
 }
 
-/* The number of rows, and which columns have NULLs or only images. */
+/* Find the number of rows, and which columns have NULLs or only images. */
 static bags_code dk_count(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     uint64_t at = 0;
@@ -620,7 +622,7 @@ static bags_code dk_metadata(bags_source *s) {
     return code;
 }
 
-/* Files `start` to `stop` as a table function of DuckDB with options. */
+/* Express files `start` to `stop` as a DuckDB table function with options. */
 static const char *dk_from_files(bags_source *s, const char *function, size_t start,
     size_t stop, const char *options) {
     dk_state *d = (dk_state *)s->state;
@@ -636,12 +638,12 @@ static const char *dk_from_files(bags_source *s, const char *function, size_t st
     return from;
 }
 
-/* A directory named a=b is no column. */
+/* A directory named a=b must not become a column. */
 static const char *dk_from_parquet(bags_source *s, size_t start, size_t stop) {
     return dk_from_files(s, "read_parquet", start, stop, "], hive_partitioning=false)");
 }
 
-/* The columns of a file, one line each: names in lower case, and types. All integers
+/* List the columns of a file, one line each: lower-case names and types. All integers
  * count as one type, since DuckDB checks that they fit. */
 static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
     dk_state *d = (dk_state *)s->state;
@@ -669,8 +671,9 @@ static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
     return *lines ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* DuckDB would convert values to the types of the first file, 1.5 to 2, and skip
- * columns that the first file lacks. */
+/* Check that all files have the same columns. Otherwise, DuckDB would convert values to
+ * the types of the first file (1.5 to 2), and skip columns missing from the first
+ * file. */
 static bags_code dk_same_columns(bags_source *s) {
     const char *first = NULL, *other = NULL, *where = s->where;
     bags_code code = s->path_count > 1 ? dk_describe(s, 0, &first) : BAGS_OK;
@@ -679,7 +682,7 @@ static bags_code dk_same_columns(bags_source *s) {
         code = dk_describe(s, i, &other);
         if (code || strcmp(first, other) == 0)
             continue;
-        size_t line = 0; /* the first that differs */
+        size_t line = 0; /* the first difference */
         for (size_t k = 0; first[k] && first[k] == other[k]; k++)
             if (first[k] == '\n')
                 line = k + 1;
@@ -700,7 +703,7 @@ static bool dk_is_parquet(const char *name) {
     return bags_import_ends(name, ".parquet");
 }
 
-/* A query, or a file that contains it. */
+/* Read from a query, or from a file that contains one. */
 static bags_code dk_from_query(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     const char *query = s->path;
@@ -712,7 +715,7 @@ static bags_code dk_from_query(bags_source *s) {
     size_t size = strlen(query);
     while (size > 0 && strchr("; \t\r\n", query[size - 1]))
         size--;
-    /* The line break ends a comment. */
+    /* The line break ends a trailing comment. */
     d->from = bags_source_format(s, "(%.*s\n)", (int)size, query);
     s->where = bags_source_format(s, "%.400s", s->path);
     return d->from && s->where ? BAGS_OK : BAGS_ERROR_MEMORY;

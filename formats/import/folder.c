@@ -1,16 +1,17 @@
 /*
- * folder.c - imports folders of files that are datapoints: arrays of NumPy (.npy), or
- * videos (.mp4, .m4v, .mov, .webm, .mkv, .avi). No library; formats/numpy.c checks arrays.
+ * folder.c - imports folders with one file per datapoint: NumPy arrays (.npy) or videos
+ * (.mp4, .m4v, .mov, .webm, .mkv, .avi). No library; formats/numpy.c checks arrays.
  *
- * A datapoint is a file, in the order of the names, numbers in them by value. The file is
- * stored as it is.
+ * Each file is a datapoint, ordered by name, with numbers in names compared by value.
+ * Files are stored unchanged.
  *
  *     path    utf8: the name of the file
  *     array   npy
- *     video   mp4 or webm if all files are; otherwise, as of .mkv and .avi, bytes
+ *     video   mp4 or webm if all files are; otherwise, for example for .mkv and .avi,
+ *             bytes
  *
- * Rejected: arrays that numpy.c does not read, as of Python's objects; files that do not
- * begin like their names, and MP4, WebM and Matroska files that are truncated.
+ * Rejected: arrays that numpy.c does not read, such as arrays of Python objects; files
+ * whose first bytes contradict their names; truncated MP4, WebM and Matroska files.
  */
 #include "import.h"
 
@@ -38,7 +39,7 @@ static fo_kind fo_find_kind(const unsigned char *data, size_t size) {
     return FO_MATROSKA;
 }
 
-/* True if an MP4 file has an index, and its boxes end where it does. */
+/* True if an MP4 file has an index, and its boxes end where the file ends. */
 static bool fo_is_mp4(bags_view file) {
     bool index = false;
     bags_view box;
@@ -48,8 +49,8 @@ static bool fo_is_mp4(bags_view file) {
     return index && file.size == 0;
 }
 
-/* Read the ID and the size of an element of EBML, whose bytes are skipped. *size becomes
- * UINT64_MAX if it is unknown. */
+/* Read and skip the ID and size of an EBML element. *size becomes UINT64_MAX if it is
+ * unknown. */
 static bool fo_element(bags_view *at, uint64_t *id, uint64_t *size) {
     uint64_t *out[2] = {id, size};
     for (size_t i = 0; i < 2; i++) {
@@ -70,11 +71,11 @@ static bool fo_element(bags_view *at, uint64_t *id, uint64_t *size) {
     return true;
 }
 
-/* True if a WebM or Matroska file has its header, and a segment that is complete. */
+/* True if a WebM or Matroska file has a header and a complete segment. */
 static bool fo_is_matroska(bags_view file) {
     uint64_t id, size;
     while (fo_element(&file, &id, &size)) {
-        if (size == UINT64_MAX) /* as written to a pipe */
+        if (size == UINT64_MAX) /* as in files written to a pipe */
             return id == 0x18538067;
         if (size > file.size)
             return false;
@@ -94,7 +95,7 @@ static bool fo_is_video(const char *name) {
     return bags_import_ends(name, ".mp4 .m4v .mov .webm .mkv .avi");
 }
 
-/* Find the kind of the videos by their first bytes. */
+/* Determine the kind of the videos from their first bytes. */
 static bags_code fo_learn(bags_source *s, fo_kind *all) {
     for (size_t i = 0; i < s->path_count; i++) {
         unsigned char head[64];

@@ -1,13 +1,13 @@
 /*
- * gulp.c - directories that GulpIO wrote: videos as JPEG frames. On json-c and
- * msgpack-c.
+ * gulp.c - imports directories written by GulpIO: videos as JPEG frames. Uses json-c
+ * and msgpack-c.
  *
- * meta_N.gmeta is a JSON object with, for each id, "frame_info", a list of [offset,
+ * meta_N.gmeta is a JSON object that has, for each id, "frame_info", a list of [offset,
  * padding, size with padding], and "meta_data", a list; data_N.gulp contains the
- * frames. A video is a datapoint: `id: utf8`, `frames: jpeg[]` as stored, without
- * the padding, and `meta: msgpack`, all of meta_data. The source is the directory
- * or one of these files. There are no checksums: a frame that is not within its file,
- * or does not begin like a JPEG, is an error.
+ * frames. Each video is a datapoint: `id: utf8`, `frames: jpeg[]` as stored but without
+ * padding, and `meta: msgpack`, all of meta_data. The source is the directory or one of
+ * these files. There are no checksums; a frame that exceeds its file or does not begin
+ * like a JPEG is an error.
  */
 #include "detect.h"
 #include "json.h"
@@ -16,17 +16,17 @@
 
 typedef struct gu_state {
     uint64_t *stops; /* the index after the last video of each .gmeta file */
-    size_t at;       /* the open chunk */
+    size_t at;       /* number of the open chunk */
     json_object *videos;
     struct json_object_iterator next;
-    uint64_t index; /* of the video at `next` */
+    uint64_t index; /* index of the video at `next` */
     bags_buffer *meta;
     size_t meta_size;
 } gu_state;
 
 /* ---- JSON as msgpack ---- */
 
-/* The write callback of msgpack-c. Nonzero if out of memory. */
+/* The write callback of msgpack-c. Returns nonzero if out of memory. */
 static int gu_write(void *user, const char *data, size_t size) {
     bags_source *s = (bags_source *)user;
     gu_state *g = (gu_state *)s->state;
@@ -40,7 +40,7 @@ static int gu_write(void *user, const char *data, size_t size) {
 
 /* ---- chunks ---- */
 
-/* "x/data_3.gulp" for "x/meta_3.gmeta", or the reverse. */
+/* Return "x/data_3.gulp" for "x/meta_3.gmeta", or the reverse. */
 static char *gu_pair(bags_source *s, const char *path, const char *to) {
     const char *base = bags_import_base(path), *dot = strrchr(base, '.');
     const char *from = !strcmp(to, "data") ? "meta" : "data";
@@ -70,7 +70,7 @@ static bags_code gu_fail(
         "id \"%.100s\": frame %" PRIu64 ": %s", id, (uint64_t)frame, what);
 }
 
-/* Read a frame. *done counts the bytes of all. */
+/* Read a frame. *done counts the bytes of all frames. */
 static bags_code gu_read_frame(bags_source *s, const char *id, size_t i,
     json_object *place, uint64_t *done, bags_value *out) {
     uint64_t parts[3]; /* offset, padding, size */
@@ -138,7 +138,7 @@ static void gu_close(bags_source *s) {
 
 static bool gu_is_data(const char *name) { return bags_import_ends(name, ".gulp"); }
 
-/* Find the .gmeta of every file, each once: a .gulp without one is an error. */
+/* Find the .gmeta for every file, each once. A .gulp without a .gmeta is an error. */
 static bags_code gu_find(bags_source *s) {
     size_t count = 0;
     FORMAT_TRY(bags_source_files(s, bags_import_is_gulp_name));

@@ -1,6 +1,6 @@
 /*
- * gzip.h - a file of a source, decompressed if it begins like gzip, for the importers that
- * need it. On zlib. Private.
+ * gzip.h - read a file of a source, decompressing it if it begins like gzip. For the
+ * importers that need it; uses zlib. Private.
  */
 #ifndef BAGS_IMPORT_GZIP_H
 #define BAGS_IMPORT_GZIP_H
@@ -11,12 +11,12 @@
 #include <inttypes.h>
 #include <zlib.h>
 
-#define BAGS_IMPORT_PART ((size_t)1 << 18) /* most bytes per read */
+#define BAGS_IMPORT_PART ((size_t)1 << 18) /* maximum bytes per read */
 
 typedef struct bags_import_stream {
-    uint64_t offset; /* of the next byte of source->file */
+    uint64_t offset; /* offset of the next byte in source->file */
     bool gzip;       /* `zip` is in use; */
-    bool inside;     /* it is within a member of the file */
+    bool inside;     /* it is inside a gzip member */
     z_stream zip;
     bags_buffer *part;
 } bags_import_stream;
@@ -27,7 +27,7 @@ static inline void bags_import_stream_close(bags_import_stream *stream) {
     stream->gzip = false;
 }
 
-/* Begin with source->file, in place of the file before. */
+/* Start reading source->file instead of the previous file. */
 static inline bags_code bags_import_stream_open(
     bags_source *s, bags_import_stream *stream) {
     bags_view magic;
@@ -52,8 +52,8 @@ static inline bags_code bags_import_stream_raw(
     return code;
 }
 
-/* The next bytes, none at the end. They are valid until the next call, or the next view of
- * the file. */
+/* Get the next bytes; empty at the end. They are valid until the next call or the next
+ * view of the file. */
 static inline bags_code bags_import_stream_next(
     bags_source *s, bags_import_stream *stream, bags_view *out) {
     z_stream *zip = &stream->zip;

@@ -1,35 +1,35 @@
 /*
- * hdf5.c - imports HDF5 files, on libhdf5 1.10 or later (Debian: libhdf5-dev).
+ * hdf5.c - imports HDF5 files, using libhdf5 1.10 or later (Debian: libhdf5-dev).
  *
- * A source is a file, or a group in it: FILE/GROUP. It is one of
+ * A source is a file or a group in it, FILE/GROUP. It has one of two layouts:
  *
  *     rows      datasets of equal length: datapoint i is row i of each. A scalar
  *               is repeated
- *     episodes  a group of groups with the same datasets, such as demo_0, demo_1:
- *               a datapoint per group, in the order of their names, numbers by
- *               value. Datasets become sequences of their rows; the field "group"
- *               has the group's name
+ *     episodes  a group that contains groups with the same datasets, such as demo_0,
+ *               demo_1: one datapoint per group, ordered by name, numbers by value.
+ *               Datasets become sequences of their rows; the field "group" has the
+ *               group's name
  *
- * Lengths and groups decide, not names. Episodes have all datasets of the source: if a
- * file has others, import FILE/GROUP. If datasets of equal length are in such groups, the
- * layout must be stated (bags_source_options).
+ * The layout depends on lengths and groups, not on names. Episodes must contain all
+ * datasets of the source: if a file has others, import FILE/GROUP. If such groups have
+ * datasets of equal length, the layout must be stated (bags_source_options).
  *
- * A field has the path of its dataset, joined by dots, and of a member of a
- * compound, of which each is a field.
+ * A field is named after the path of its dataset, joined by dots. Each member of a
+ * compound is a field, with the member's path appended.
  *
  *     integers   i64, u64; in arrays array(DTYPE,shape of a row)
  *     floats     array(DTYPE,shape of a row); so are Booleans of h5py (enums of FALSE
  *                = 0, TRUE = 1) and compounds of r and i, two float32 or two float64,
  *                which are complex numbers
- *     enums      as their integers; their names are left out
+ *     enums      their integers; the names are left out
  *     strings    utf8
  *     sequences  of variable length: array(DTYPE,-1)
- *     opaque     bytes; dates and times of NumPy, as h5py writes them: i64, and the
- *                unit follows the name of the field
+ *     opaque     bytes; NumPy dates and times, as written by h5py: i64, with the unit
+ *                after the field's name
  *
- * Rejected: references, bit fields, times, floats that are not IEEE's, arrays of
- * strings in a row; links to other names or files, and data in other files.
- * Attributes and named types are left out.
+ * Rejected: references, bit fields, times, non-IEEE floats, arrays of strings in a row;
+ * links to other names or files, and data in other files. Attributes and named types
+ * are left out.
  */
 #include "detect.h"
 #include "try.h"
@@ -39,10 +39,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define H5_DEPTH 16                    /* of groups, and of compounds */
-#define H5_SMALL ((uint64_t)64 << 20)  /* bytes that any dataset may have, ... */
-#define H5_RATIO 1100                  /* and per stored byte */
-#define H5_CACHE ((uint64_t)256 << 20) /* most bytes of chunks per dataset */
+#define H5_DEPTH 16                    /* maximum depth of groups, and of compounds */
+#define H5_SMALL ((uint64_t)64 << 20)  /* bytes allowed for any dataset, ... */
+#define H5_RATIO 1100                  /* ... and more bytes per stored byte */
+#define H5_CACHE ((uint64_t)256 << 20) /* maximum bytes of cached chunks per dataset */
 
 typedef enum h5_form {
     H5_NUMBER, /* an array, or an integer */
@@ -55,19 +55,19 @@ typedef enum h5_form {
 /* A dataset. In memory its elements are packed and little-endian. */
 typedef struct h5_set {
     const char *path;       /* from the group */
-    hid_t set, file_type;   /* open while rows are read */
+    hid_t set, file_type;   /* open while rows are being read */
     hid_t type;             /* of an element in memory */
-    bool sequence, reclaim; /* it has what H5Dvlen_reclaim must free */
+    bool sequence, reclaim; /* has memory that H5Dvlen_reclaim must free */
     size_t size;            /* bytes of an element */
     int rank;
     hsize_t dims[H5S_MAX_RANK];
     size_t cells; /* elements per row */
-    size_t rows;  /* that were read, */
+    size_t rows;  /* rows that were read, */
     bags_buffer *data;
     bool loaded;
 } h5_set;
 
-/* A field: a dataset's elements, or a member of them. */
+/* A field: a dataset's elements, or a member of these elements. */
 typedef struct h5_column {
     size_t set;         /* its index */
     const char *member; /* "" or ".member.member" */
@@ -83,15 +83,15 @@ typedef struct h5_column {
     size_t offset, size; /* in an element */
 } h5_column;
 
-/* List the names of the groups in a group, or the paths of the datasets below it, or
- * report attributes and named types as left out. */
+/* The purpose of walking a group: list the names of its groups, list the paths of the
+ * datasets below it, or report attributes and named types as left out. */
 typedef enum h5_walk { H5_GROUPS, H5_PATHS, H5_REPORT } h5_walk;
 
 typedef struct h5_list {
     h5_walk walk;
     const char **names;
     size_t count;
-    size_t others; /* links to anything else, if H5_GROUPS */
+    size_t others; /* links to anything else, for H5_GROUPS */
     bags_code code;
 } h5_list;
 
@@ -108,8 +108,8 @@ typedef struct h5_state {
 
 /* ---- errors ---- */
 
-/* The last entry is the innermost call and has the reason. For a missing filter, this
- * is the search for plugins: skip it. */
+/* The last entry is the innermost call and has the reason. For a missing filter, that
+ * is the search for plugins, so skip it. */
 static herr_t h5_describe(unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
     if (error->maj_num != H5E_PLUGIN)
@@ -172,8 +172,8 @@ static herr_t h5_attributes(bags_source *s, hid_t object, const char *path) {
         object, H5_INDEX_NAME, H5_ITER_NATIVE, &at, h5_attribute, &owner);
 }
 
-/* Add what a link names: to a list of paths, datasets here and below; to another,
- * groups, the datasets being counted. */
+/* Add the target of a link: a list of paths gets the datasets here and below; a list of
+ * groups gets groups, while datasets are counted. */
 static herr_t h5_link(
     hid_t group, const char *name, const H5L_info_t *info, void *user) {
     h5_visit *visit = (h5_visit *)user;
@@ -234,7 +234,7 @@ static bags_code h5_list_group(
     return list->code;
 }
 
-/* The same for a group in a group. */
+/* The same for a group inside a group. */
 static bags_code h5_list_inner(
     bags_source *s, hid_t group, const char *name, h5_walk walk, h5_list *list) {
     memset(list, 0, sizeof *list);
@@ -248,8 +248,8 @@ static bags_code h5_list_inner(
 
 /* ---- types ---- */
 
-/* libhdf5 1.10 does not check that the parts of a type are within it: conversions of
- * such a type would write elsewhere. */
+/* libhdf5 1.10 does not check that the parts of a type lie within it: converting such a
+ * type would write out of bounds. */
 static bool h5_is_sound(hid_t type) {
     H5T_class_t kind = H5Tget_class(type);
     size_t size = H5Tget_size(type), part;
@@ -276,8 +276,8 @@ static bool h5_is_sound(hid_t type) {
     return sound;
 }
 
-/* The little-endian type of integers and floats, in either byte order, and their
- * dtype; below 0 if they are others, such as some without all bits. */
+/* The little-endian type for integers and floats of either byte order, and their dtype;
+ * below 0 for any other type, for example if not all bits are used. */
 static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
     const struct h5_standard {
         bags_dtype dtype;
@@ -298,7 +298,7 @@ static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
             H5Tequal(type, standards[i].big) > 0)
             return H5Tcopy(standards[i].little);
     }
-    /* libhdf5 has no float16 of its own. */
+    /* libhdf5 has no built-in float16. */
     hid_t half = H5Tcopy(H5T_IEEE_F32LE), big;
     H5Tset_fields(half, 15, 10, 5, 0, 10);
     H5Tset_size(half, 2);
@@ -343,8 +343,8 @@ static bool h5_is_bool(hid_t type) {
            yes == 1;
 }
 
-/* The type in memory, little-endian, of numbers of this type, and their dtype;
- * below 0 if they are none. */
+/* The little-endian memory type for numbers of this type, and their dtype; below 0 if
+ * they are not numbers. */
 static hid_t h5_number(hid_t type, bags_dtype *dtype) {
     hid_t memory = -1, base = -1;
     if (H5Tget_class(type) == H5T_ENUM && h5_is_sound(type)) {
@@ -369,8 +369,8 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
     return memory;
 }
 
-/* Report what of a type no field has: the names of an enum, the tag of an opaque type,
- * unless it is NumPy's of a date or time, whose unit is copied. */
+/* Report the parts of a type that no field contains: the names of an enum, and the tag
+ * of an opaque type, unless it marks a NumPy date or time, whose unit is copied. */
 static bags_code h5_report_type(
     bags_source *s, const h5_set *set, h5_column *c, hid_t type) {
     bags_code code = BAGS_OK;
@@ -399,8 +399,8 @@ static bags_code h5_report_type(
     return code;
 }
 
-/* Add the column of elements of this type (not another compound). *memory is its type
- * in memory. */
+/* Add the column for elements of this type (not a compound). *memory receives their
+ * type in memory. */
 static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *member,
     size_t offset, hid_t *memory) {
     h5_state *h = (h5_state *)s->state;
@@ -459,8 +459,8 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *me
     return BAGS_OK;
 }
 
-/* Add the columns of elements of this type, one per member of a compound: *memory is
- * its type in memory. */
+/* Add the columns for elements of this type, one per member of a compound. *memory
+ * receives their type in memory. */
 static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type, const char *member,
     size_t offset, int depth, hid_t *memory) {
     bags_code code = BAGS_OK;
@@ -499,7 +499,7 @@ static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type, const char 
 
 /* ---- datasets ---- */
 
-/* Keep the chunks that a row is in, or each is read again. */
+/* Cache the chunks that a row is in; otherwise each would be read again. */
 static void h5_set_cache(
     hid_t access, hid_t type, int rank, const hsize_t *dims, hid_t how) {
     hsize_t chunk[H5S_MAX_RANK];
@@ -519,8 +519,8 @@ static void h5_set_cache(
         bytes < 1 << 20 ? 1 << 20 : (size_t)bytes, 1.0);
 }
 
-/* True if a dataset that is stored in one piece has fewer bytes than elements:
- * libhdf5 1.10 would read past them. */
+/* True if a contiguous dataset has fewer bytes than its elements need: libhdf5 1.10
+ * would read past the end. */
 static bool h5_is_short(hid_t set, hid_t type, hid_t space, hid_t how) {
     hsize_t stored = H5Dget_storage_size(set), size = H5Tget_size(type);
     hssize_t count = H5Sget_simple_extent_npoints(space);
@@ -559,7 +559,7 @@ static bags_code h5_open_set(bags_source *s, hid_t group, const char *path, h5_s
     return code || c->set >= 0 ? code : h5_fail(s, path);
 }
 
-/* Read the elements of a row. The stored bytes bound its size. */
+/* Compute the number of elements in a row, and check it against the stored bytes. */
 static bags_code h5_cells(bags_source *s, h5_set *c, uint64_t rows) {
     uint64_t stored = H5Dget_storage_size(c->set);
     uint64_t file_size = ((h5_state *)s->state)->file_size;
@@ -594,7 +594,7 @@ static void h5_release(h5_set *c) {
     c->loaded = false;
 }
 
-/* Read rows of a dataset: all elements of a scalar. */
+/* Read rows of a dataset, or a scalar. */
 static bags_code h5_read_rows(
     bags_source *s, h5_set *c, uint64_t start, uint64_t rows) {
     h5_release(c);
@@ -611,12 +611,12 @@ static bags_code h5_read_rows(
     memcpy(part, c->dims, sizeof part);
     first[0] = start;
     part[0] = rows;
-    /* Of the same rank: libhdf5 would otherwise select every element. */
+    /* The rank must be the same, or libhdf5 would select every element. */
     hid_t to =
         c->rank > 0 ? H5Screate_simple(c->rank, part, NULL) : H5Screate(H5S_SCALAR);
     if (c->rank > 0)
         H5Sselect_hyperslab(from, H5S_SELECT_SET, first, NULL, part, NULL);
-    /* After a failure, its content is unknown. */
+    /* After a failure, the content is unknown. */
     c->loaded = H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
     if (!c->loaded)
         code = h5_fail(s, c->path);
@@ -625,7 +625,7 @@ static bags_code h5_read_rows(
     return code;
 }
 
-/* Set the value of a row that was read. */
+/* Set the value of a row already read. */
 static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
     size_t row, bags_value *out) {
     unsigned char *data = set->data->data + row * set->cells * set->size + c->offset;
@@ -651,7 +651,7 @@ static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
     } else if (c->integer) {
         *out = bags_import_integer(c->dtype, data);
     } else if (set->cells > 1 && c->size < set->size) {
-        /* The member of several compounds. */
+        /* Gather the member from several compounds. */
         unsigned char *copy = (unsigned char *)bags_source_alloc(s, size, 1);
         if (!copy)
             return BAGS_ERROR_MEMORY;
@@ -735,17 +735,18 @@ static void h5_drop_sets(h5_state *h) {
 
 /* ---- layout ---- */
 
-/* How the datasets of a group can be read. */
+/* The possible layouts of a group's datasets. */
 typedef struct h5_readings {
     size_t sets;               /* the number of datasets */
     const char *first, *other; /* datasets of unequal length; other NULL: none */
     uint64_t length, other_length;
-    const char *path; /* of the group that has all datasets in groups: ".", "./data" */
-    h5_list groups;   /* its groups; `others` is not 0 if it has datasets, too */
+    const char *path; /* path of the group whose groups contain all datasets: ".",
+                       * "./data" */
+    h5_list groups;   /* its groups; `others` is nonzero if it also has datasets */
     bool same;        /* the groups have the same datasets */
 } h5_readings;
 
-/* Learn the lengths of all datasets. */
+/* Find the lengths of all datasets. */
 static bags_code h5_compare(bags_source *s, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
     h5_list list;
@@ -770,8 +771,8 @@ static bags_code h5_compare(bags_source *s, h5_readings *r) {
     return code;
 }
 
-/* Find the group that has all datasets in groups. A group with a single member in which
- * there are only groups is followed by that member. */
+/* Find the group whose groups contain all datasets. If a group has a single member that
+ * contains only groups, descend into that member. */
 static bags_code h5_find_groups(bags_source *s, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
     r->path = ".";
@@ -790,8 +791,8 @@ static bags_code h5_find_groups(bags_source *s, h5_readings *r) {
     return code;
 }
 
-/* Compare the first and the last group. If one between them has other datasets, read
- * returns an error. */
+/* Compare the first and the last group. If a group in between has different datasets,
+ * read returns an error. */
 static bags_code h5_compare_groups(bags_source *s, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
     const char *names[2] = {r->groups.names[0], r->groups.names[r->groups.count - 1]};
@@ -808,7 +809,7 @@ static bags_code h5_compare_groups(bags_source *s, h5_readings *r) {
     return BAGS_OK;
 }
 
-/* Suggest to import a group of the source. */
+/* Suggest importing a group of the source. */
 static bags_code h5_fail_layout(
     bags_source *s, const h5_readings *r, const char *what) {
     const char *group = r->groups.count > 0 ? r->groups.names[0] : "GROUP";
@@ -871,7 +872,7 @@ static bags_code h5_open_layout(bags_source *s) {
     return code;
 }
 
-/* Open the file and the group that a path names. */
+/* Open the file and group named by a path. */
 static bags_code h5_open_file(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     char *file = bags_source_text(s, s->path, strlen(s->path));
@@ -891,7 +892,7 @@ static bags_code h5_open_file(bags_source *s) {
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     h->file = H5Fopen(file, H5F_ACC_RDONLY, access);
     if (h->file < 0)
-        code = h5_fail(s, "file"); /* another call forgets the reason */
+        code = h5_fail(s, "file"); /* another call would lose the reason */
     h5_done(access);
     if (code)
         return code;
@@ -912,7 +913,7 @@ static bags_code h5_open_source(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Open the datasets of an episode, and check that the first episode has the same. */
+/* Open the datasets of an episode, and check that they match the first episode's. */
 static bags_code h5_open_episode(bags_source *s, const char *name) {
     h5_state *h = (h5_state *)s->state;
     hid_t group = H5Gopen2(h->group, name, H5P_DEFAULT);
@@ -952,7 +953,7 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
     return code;
 }
 
-/* Read rows from `start` of all columns. */
+/* Read the rows of all columns from `start` on. */
 static bags_code h5_read_columns(bags_source *s, uint64_t start) {
     h5_state *h = (h5_state *)s->state;
     for (size_t i = 0; i < h->set_count; i++)

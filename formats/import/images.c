@@ -1,21 +1,22 @@
 /*
  * images.c - imports folders of JPEG and PNG files. No library; formats/image.c checks
- * that files are complete. The first bytes of a file state its format: in real collections
- * some endings are wrong.
+ * that files are complete. Formats are detected from a file's first bytes, since real
+ * collections contain wrong extensions.
  *
- * A datapoint is a file, in the order of labels, then of paths. Unconverted files are
- * stored unchanged, and not decoded.
- *     image   the type of the options; without it jpeg or png, if all files are
+ * Each file is a datapoint, ordered by label, then by path. Unconverted files are
+ * stored unchanged and are not decoded.
+ *     image   the type from the options; by default jpeg or png, if all files are
  *     label   utf8: the folder in the source that contains the file; "" for the source
- *             itself. With class_numbers int(4): its number in source->images->classes
+ *             itself. With class_numbers, int(4): its index in source->images->classes
  *     path    utf8: the path in the source, with "/"
  *
- * Bytes of names that are not UTF-8 become \xff. Links to files, and those in the source to
- * folders, are followed; within a folder, links to others are not, so that circular links
- * end. Files that are neither, files of Bags, and hidden ones are left out.
+ * Bytes in names that are not UTF-8 become \xff. Links to files are followed, and so
+ * are links to folders directly in the source; deeper links to folders are not, so that
+ * circular links end. Files in neither format, files of Bags, and hidden files are left
+ * out.
  *
- * Rejected: files of both formats without a type, files that are not complete, and those
- * that the registry does not convert.
+ * Rejected: a mix of both formats if no type is given, incomplete files, and files that
+ * the registry cannot convert.
  */
 #include "import.h"
 
@@ -39,11 +40,11 @@ typedef struct ig_image {
 
 typedef struct ig_state {
     bags_images about;
-    size_t prefix; /* of paths: the source */
+    size_t prefix; /* length of the source's part of paths */
     ig_image *images;
     char **folders; /* in the source */
     size_t folder_count;
-    const char *label; /* of the folder that is listed */
+    const char *label; /* label of the folder being listed */
     bags_buffer *decoded, *encoded;
 } ig_state;
 
@@ -55,14 +56,14 @@ static void ig_note(bags_source *s, const char *path, const char *reason) {
         s->options.note(s->options.user, note);
 }
 
-/* Name the first five; the others are only counted. */
+/* Report the first five by name; only count the rest. */
 static bags_code ig_leave_out(bags_source *s, const char *path, const char *reason) {
     if (((ig_state *)s->state)->about.others++ < BAGS_LEFT_OUT_NAMES)
         ig_note(s, path, reason);
     return BAGS_OK;
 }
 
-/* A Bag begins with its first blob, perhaps an image. */
+/* A Bag begins with its first blob, and that may be an image. */
 static bool ig_is_of_bag(const char *path) {
     bool found = bags_import_ends(path, ".partial");
     for (size_t i = 0; i < FORMAT_SUFFIXES; i++)
@@ -97,7 +98,7 @@ static bags_code ig_add_file(bags_source *s, const char *path) {
 
 static bags_code ig_list(bags_source *s, const char *folder, const char *prefix);
 
-/* A file or a folder, whose path stays valid. */
+/* Add a file or folder; its path stays valid. */
 static bags_code ig_add(bags_source *s, char *path) {
     ig_state *t = (ig_state *)s->state;
     const bags_io *io = bags_io_local();
@@ -141,7 +142,7 @@ static int ig_add_name(void *user, const char *name) {
     return in->code ? EIO : 0;
 }
 
-/* The prefix precedes the names in a folder. */
+/* `prefix` precedes the names in a folder. */
 static bags_code ig_list(bags_source *s, const char *folder, const char *prefix) {
     const bags_io *io = bags_io_local();
     ig_listing in = {s, prefix, BAGS_OK};
@@ -197,7 +198,7 @@ static bags_code ig_choose_type(bags_source *s) {
         t->images[rare].file + t->prefix);
 }
 
-/* Set the class and the share of each image. Both depend only on its path. */
+/* Set each image's class and share. Both depend only on its path. */
 static bags_code ig_share(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
     bags_images *about = &t->about;
@@ -229,7 +230,7 @@ static bags_code ig_open(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Decode a file, and encode it as the type of the field. */
+/* Decode a file, and encode it in the field's type. */
 static bags_code ig_convert(
     bags_source *s, const char *from, bags_view file, bags_view *out, bags_error *why) {
     ig_state *t = (ig_state *)s->state;
@@ -260,7 +261,7 @@ static bags_value ig_name(bags_source *s, const char *name) {
     return bags_utf8_sized(made, used);
 }
 
-/* An image that is damaged or cannot be converted. */
+/* Handle an image that is damaged or cannot be converted. */
 static bags_code ig_refuse(bags_source *s, bool png, const bags_error *why) {
     bags_images *about = &((ig_state *)s->state)->about;
     s->damaged = true;
@@ -307,6 +308,6 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
     return BAGS_OK;
 }
 
-/* Not detected: this would require listing the entire tree. */
+/* Never detected, since this would require listing the entire tree. */
 const bags_importer bags_import_images = {
     "images", NULL, sizeof(ig_state), ig_open, ig_read, NULL};
