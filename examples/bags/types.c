@@ -1,5 +1,5 @@
 /*
- * The table of types. It states how their values are shown, which file has the codec,
+ * The table of types. It states how their values are shown, the file with the codec,
  * and the versions of the Python packages that read the type.
  */
 #include "command.h"
