@@ -1,5 +1,5 @@
 /*
- * A Bag: one file of blobs, found by index.
+ * A Bag: a single file of blobs, each found by its index.
  *
  *     cc 01_bag.c -o 01_bag && ./01_bag words.bag
  */
@@ -15,12 +15,13 @@ static bags_code write_words(const char *path, bags_error *err) {
         return err->code;
     for (size_t i = 0; i < 5; i++)
         bag_writer_append(writer, words[i], strlen(words[i]), NULL, NULL);
-    /* A writer keeps its first failure, and close reports it: check once. */
+    /* A writer remembers its first failure, and close reports it: one check is
+     * enough. */
     return bag_writer_close(writer, err);
 }
 
 static bags_code read_words(const char *path, bags_error *err) {
-    bags_buffer scratch = {0}; /* not used while the file is mapped */
+    bags_buffer scratch = {0}; /* not used if the file is mapped */
     bags_view word;
     bag_blobs range;
     bag_reader *reader = bag_reader_open(path, NULL, err);
@@ -33,7 +34,7 @@ static bags_code read_words(const char *path, bags_error *err) {
     if (!code)
         printf("blob 4: %.*s\n", (int)word.size, (const char *)word.data);
 
-    /* Consecutive blobs are contiguous: one read fetches all of them. */
+    /* Consecutive blobs are contiguous, so one read fetches all of them. */
     if (!code)
         code = bag_reader_get_range(reader, 0, 3, &scratch, &range, err);
     for (size_t i = 0; !code && i < range.length; i++) {

@@ -1,6 +1,6 @@
 /*
- * A dataset: a directory with one Bag per field. A datapoint is written completely
- * or not at all, and read by index; a reader selects the fields that it needs.
+ * A dataset: a directory with one Bag per field. Each datapoint is written completely
+ * or not at all, and is read by its index. A reader selects the fields it needs.
  *
  *     cc 02_dataset.c -o 02_dataset && ./02_dataset digits
  */
@@ -27,11 +27,11 @@ static bags_code write_digits(const char *path, bags_error *err) {
             {"label", &label, 1}, {"name", &name, 1}, {"image", &image, 1}};
         bags_writer_append(writer, datapoint, 3, NULL);
     }
-    /* Returns the first failure of append, whatever its last argument was. */
+    /* Returns the first failure of append, even if its last argument was NULL. */
     return bags_writer_close(writer, err);
 }
 
-/* Read the image and the label of a datapoint; its name is not read. */
+/* Read a datapoint's image and label, but not its name. */
 static bags_code print_digit(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     bags_select selects[2] = {bags_select_all(0), bags_select_all(0)};
@@ -58,7 +58,7 @@ static bags_code print_digit(
 int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : "digits";
     bags_error err;
-    bags_row row = {0}; /* reused by every read: a loop does not allocate */
+    bags_row row = {0}; /* every read reuses it, so the loop does not allocate */
     bags_reader *reader = NULL;
     bags_code code = write_digits(path, &err);
     if (!code && !(reader = bags_reader_open(path, NULL, &err)))

@@ -1,7 +1,7 @@
 /*
- * Sequences: a field whose type ends in [] has any number of items in each
- * datapoint. Items are pushed one at a time, so a recording of any length needs
- * little memory. Any range of items is read with one contiguous read.
+ * Sequences: a field whose type ends in [] has any number of items in each datapoint.
+ * Items are pushed one at a time, so even a long recording needs little memory. Any
+ * range of items takes a single contiguous read.
  *
  *     cc 03_sequences.c -o 03_sequences && ./03_sequences throws
  */
@@ -9,7 +9,7 @@
 #include "../bags.h"
 #include <stdio.h>
 
-/* The states of a ball that is thrown upwards, until it reaches the ground. */
+/* Write the states of a ball thrown upwards, until it reaches the ground. */
 static void write_throw(bags_writer *writer, float speed) {
     const uint64_t shape[] = {2};
     float state[2] = {0, speed}; /* height, speed */
@@ -38,7 +38,7 @@ static bags_code write_throws(const char *path, bags_error *err) {
 
 static bags_code print_throw(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
-    bags_select select = bags_select_slice(0, 3, 6, 1); /* the items 3, 4 and 5 */
+    bags_select select = bags_select_slice(0, 3, 6, 1); /* items 3, 4 and 5 */
     bags_value item;
     uint64_t count;
     bags_code code = bags_reader_field(reader, "states", &select.field, err);

@@ -1,7 +1,7 @@
 /*
  * Workers: four processes write one dataset at the same time. Worker 1 of 4 writes
- * shards 1, 5, 9, ...: no two share a file, and none waits for another. A reader
- * presents the shards as one list.
+ * shards 1, 5, 9, ..., so workers share no files, and never wait for each other. A
+ * reader presents all shards as one list.
  *
  *     cc 04_workers.c -o 04_workers && ./04_workers squares
  */
@@ -12,7 +12,7 @@
 
 enum { WORKERS = 4, NUMBERS = 1000 };
 
-/* Worker w writes every fourth number, starting at w, and its square. */
+/* Worker w writes every fourth number, starting with w, and its square. */
 static bags_code work(const char *path, uint64_t w, bags_error *err) {
     const bags_field fields[] = {{"root", "int"}, {"square", "int(8)"}};
     bags_writer_options options = {0};

@@ -1,7 +1,7 @@
 /*
- * A codec of your own: the type `color` keeps the text "#ff8000" as 3 bytes. A
- * codec is a table of functions; the registry that holds it goes to the writer
- * and the reader in their options.
+ * Write your own codec: the type `color` stores text such as "#ff8000" in 3 bytes. A
+ * codec is a table of functions. It is added to a registry, and the registry is passed
+ * to the writer and the reader in their options.
  *
  *     cc 05_codec.c -o 05_codec && ./05_codec palette
  */
@@ -32,7 +32,7 @@ static bags_code color_encode(void *state, const bags_value *value,
     return BAGS_OK;
 }
 
-/* Blobs come from files: trust nothing about them. */
+/* Blobs come from files: do not trust them. */
 static bags_code color_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * Images: photographs are stored as the files they are, small copies of them
- * are encoded as PNG, and both are decoded when they are read, the photographs
- * at a quarter of their size.
+ * Images: photographs are stored as JPEG files without changes, together with small
+ * copies encoded as PNG. Both are decoded when they are read, the photographs at a
+ * quarter of their size.
  *
  *     cc -I.. 06_images.c ../formats/jpeg.c ../formats/png.c -ljpeg -lpng \
  *         -o 06_images && ./06_images album photo1.jpg photo2.jpg
@@ -29,7 +29,7 @@ static bags_code add_photo(bags_writer *writer, const char *path, bags_error *er
         bags_jpeg_decode(blob, &eighth, small, SMALL_MAX, 0, err))
         return err->code;
     uint64_t shape[] = {size.height, size.width, size.channels};
-    bags_value image = bags_blob(blob.data, blob.size); /* encoded already */
+    bags_value image = bags_blob(blob.data, blob.size); /* already encoded */
     bags_value thumb =
         bags_array(BAGS_DTYPE_UINT8, size.channels > 1 ? 3 : 2, shape, small);
     bags_entry datapoint[] = {{"image", &image, 1}, {"thumb", &thumb, 1}};
@@ -81,7 +81,7 @@ static bags_code read_album(
 int main(int argc, char **argv) {
     bags_error err;
     bags_jpeg_options quarter = {0};
-    quarter.scale = 4; /* decoding to 1/4 costs a fraction of decoding all */
+    quarter.scale = 4; /* decoding at 1/4 costs a fraction of decoding at full size */
     bags_codec jpeg = bags_codec_jpeg;
     jpeg.user = &quarter;
     if (argc < 3) {

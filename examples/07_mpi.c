@@ -1,7 +1,7 @@
 /*
- * MPI: the ranks of a program write the shards of one dataset, as the workers
- * of 04_workers do. Ranks with less to do write fewer shards and leave gaps in the
- * shards' numbers. bags_finalize closes them.
+ * MPI: the ranks of a program write the shards of one dataset, like the workers in
+ * 04_workers. Ranks with less work write fewer shards, and so leave gaps in the shard
+ * numbers. bags_finalize closes these gaps.
  *
  *     mpicc 07_mpi.c -o 07_mpi && mpirun -n 4 ./07_mpi lengths
  */
@@ -12,7 +12,7 @@
 
 enum { JOBS = 60 };
 
-/* How many steps 3n+1 takes to reach 1: jobs of very different lengths. */
+/* The number of 3n+1 steps it takes to reach 1, as jobs of very different lengths. */
 static uint64_t steps(uint64_t n) {
     uint64_t count = 0;
     for (; n != 1; count++)
@@ -20,7 +20,7 @@ static uint64_t steps(uint64_t n) {
     return count;
 }
 
-/* The last rank has most of the work, the others take turns at the rest. */
+/* The last rank gets most of the jobs, and the others take turns with the rest. */
 static int rank_of(int job, int ranks) {
     return job < JOBS / 2 ? ranks - 1 : job % ranks;
 }
@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : "lengths";
 
     failed = work(path, rank, ranks, &err) != BAGS_OK;
-    /* Nobody reads before everybody has written. */
+    /* Nobody may read before everybody has written. */
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     if (!any && rank == 0)
         failed = any = add_up(path, &err) != BAGS_OK;

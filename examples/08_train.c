@@ -1,10 +1,10 @@
 /*
- * Train: a small network learns to see where six balls are. Its batches come from a
- * loader, in a new order every epoch: four frames of each of eight episodes, made
- * small, with the state of the balls in each. After every batch the weights and the
- * position of the loader are saved in one file. If the program is killed and started
- * again, it continues there, and its losses are the same to the last bit. The dataset is
- * what `make demo` writes.
+ * Train: a small network learns to see where six balls are. A loader makes the batches,
+ * in a new order every epoch: four frames from each of eight episodes, scaled down, and
+ * the state of the balls in each frame. After every batch the weights and the position
+ * of the loader are saved in one file. If the program is killed and started again, it
+ * continues there, and its losses are the same to the last bit. `make demo` writes the
+ * dataset.
  *
  *     L=../formats/load
  *     cc -I.. -I../formats 08_train.c $L/loader.c $L/opening.c $L/convert.c $L/crop.c \
@@ -23,14 +23,15 @@ enum { EPISODES = 8, FRAMES = 4, WIDTH = 24, HEIGHT = 18, BALLS = 6 };
 enum { INPUTS = WIDTH * HEIGHT * 3, HIDDEN = 32, OUTPUTS = BALLS * 2 };
 static const float rate = 0.01f, momentum = 0.9f;
 
-/* Two layers. Only floats, so that it is an array of them, too. */
+/* Two layers. All members are floats, so the struct can be used as an array of
+ * floats. */
 typedef struct network {
     float first[HIDDEN][INPUTS], first_bias[HIDDEN];
     float second[OUTPUTS][HIDDEN], second_bias[OUTPUTS];
 } network;
 enum { WEIGHTS = sizeof(network) / sizeof(float) };
 
-/* The content of the checkpoint file. */
+/* The contents of the checkpoint file. */
 static struct saved {
     unsigned char loader[BAGS_LOADER_STATE];
     network net, speed;
@@ -46,7 +47,7 @@ static bags_loader *open_loader(
     fields[0].width = WIDTH;
     fields[0].height = HEIGHT;
     fields[0].dtype = BAGS_DTYPE_FLOAT32;
-    fields[1].name = "state"; /* x, y and their speeds, of each ball */
+    fields[1].name = "state"; /* position and speed (x, y) of each ball */
     for (int i = 0; i < 3; i++) {
         fields[0].mean[i] = 0.5f;
         fields[0].std[i] = 0.25f;
@@ -66,7 +67,7 @@ static bags_loader *open_loader(
     return bags_loader_open(&reader, 1, &options, err);
 }
 
-/* The error of the network in one frame, and the direction that reduces it. */
+/* Returns the error of the network in one frame. Adds its gradient to *gradient. */
 static float learn_frame(const float *pixels, const float *state, network *gradient) {
     const network *net = &now.net;
     float hidden[HIDDEN], back[HIDDEN] = {0}, loss = 0;
@@ -125,7 +126,7 @@ static void start_network(void) {
     }
 }
 
-/* The file is always complete: it is written under another name first. */
+/* The file is always complete, since it is written under another name first. */
 static bags_code save(const char *path, bags_error *err) {
     char next[4096];
     snprintf(next, sizeof next, "%s.next", path);
@@ -159,7 +160,7 @@ static bags_code train(bags_loader *loader, const char *path, bags_error *err) {
         float loss = learn_batch(batch);
         printf("epoch %" PRIu64 " batch %" PRIu64 " loss %.9g\n", batch->epoch,
             batch->batch, (double)loss);
-        fflush(stdout); /* so that no line is missing after a kill */
+        fflush(stdout); /* no line is missing after a kill */
         code = bags_loader_save(loader, now.loader, err);
         if (!code)
             code = save(path, err);

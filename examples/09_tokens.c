@@ -1,8 +1,9 @@
 /*
- * Tokens: a model of characters learns from a text. Each paragraph is a document; windows
- * of 32 characters, of all paragraphs one after another, come in a new order every epoch.
- * The second training stops half way, as if it were killed, and continues from the weights
- * and the 64 bytes of the loader's state: its losses are the same to the last bit.
+ * Tokens: a character model learns from a text. Each paragraph is a document. All
+ * paragraphs are concatenated, and split into windows of 32 characters that come in a
+ * new order every epoch. A second training stops half way, as if it were killed, and
+ * continues from the weights and the 64 bytes of the loader's state. Its losses are the
+ * same to the last bit.
  *
  *     L=../formats/load
  *     cc -I.. -I../formats 09_tokens.c $L/tokens.c $L/loader.c $L/opening.c $L/convert.c \
@@ -19,8 +20,8 @@
 
 enum { STEPS = 300, WINDOW = 32, CHARACTERS = 256 };
 
-/* The content of the checkpoint file. The weights are the scores of each character
- * after each other character. */
+/* The contents of the checkpoint file. The weights are the scores of each character
+ * following each other character. */
 typedef struct training {
     float weights[CHARACTERS][CHARACTERS];
     unsigned char state[BAGS_LOADER_STATE];
@@ -52,7 +53,7 @@ static bags_code write_paragraphs(const char *from, const char *path, bags_error
     return bags_writer_close(writer, err);
 }
 
-/* Predict each next character, and change the weights. Returns the mean loss. */
+/* Predict each next character, and update the weights. Returns the mean loss. */
 static float learn(training *t, const bags_batch *batch) {
     const unsigned char *text = (const unsigned char *)batch->tensors[0].data;
     float loss = 0, count = (float)(batch->length * WINDOW);
@@ -69,7 +70,7 @@ static float learn(training *t, const bags_batch *batch) {
     return loss;
 }
 
-/* Train from step `start`, where the former training stopped. */
+/* Train from step `start`, where the previous training stopped. */
 static bags_code train(const bags_reader *reader, training *t, int start, int stop,
     float *loss, bags_error *err) {
     bags_tokens_options sequences = {0};
@@ -78,7 +79,7 @@ static bags_code train(const bags_reader *reader, training *t, int start, int st
     sequences.field = "text";
     sequences.dtype = BAGS_DTYPE_UINT8;
     sequences.length = WINDOW;
-    sequences.has_eos = true; /* 0: no text contains it */
+    sequences.has_eos = true; /* eos is 0: no text contains it */
     bags_tokens *tokens = bags_tokens_open(&reader, 1, &sequences, err);
     options.tokens = tokens;
     options.batch = 4;

@@ -1,8 +1,8 @@
 /*
- * Record a robot until Ctrl-C: three topics at their own rates, each with the times of its
- * items. An episode of ten seconds is one datapoint. It is streamed: flushed every 100 ms,
- * so that the data survives a crash of this program, and synced every second, so that it
- * survives a power failure. A second run continues with the next episode.
+ * Record a robot until Ctrl-C: three topics, each with its own rate and the times of
+ * its items. Each episode of ten seconds is one datapoint. It is streamed: data is
+ * flushed every 100 ms, to survive a crash of this program, and synced every second, to
+ * survive a power failure. If you run it again, it continues with the next episode.
  *
  *     cc 10_recorder.c -lm -o 10_recorder && ./10_recorder robot
  */
@@ -41,7 +41,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Stands for the drivers of a robot. */
+/* Stands in for the drivers of a robot. */
 static const void *read_sensor(const topic *of, double seconds) {
     static float angles[7];
     static unsigned char image[48 * 64 * 3];
@@ -52,7 +52,7 @@ static const void *read_sensor(const topic *of, double seconds) {
     return of->dtype == BAGS_DTYPE_UINT8 ? (const void *)image : angles;
 }
 
-/* Failures are reported by the next flush. */
+/* The next flush reports any failure. */
 static void push(bags_writer *writer, const topic *of, double seconds) {
     bags_value time = bags_real(seconds);
     bags_value item =
@@ -61,8 +61,8 @@ static void push(bags_writer *writer, const topic *of, double seconds) {
     bags_writer_push(writer, of->times, &time, NULL);
 }
 
-/* Record until the end of the episode, Ctrl-C or a failure. Its plain field comes first,
- * so that the episode can be recovered. */
+/* Record until the end of the episode, Ctrl-C or a failure. The plain field is written
+ * first, so that the episode can be recovered. */
 static bags_code record(bags_writer *writer, bags_error *err) {
     const struct timespec pause = {0, 500000};
     uint64_t items[] = {0, 0, 0};
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
         code = record(writer, &err);
     int episodes = (int)bags_writer_length(writer);
     if (code)
-        bags_writer_close(writer, NULL); /* what was flushed stays, to be recovered */
+        bags_writer_close(writer, NULL); /* flushed data stays, and can be recovered */
     else
         code = bags_writer_close(writer, &err);
     if (code)

@@ -1,25 +1,25 @@
 /*
- * Ctrl-C and SIGTERM. They end the program at once, with a message that states the kept
- * data and the command that continues: the files of all commands are valid whenever
- * they are killed. A command that keeps more, or removes files, if it ends in order
- * defers the first signal to its next interrupt_check; the second one still ends it at
- * once.
+ * Ctrl-C and SIGTERM end the program at once, with a message that states which data is
+ * kept and which command continues the work. This is safe because every command's files
+ * are valid at any moment. A command that keeps more data or removes files when it ends
+ * in order defers the first signal to its next interrupt_check; a second signal still
+ * ends it at once.
  *
- * At the end the signal is raised again, so that a shell or another parent process
- * notices how the program ended; shells report 130 and 143.
+ * Finally, the signal is raised again, so that a shell or another parent process sees
+ * how the program ended; shells report 130 and 143.
  */
 #include "command.h"
 #include "system.h"
 
-static char **words; /* of the command line */
+static char **words; /* the words of the command line */
 static volatile sig_atomic_t deferred, pending;
 static volatile double pending_since;
-/* The handler prints the first two. They are replaced, and never freed. */
+/* The handler prints these two messages. They may be replaced, but are never freed. */
 static const char *volatile notice = "bags: interrupted\n";
 static const char *volatile next_line = "";
-static const char *volatile doomed; /* a file that the handler removes */
+static const char *volatile doomed; /* the handler removes this file */
 
-/* A parent process may pass on a signal that its process group receives as well. */
+/* A parent process may pass on a signal that the whole process group received, too. */
 #define SAME_SECONDS 0.2
 
 /* ---- the command that continues ---- */
@@ -28,7 +28,7 @@ static const char *volatile doomed; /* a file that the handler removes */
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"                   \
     "-_./:,@%+="
 
-/* Append a word as a shell reads it. Control characters must not reach a terminal. */
+/* Append a word quoted for a shell. Control characters must not reach a terminal. */
 static void put_word(text *out, const char *word) {
     bool control = !is_clean(word);
     if (*word && !word[strspn(word, PLAIN)]) {
@@ -54,13 +54,13 @@ static void put_command(text *out, const char *with) {
     for (size_t i = 0; words && words[i]; i++) {
         text_puts(out, i ? " " : "");
         put_word(out, words[i]);
-        if (i == 1 && with) /* before a "--" */
+        if (i == 1 && with) /* before any "--" */
             text_format(out, " %s", with);
     }
 }
 
 void interrupt_leaves(const char *kept, const char *next, const char *with) {
-    /* Those of the last call may be printed meanwhile. */
+    /* Use two sets in turn, since a signal may print the previous texts meanwhile. */
     static text texts[2][2];
     static unsigned turn;
     text *line = &texts[turn ^= 1][0], *all = &texts[turn][1];
@@ -101,7 +101,7 @@ static void print_line(const char *line) {
         return;
 }
 
-/* Only what a signal handler may call; texts were made before. */
+/* Calls only what a signal handler may call; the texts were prepared earlier. */
 static void handle(int number) {
     if (deferred && !pending) {
         pending_since = seconds_now();
@@ -140,7 +140,8 @@ static void end_by_signal(void) {
     end(pending);
 }
 
-/* A signal that is ignored stays so, as nohup and background jobs of scripts need. */
+/* A signal that is ignored stays ignored, for nohup and for background jobs of
+ * scripts. */
 void interrupt_expect(char **line) {
     static const int numbers[] = {SIGINT, SIGTERM};
     words = line;

@@ -1,6 +1,6 @@
 /*
- * JSON, read by json-c as the importers do: what json-c would silently change is an
- * error.
+ * Read JSON with json-c, as the importers do. Input that json-c would silently change
+ * is an error.
  */
 #include "command.h"
 
@@ -8,7 +8,7 @@
 
 #define MAX_SIZE ((size_t)1 << 30)
 
-/* A column, since a manifest has a line per object. */
+/* Errors state only the column, since a manifest has one object per line. */
 json_object *json_read(const char *string, size_t size) {
     bags_view view = {(const unsigned char *)string, size};
     json_object *tree = NULL;

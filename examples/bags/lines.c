@@ -1,9 +1,10 @@
 /*
- * The lines of the manifest. They may come from a pipe, slowly: the caller states
- * how long it can wait, since it must flush earlier lines in time. They may be
- * compressed by gzip, as their first bytes show, and start with a byte order mark.
+ * Read the lines of a manifest. A pipe may deliver them slowly, so the caller states
+ * how long it can wait until it must flush earlier lines. The manifest may be
+ * compressed with gzip, recognized by its first bytes, and may start with a byte
+ * order mark.
  *
- * Empty lines are allowed only at the end: elsewhere something is missing.
+ * Empty lines are allowed only at the end; elsewhere they indicate missing data.
  */
 #include "command.h"
 #include "system.h"
@@ -12,7 +13,7 @@
 #include <zlib.h>
 #endif
 
-/* A parsed line takes three times its size. */
+/* A parsed line takes three times its size in memory. */
 #define MAX_LINE ((size_t)1 << 28)
 #define READ_SIZE ((size_t)1 << 16)
 
@@ -20,9 +21,9 @@ static const char *name;
 static int file;
 static bool ended;
 static bags_buffer buffer;
-static size_t start, scanned, stop; /* the bytes that are not lines yet */
-static uint64_t last, blank;        /* numbers of lines; 0: none */
-static uint64_t consumed, total;    /* bytes */
+static size_t start, scanned, stop; /* the bytes not yet split into lines */
+static uint64_t last, blank;        /* line numbers; 0: none */
+static uint64_t consumed, total;    /* in bytes */
 static bool packed;                 /* the file is compressed */
 
 const char *lines_path(void) { return name; }
@@ -50,7 +51,7 @@ void lines_open(const char *path) {
     total = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
 }
 
-/* Read some bytes of the file, none at its end. */
+/* Read some bytes of the file; none at the end. */
 static size_t read_some(void *to) {
     ssize_t got;
     do
@@ -69,7 +70,7 @@ ENDS static void fail_unpacking(const char *what) {
     fail(BAGS_ERROR_CORRUPT, "%s: gzip: %s", name, what);
 }
 
-/* The bytes in the buffer are the first of a compressed file. */
+/* The buffer contains the first bytes of a compressed file. Prepare to unpack it. */
 static void start_unpacking(void) {
     packed = true;
     unpacking.next_in = input;
@@ -81,10 +82,10 @@ static void start_unpacking(void) {
         fail(BAGS_ERROR_MEMORY, "out of memory");
 }
 
-/* Unpack some bytes, none at the end of the file. It may have several members. False:
- * none came in time. */
+/* Unpack some bytes; none at the end of the file. The file may have several gzip
+ * members. False if no input arrived in time. */
 static bool unpack_some(int patience, unsigned char *to, size_t *got) {
-    static bool between; /* members, the only place where the file may end */
+    static bool between; /* between members, the only place where the file may end */
     *got = 0;
     while (*got == 0) {
         if (unpacking.avail_in == 0) {
@@ -128,7 +129,7 @@ static bool unpack_some(int patience, unsigned char *to, size_t *got) {
 }
 #endif
 
-/* Read more bytes after those in the buffer. False: none came in time. */
+/* Append more bytes to the buffer. False if none arrived in time. */
 static bool read_more(int patience) {
     static const unsigned char magic[] = {0x1F, 0x8B};
     static bool started;
@@ -148,14 +149,14 @@ static bool read_more(int patience) {
     ended = got == 0;
     stop += got;
     if (!started && stop == 1 && buffer.data[0] == magic[0])
-        return true; /* the other byte follows */
+        return true; /* the other byte is still to come */
     if (!started && stop >= 2 && !memcmp(buffer.data, magic, sizeof magic))
         start_unpacking();
     started = true;
     return true;
 }
 
-/* The next line, perhaps empty. */
+/* Get the next line. It may be empty. */
 static line_state any_line(int patience, char **line, size_t *size) {
     unsigned char *end = NULL;
     for (;;) {

@@ -1,14 +1,14 @@
 /*
- * A dataset that is being written, for `bags view --live`: the datapoints that were flushed,
- * by numbers that stay.
+ * Read a dataset while it is being written, for `bags view --live`. Flushed datapoints
+ * get numbers that never change.
  *
- * Datapoints are numbered in the order in which they are first seen: at the first look by
- * shard, later as their writers flush them. A shard is recognized by the identity of its
- * spec.json, whatever its number becomes. If a shard is gone, because its writer removed it or
- * the dataset was replaced, its numbers are not used again.
+ * Datapoints are numbered in the order in which they are first seen: by shard at first,
+ * later as writers flush them. A shard is recognized by the identity of its spec.json,
+ * even if the shard's number changes. If a shard disappears, because its writer removed
+ * it or the dataset was replaced, its numbers are not used again.
  *
- *     seen[]    shards, with the number of datapoints that have a number
- *     runs[]    datapoints start, start + 1, ... are first, first + 1, ... of seen[shard]
+ *     seen[]    shards, and how many of their datapoints are numbered runs[]
+ *     datapoints start, start + 1, ... are first, first + 1, ... of seen[shard]
  */
 #include "command.h"
 #include "system.h"
@@ -20,7 +20,7 @@
 typedef struct live_shard {
     bags_identity identity; /* of spec.json */
     uint64_t length;
-    uint64_t start; /* in the reader; UINT64_MAX: it is gone */
+    uint64_t start; /* first index in the reader; UINT64_MAX: the shard is gone */
 } live_shard;
 
 typedef struct live_run {
@@ -35,13 +35,13 @@ static live_shard *seen;
 static live_run *runs;
 static size_t seen_count, runs_count;
 static uint64_t length, signature;
-static char *trouble; /* why the last look failed; or NULL */
+static char *trouble; /* why the last look failed, or NULL */
 static bags_row row;
 static bags_buffer scratch, curve;
 
-/* ---- looking for more ---- */
+/* ---- looking for new datapoints ---- */
 
-/* A shard shows more datapoints when its refs.idx has grown, or spec.json exists. */
+/* A shard has more datapoints when its refs.idx has grown or its spec.json exists. */
 static uint64_t sign(const char *directory) {
     static const char *const names[] = {"refs.idx", "spec.json", "spec.json.partial"};
     uint64_t hash = format_hash(0, directory, strlen(directory));
@@ -51,7 +51,7 @@ static uint64_t sign(const char *directory) {
         if (format_path(file, directory, names[i], "", NULL) ||
             io->identify(io->user, NULL, file, &found))
             memset(&found, 0, sizeof found);
-        /* The time of refs.idx changes with its size. */
+        /* For refs.idx, the time changes only together with the size. */
         uint64_t numbers[] = {
             found.device, found.inode, i ? found.time : 0, found.size};
         hash = format_hash(hash, numbers, sizeof numbers);
@@ -68,14 +68,14 @@ static int sign_entry(void *user, const char *name) {
     return 0;
 }
 
-/* It changes when a look may find more. */
+/* A hash that changes whenever another look may find more. */
 static uint64_t make_signature(void) {
     uint64_t sum = sign(path);
     (void)io->list(io->user, path, sign_entry, &sum);
     return sum ? sum : 1;
 }
 
-/* The identity of an open shard, even if its spec.json is renamed in the meantime. */
+/* Identify an open shard, even if its spec.json was renamed in the meantime. */
 static bool identify(
     const bags_reader *of, const bags_shard *shards, size_t i, bags_identity *out) {
     static const char *const names[] = {"spec.json", "spec.json.partial", "spec.json"};
@@ -89,7 +89,7 @@ static bool identify(
     return false;
 }
 
-/* Number the datapoints of a shard that have no number yet. */
+/* Number those datapoints of a shard that have no number yet. */
 static void number_shard(const bags_identity *identity, const bags_shard *shard) {
     size_t i = 0;
     while (i < seen_count && !format_is_same(&seen[i].identity, identity))
@@ -113,7 +113,8 @@ static void number_shard(const bags_identity *identity, const bags_shard *shard)
     seen[i].length = shard->length;
 }
 
-/* Open the dataset again. False: `failure` states why; nothing changes. */
+/* Open the dataset again. On failure, returns false with the reason in `failure`, and
+ * changes nothing. */
 static bool look(void) {
     size_t count = 0, shard_count = 0;
     bags_reader_options reading = {0};
@@ -168,13 +169,13 @@ void live_open(const char *of) {
     io = bags_io_local();
     if (!look())
         die();
-    signature = make_signature() + 1; /* look again */
+    signature = make_signature() + 1; /* forces another look */
 }
 
-/* ---- what the page asks for ---- */
+/* ---- requests from the page ---- */
 
-/* The number of unfinished shards, and of those whose writer holds the lock. Each lock is
- * tried for a moment, as readers that refuse unfinished shards do. */
+/* Count the unfinished shards, and how many of them have a writer that holds the lock.
+ * Each lock is tried for a moment, just as readers that refuse unfinished shards do. */
 static void count_writers(uint64_t *unfinished, uint64_t *running) {
     size_t count;
     const bags_shard *shards = bags_reader_shards(reader, &count);
@@ -221,7 +222,7 @@ void live_state(text *out, const char *name) {
     text_puts(out, "]}\n");
 }
 
-/* The index in the reader of a datapoint's number. */
+/* Find the index in the reader of a datapoint's number. */
 static bool locate(uint64_t number, uint64_t *index) {
     if (number >= length) {
         bags_fail(&failure, BAGS_ERROR_RANGE,

@@ -1,9 +1,9 @@
 /*
  * bags load: run the data loader, to measure it, to see its order, or to check that
- * several ranks load the same.
+ * several ranks load the same data.
  *
- * The line of a batch is flushed before the state is replaced: after a kill the
- * last line may be printed again, but none is lost.
+ * A batch's line is flushed before the state is replaced. So after a kill, the last
+ * line may be printed again, but no line is lost.
  */
 #include "command.h"
 #include "system.h"
@@ -99,7 +99,7 @@ static size_t dataset_count;
 
 /* ---- options ---- */
 
-/* The parts of a list; *count of them. */
+/* Split a list into its *count parts. */
 static char **split(const char *list, size_t *count) {
     char *at = string_format("%s", list), **parts = NULL;
     for (*count = 0; at; ++*count) {
@@ -131,7 +131,7 @@ static const double *parse_weights(void) {
     return weights;
 }
 
-/* The datapoints of --rows and --where, or windows. */
+/* Select datapoints by --rows and --where, or select windows. */
 static void select_each(const bags_reader *const *readers) {
     static bags_selection *selections;
     selections = (bags_selection *)allocate(dataset_count, sizeof *selections);
@@ -151,7 +151,7 @@ static void select_each(const bags_reader *const *readers) {
 
 /* ---- fields ---- */
 
-/* Pass the linked formats to the loader. */
+/* Pass the linked image formats to the loader. */
 static void link_images(void) {
     static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
@@ -172,7 +172,7 @@ static type_class class_of(const bags_reader *reader, const char *name) {
     return i < count ? type_kind(fields[i].type) : TYPE_OTHER;
 }
 
-/* The frames of videos, if one is loaded: this opens a library. */
+/* Prepare to load video frames, if a video is loaded. This opens a library. */
 static void link_videos(
     const bags_reader *reader, const bags_load_field *fields, size_t count) {
 #ifdef BAGS_WITH_MP4
@@ -193,13 +193,14 @@ static void link_videos(
 #endif
 }
 
-/* An image, or a video whose frames are loaded. */
+/* True for an image, and for a video whose frames are loaded. */
 static bool is_image(const bags_reader *reader, const char *name) {
     type_class kind = class_of(reader, name);
     return kind == TYPE_IMAGE || (kind == TYPE_VIDEO && framing.clock);
 }
 
-/* As training on ImageNet does it: its mean and deviation, channels first. */
+/* Crop, normalize by the ImageNet mean and deviation, and put channels first, as is
+ * usual when training on ImageNet. */
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
@@ -214,7 +215,8 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     memcpy(field->std, deviation, sizeof deviation);
 }
 
-/* With --values, a line has the values of a field under its name, next to these. */
+/* With --values, a line has each field's values under the field's name, next to these
+ * keys. */
 static void refuse_key(const char *name) {
     static const char *const keys[] = {"epoch", "batch", "indices", "digest"};
     for (size_t k = 0; values && k < sizeof keys / sizeof *keys; k++)
@@ -222,8 +224,8 @@ static void refuse_key(const char *name) {
             usage("--values: a field called \"%s\" cannot be printed", name);
 }
 
-/* Choose the fields to load: the given fields, or all of the first dataset. Returns
- * true if some are images. */
+/* Choose the fields to load: the given fields, or all fields of the first dataset.
+ * Returns true if some are images. */
 static bool choose_fields(const char *path, const bags_reader *reader) {
     size_t count, all_count;
     bool found = false;
@@ -234,7 +236,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
     for (size_t i = 0; names && i < count; i++)
         (void)field_require(path, names[i], all, all_count);
     uint32_t size = (uint32_t)crop.value;
-    static bags_load_field *fields; /* it and `names` live as long as the loader */
+    static bags_load_field *fields; /* like `names`, lives as long as the loader */
     size_t used = 0;
     fields = (bags_load_field *)allocate(count, sizeof *fields);
     for (size_t i = 0; i < count; i++) {
@@ -264,7 +266,8 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
 
 /* ---- tokens ---- */
 
-/* --tokens FIELD=S, or --pack. The fields of --fields have an element for each token. */
+/* Handle --tokens FIELD=S and --pack. The fields in --fields have one element per
+ * token. */
 static void open_tokens(const char *path, const bags_reader **readers) {
     static const bags_dtype dtypes[] = {
         BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32};
@@ -320,13 +323,14 @@ static bool state_read(void) {
     return true;
 }
 
-/* The new file that replaces the state. Each rank has its own, in case they share
+/* The new file that will replace the state. Each rank uses its own, in case they share
  * FILE. */
 static const char *state_fresh;
 
-/* Replace the state or, without `keep`, check that it can be written. Not synced: that
- * takes milliseconds, longer than most batches. After a power failure FILE may be
- * older, or truncated. bags_loader_restore refuses a truncated file. */
+/* Replace the state or, without `keep`, only check that it can be written. It is not
+ * synced, since that takes milliseconds, longer than most batches. After a power
+ * failure, FILE may be older or truncated; bags_loader_restore refuses a truncated
+ * file. */
 static void state_write(bool keep) {
     const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
@@ -339,16 +343,16 @@ static void state_write(bool keep) {
         fail_system(error, state_path, "replace");
 }
 
-/* Fail before anything is printed if no state can be written. */
+/* If the state cannot be written, fail before anything is printed. */
 static void state_prepare(void) {
     state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
-    (void)bags_io_local()->remove(NULL, state_fresh); /* of a run that was killed */
+    (void)bags_io_local()->remove(NULL, state_fresh); /* left by a killed run */
     state_write(false);
 }
 
 /* ---- output ---- */
 
-/* The pieces of a packed row. */
+/* Write the pieces of a packed row. */
 static void put_row(text *line, const bags_batch *loaded, size_t i) {
     text_puts(line, "[");
     for (uint64_t k = loaded->rows[i]; k < loaded->rows[i + 1]; k++) {
@@ -371,7 +375,7 @@ static void put_value(
             tensor->name, value->dtype ? bags_dtype_name(value->dtype) : "its type");
 }
 
-/* The numbers of a window of tokens, a row, or a frame, as nested lists. */
+/* Write the numbers in a window of tokens, a row or a frame, as nested lists. */
 static void put_numbers(
     text *line, const bags_batch *loaded, const bags_tensor *tensor, size_t i) {
     const char *type = temp_format("array(%s,-1)", bags_dtype_name(tensor->dtype));
@@ -383,7 +387,7 @@ static void put_numbers(
     put_value(line, tensor, type, &list);
 }
 
-/* Values that are not numbers of one shape: of a window, a list. */
+/* Write values that are not numbers of one shape; a window becomes a list. */
 static void put_items(
     text *line, const bags_batch *loaded, const bags_tensor *tensor, size_t i) {
     uint64_t first, count;
@@ -404,7 +408,7 @@ static void put_items(
         text_puts(line, "]");
 }
 
-/* The values of each window, row or frame. */
+/* Write the values of each window, row or frame. */
 static void put_values(text *line, const bags_batch *loaded) {
     for (size_t t = 0; t < loaded->count; t++) {
         const bags_tensor *tensor = &loaded->tensors[t];
@@ -416,8 +420,8 @@ static void put_values(text *line, const bags_batch *loaded) {
     }
 }
 
-/* A number; of packed rows a list of pieces, of frames [episode, frame]. The dataset comes
- * first if there are several. */
+/* Write what was picked: a number, a list of pieces for packed rows, or [episode,
+ * frame] for frames. The dataset comes first if there are several. */
 static void put_pick(text *line, const bags_pick *pick, const uint64_t *frame) {
     bool is_list = frame || dataset_count > 1;
     text_puts(line, is_list ? "[" : "");
@@ -476,7 +480,7 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
             sum->images += one->tensors[i].items;
 }
 
-/* Print the unused tokens, and the fill of packed rows. */
+/* Print how many tokens were unused, and how full the packed rows were. */
 static void print_tokens(const totals *sum) {
     uint64_t unused = 0;
     for (size_t i = 0; i < dataset_count; i++)
@@ -498,7 +502,7 @@ static void print_tokens(const totals *sum) {
             stderr, "%s longer than a row left out\n", counted(dropped, "document"));
 }
 
-/* The name of a sample. */
+/* The word for one sample. */
 static const char *unit_name(void) {
     return loading.frames   ? "frame"
            : !tokens        ? "datapoint"
@@ -506,7 +510,8 @@ static const char *unit_name(void) {
                             : "window";
 }
 
-/* The last line. It is not JSON, so it goes to stderr if the others are. */
+/* Print the last line. It is not JSON, so it goes to stderr if the other lines are
+ * JSON. */
 static void print_summary(const totals *sum, bool has_images) {
     double seconds = sum->seconds > 1e-9 ? sum->seconds : 1e-9;
     const char *unit = unit_name();
@@ -531,7 +536,7 @@ static void print_summary(const totals *sum, bool has_images) {
 
 /* ---- the loop ---- */
 
-/* How many batches will be loaded in this run; 0: unknown. */
+/* How many batches this run will load; 0 if unknown. */
 static uint64_t count_batches(const bags_batch *first, uint64_t most) {
     uint64_t each = bags_loader_batches(loader), all = UINT64_MAX;
     if (each && epochs.value < UINT64_MAX / each)
@@ -544,7 +549,7 @@ static totals load_all(const bags_reader *reader, uint64_t most, const char *tit
     totals sum = {0};
     uint64_t total = 0;
     double start = seconds_now();
-    setvbuf(stdout, NULL, _IONBF, 0); /* a line is written before its state */
+    setvbuf(stdout, NULL, _IONBF, 0); /* writes each line before its state */
     while (sum.batches < most) {
         const bags_batch *loaded;
         must(bags_loader_next(loader, &loaded, &failure));
@@ -582,7 +587,7 @@ static int run(char **operands) {
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
     loading.order.take = take.value;
-    if (orient) /* images that are not cropped */
+    if (orient) /* for images that are not cropped */
         registry_orient();
     options_need("rank", "ranks");
     if (loading.rank >= loading.ranks)

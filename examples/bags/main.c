@@ -1,7 +1,7 @@
 /*
  * bags - pack, show and unpack datasets in the Bag and Bags formats.
  *
- * Lists the subcommands, and runs one. No other file calls this one.
+ * Lists the subcommands, and runs one of them. No other file calls this one.
  */
 #include "command.h"
 #include "modules.h"
@@ -13,7 +13,7 @@ extern const command command_card, command_checksum, command_copy, command_deriv
     command_recover, command_sheet, command_sql, command_stats, command_verify,
     command_view, command_zip;
 
-/* A new subcommand is one name above and one here. */
+/* To add a subcommand, add its name above and here. */
 static const command *const commands[] = {
     &command_info,
     &command_get,
@@ -57,8 +57,8 @@ static const struct topic {
 
 #define TOPICS (sizeof topics / sizeof *topics)
 
-/* The command of this name. A misspelt one may also mean a topic of the help or, at the
- * start of a line, an option. */
+/* Find a command by name. A misspelt name may also stand for a help topic or, at the
+ * start of a line, for an option. */
 static const command *find_command(const char *name, bool for_help) {
     guess from = {name, strlen(name), NULL, 0};
     for (size_t i = 0; commands[i]; i++)
@@ -117,7 +117,7 @@ static int run(int count, char **words) {
 }
 
 int main(int argc, char **argv) {
-    /* The words as an interruption shows them; parsing moves the others. */
+    /* Keep the words as an interruption shows them, since parsing reorders `argv`. */
     char **shown = (char **)allocate((size_t)argc, sizeof *shown);
     for (int i = 0; i < argc; i++)
         shown[i] = path_shown(argv[i]);

@@ -1,6 +1,7 @@
 /*
- * The help of all commands, and the man page. `bags help man` prints it in mdoc(7), and
- * `make install` installs it. Both are generated from the tables of the commands.
+ * The help of all commands, and the man page. `bags help man` prints it in mdoc(7)
+ * format, and `make install` installs it. Both are generated from the tables of the
+ * commands.
  */
 #include "command.h"
 
@@ -41,7 +42,7 @@ void commands_help(text *out, const command *const *commands) {
 
 /* ---- the man page ---- */
 
-/* Part of a line of text. */
+/* Append part of a text line. */
 static void put_text(text *out, const char *from, size_t size) {
     if (size && *from == '.')
         text_puts(out, "\\&");
@@ -54,9 +55,9 @@ static void put_text(text *out, const char *from, size_t size) {
     }
 }
 
-/* Sentences, each from a new line. */
+/* Append sentences, each starting on a new line. */
 static void put_sentences(text *out, const char *words) {
-    size_t used = 0; /* columns of the line */
+    size_t used = 0; /* columns used in the current line */
     for (const char *before = words; *words;) {
         size_t size = strcspn(words, " \n");
         bool ended = words - before > 2 && words[-2] == '.' && words[-3] != '.';
@@ -82,7 +83,7 @@ static void put_lines(text *out, const char *lines) {
     }
 }
 
-/* .It of each option, with its value as an argument. */
+/* Append an .It for each option, with its value as an argument. */
 static void put_options(text *out, const command *of) {
     const option *at;
     for (size_t i = 0; (at = options_get(of, i)); i++) {

@@ -1,7 +1,6 @@
 /*
- * Libraries of formats that are opened when they are needed. The program is linked with
- * an rpath that names the directories in which they are; the current directory is not
- * searched.
+ * Open libraries of formats when they are needed. The program's rpath names the
+ * directories that contain them; the current directory is not searched.
  */
 #include "command.h"
 
@@ -10,14 +9,14 @@
 
 #include <pthread.h>
 
-/* Held while a library is opened, and by a program that exits. */
+/* Held while a library is being opened, and by a program that is exiting. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 static void stop_opening(void) { pthread_mutex_lock(&opening); }
 
 void modules_prepare(void) { (void)atexit(stop_opening); }
 
-/* libbags-import-zarr.so.0.9 for import/zarr. */
+/* For example, opens libbags-import-zarr.so.0.9 for import/zarr. */
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
     char *name = string_format(

@@ -1,27 +1,27 @@
 /*
- * Each format that needs a library is a library of its own, libbags-NAME. The first use
- * of its functions or codec opens it, so a call loads only what it needs: loading
- * FFmpeg takes tens of milliseconds. MODULES in formats/packages.mk lists the formats.
- * A build without modules links them.
+ * Each format that depends on a library is built as a library of its own, libbags-NAME.
+ * It is opened when one of its functions or its codec is first used, so the command
+ * loads only what it needs; loading FFmpeg takes tens of milliseconds. MODULES in
+ * formats/packages.mk lists the formats. A build without modules links them.
  */
 #ifndef MODULES_H
 #define MODULES_H
 
 #include "formats.h"
 
-/* A symbol, or a function, of the library of a format, "mp4" or "import/zarr". Without
- * the library, whose name is in the message, module_find returns NULL and module_get
- * ends the program. Threads: any. */
+/* Look up a symbol or a function in the library of a format such as "mp4" or
+ * "import/zarr". If the library is missing, the message names it; module_find then
+ * returns NULL, and module_get ends the program. Any thread may call these. */
 typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
 module_function module_get(const char *format, const char *symbol);
 
-/* Call this first. It keeps threads from opening a library while the program exits:
- * that would initialize libraries again that the loader has finished. */
+/* Call this first. It prevents threads from opening a library while the program exits,
+ * since that would initialize libraries that the dynamic loader has already
+ * finalized. */
 void modules_prepare(void);
 
-/* Members of a table: the name of a symbol of a format, and its address (NULL: in a
- * module). */
+/* Table members: the name of a format's symbol, and its address (NULL: in a module). */
 #ifdef BAGS_MODULES
 #define LINKED(symbol) #symbol, NULL
 #else
@@ -31,7 +31,7 @@ void modules_prepare(void);
 #ifdef BAGS_MODULES
 
 /* Each function of a module that the command calls needs a line here, or the program
- * does not link. The first call at each place looks the function up. */
+ * does not link. Each place in the code looks the function up on its first call. */
 #define MODULE(format, symbol)                                                         \
     (*__extension__({                                                                  \
         static __typeof__(symbol) *found_in_module;                                    \
@@ -71,7 +71,7 @@ void modules_prepare(void);
 #define bags_sql_open MODULE("sql", bags_sql_open)
 #define bags_sql_rows MODULE("sql", bags_sql_rows)
 
-/* SQLite is a library of that module. */
+/* SQLite is linked into that module. */
 #define sqlite3_close MODULE("sql", sqlite3_close)
 #define sqlite3_column_blob MODULE("sql", sqlite3_column_blob)
 #define sqlite3_column_bytes MODULE("sql", sqlite3_column_bytes)

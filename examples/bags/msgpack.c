@@ -1,5 +1,5 @@
 /*
- * msgpack to JSON and back, if formats/msgpack.c was linked.
+ * Convert msgpack to JSON and back, if formats/msgpack.c was linked.
  */
 #include "command.h"
 

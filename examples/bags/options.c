@@ -1,7 +1,7 @@
 /*
- * The words of a command line, and the help, both made from the tables of
- * options. Options may be anywhere, as --name VALUE or --name=VALUE; "--"
- * precedes operands that begin with a dash. A negative number is an operand.
+ * Parse the command line and print the help, both from tables of options. Options may
+ * be anywhere, as --name VALUE or --name=VALUE; "--" precedes operands that begin with
+ * a dash. A negative number is an operand.
  */
 #include "command.h"
 
@@ -14,7 +14,7 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* ---- parsing ---- */
 
-static const command *parsed; /* whose options these are */
+static const command *parsed; /* the command whose options are parsed */
 
 static bool is_option(const char *word) {
     return word[0] == '-' && word[1] != 0 && !is_digit(word[1]);
@@ -36,7 +36,7 @@ static bool parse_size(const char *word, uint64_t *out) {
 }
 
 /* Set the value of an OPTION_CHOICE. The message about an unknown value lists all
- * values. */
+ * possible values. */
 static void choose(const option *given, const char *value) {
     option_choice *to = (option_choice *)given->to;
     guess from = {value, strlen(value), NULL, 0};
@@ -56,8 +56,9 @@ static void choose(const option *given, const char *value) {
         guess_words(&from, "", ""));
 }
 
-/* Store a value as the kind of its option states. An option that comes again is an
- * error, except a flag or a list: one of the two values would be ignored silently. */
+/* Store a value according to the kind of its option. Repeating an option is an error,
+ * since one of the two values would be ignored silently; only flags and lists may be
+ * repeated. */
 static void set_value(const option *given, const char *value) {
     option_list *list = (option_list *)given->to;
     option_number *to = (option_number *)given->to;
@@ -113,7 +114,7 @@ const option *options_get(const command *about, size_t i) {
     return NULL;
 }
 
-/* The value is not shown: it may be a secret. */
+/* The message omits the value, since it may be a secret. */
 ENDS static void fail_option(const command *about, const char *word, size_t size) {
     size_t dashes = strspn(word, "-");
     guess from = {word + dashes, size - dashes, NULL, 0};
@@ -123,7 +124,7 @@ ENDS static void fail_option(const command *about, const char *word, size_t size
     usage("there is no option %.*s%s", (int)size, word, guess_words(&from, "--", ""));
 }
 
-/* Parse the option at words[0]. Returns the number of its words. */
+/* Parse the option at words[0]. Returns how many words it takes. */
 static int parse_option(const command *about, char **words, int count) {
     const char *name = words[0] + 2;
     const char *equals = words[0][1] == '-' ? strchr(name, '=') : NULL;
@@ -146,7 +147,7 @@ static int parse_option(const command *about, char **words, int count) {
     return flag || equals ? 1 : 2;
 }
 
-/* The name of operand `i` in "PATH INDEX [SELECT...]". */
+/* The name of operand `i`, from a text like "PATH INDEX [SELECT...]". */
 static const char *operand_name(const command *about, int i) {
     const char *at = about->operands;
     for (; i > 0 && strchr(at, ' '); i--)
@@ -154,7 +155,8 @@ static const char *operand_name(const command *about, int i) {
     return temp_format("%.*s", (int)strcspn(at, " ."), at);
 }
 
-/* Number and kinds. An empty word is usually a variable of a script that is unset. */
+/* Check the number and kinds of operands. An empty word usually comes from an unset
+ * variable in a script. */
 static void check_operands(const command *about, int count, char **words) {
     if (count < about->least || (about->most && count > about->most))
         usage("expected %s", about->operands);
@@ -211,7 +213,7 @@ static bool is_given(const option *one) {
     return ((const option_number *)one->to)->given;
 }
 
-/* The first of "a|b|c" that is given, or NULL. *rest is the list after it. */
+/* The first of "a|b|c" that was given, or NULL. *rest is the rest of the list. */
 static const char *find_given(const char *names, const char **rest) {
     for (*rest = names; names && **rest;) {
         const char *name = *rest;
@@ -247,7 +249,7 @@ void options_need(const char *some, const char *others) {
         others + size + (others[size] != 0));
 }
 
-/* Without spaces at both ends. */
+/* Remove spaces at both ends. */
 static char *trim(char *word) {
     word += strspn(word, " ");
     size_t size = strlen(word);
@@ -276,7 +278,7 @@ bool list_next(char **at, char **name, char **value) {
 /* ---- help ---- */
 
 void text_wrapped(text *out, const char *words, size_t at, size_t indent) {
-    bool at_start = true; /* of a line */
+    bool at_start = true; /* at the start of a line */
     while (*words) {
         size_t size = strcspn(words, " \n");
         if (!at_start && at + 1 + size > HELP_WIDTH) {
@@ -306,7 +308,7 @@ static const char *option_title(const option *one) {
 }
 
 void options_help(text *out, const command *about) {
-    size_t column = 0; /* in which the help of the options starts */
+    size_t column = 0; /* where the help of the options starts */
     const option *at;
     for (size_t i = 0; (at = options_get(about, i)); i++) {
         size_t size = strlen(option_title(at)) + 4;

@@ -1,5 +1,5 @@
 /*
- * bags pack: a manifest of JSON lines as a dataset, or as a Bag.
+ * bags pack: write a manifest of JSON lines as a dataset, or as a Bag.
  */
 #include "command.h"
 
@@ -27,11 +27,11 @@ static const option options[] = {
 
 static bags_field *fields;
 static size_t count;
-static const char *spec_path; /* of the file that is read, for failures */
-static bool in_words;         /* a type or a name that is refused is one of --spec */
+static const char *spec_path; /* the file being read, for failure messages */
+static bool in_words;         /* a refused type or name comes from --spec */
 
-/* Unknown types are legal, but more likely a mistake. In a spec.json next to the
- * manifest, perhaps by `bags export`, they are only reported. */
+/* Unknown types are legal, but are more likely mistakes. In a spec.json next to the
+ * manifest, perhaps written by `bags export`, they only cause a note. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
@@ -53,7 +53,8 @@ static void add_field(const char *name, const char *type, bool given) {
     note_failure();
 }
 
-/* --spec NAME=TYPE,...: simple names only, since commas and = separate. */
+/* Parse --spec NAME=TYPE,... Names must be simple, since commas and = are
+ * separators. */
 static void spec_from_words(void) {
     char *at = string_format("%s", spec), *name, *type;
     in_words = true;
@@ -68,7 +69,7 @@ static void spec_from_words(void) {
     }
 }
 
-/* Parse a spec.json in the format of a dataset. The names stay in memory. */
+/* Parse a spec.json in the format of a dataset. The names are not freed. */
 static void spec_from_file(const char *path, bool given) {
     bags_buffer file = {0};
     bags_view content = file_read(path, &file);
@@ -89,8 +90,8 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
-/* --spec has precedence, then the spec.json next to the manifest, then the spec of the
- * dataset to append to. */
+/* --spec takes precedence, followed by the spec.json next to the manifest, and by the
+ * spec of the dataset to append to. */
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
     char *appended = out ? existing_spec(out) : NULL;
@@ -117,10 +118,10 @@ static void read_spec(const char *out, bool from_pipe) {
 static bool in_line;         /* a failure is in this line, */
 static const char *in_field; /* in a value of this field, or NULL, */
 static bool in_sequence;
-static size_t in_item; /* and of a sequence in this item */
+static size_t in_item; /* and in this item of a sequence */
 
-/* A line has every field, and no other: a misspelt name must not become a missing
- * value. */
+/* A line must have exactly the fields of the spec: a misspelt name must not become a
+ * missing value. */
 static void check_names(json_object *line) {
     for (size_t i = 0; i < count; i++)
         if (!json_object_object_get_ex(line, fields[i].name, NULL))
@@ -182,7 +183,7 @@ void lines_explain(void) {
         failure.code = BAGS_ERROR_ARGUMENT;
 }
 
-/* Append the place of the failure, and the kept data. */
+/* Append the position of the failure, and which data was kept. */
 static void explain_failure(void) {
     lines_explain();
     sink_failed();

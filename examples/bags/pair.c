@@ -1,14 +1,14 @@
 /*
- * bags export DATASET X.idx: the documents of a field as a pair of Megatron-LM, X.bin and
- * X.idx (see formats/import/megatron.c). A document is a datapoint, each of its items a
- * sequence; of a field that is not a sequence, it has one.
+ * bags export DATASET X.idx: write the documents in a field as a Megatron-LM pair,
+ * X.bin and X.idx (see formats/import/megatron.c). Each datapoint becomes a document,
+ * and each of its items a sequence; in a plain field, a document has one sequence.
  *
- * X.bin is X.bin.partial until it is complete; X.idx is written last.
+ * X.bin is named X.bin.partial until it is complete; X.idx is written last.
  */
 #include "command.h"
 #include "system.h"
 
-/* Megatron's numbers of dtypes. It has no uint32: these must be below 2^31. */
+/* Megatron's dtype numbers. It has no uint32, so those values must be below 2^31. */
 static const struct pair_dtype {
     bags_dtype dtype;
     unsigned char code;
@@ -16,7 +16,7 @@ static const struct pair_dtype {
     {BAGS_DTYPE_INT32, 4}, {BAGS_DTYPE_UINT32, 4}, {BAGS_DTYPE_INT64, 5},
     {BAGS_DTYPE_FLOAT64, 6}, {BAGS_DTYPE_FLOAT32, 7}, {BAGS_DTYPE_UINT16, 8}};
 
-/* The file that is written: PATH.partial, renamed to PATH at the end. */
+/* The file being written is PATH.partial. It is renamed to PATH at the end. */
 static const char *complete;
 static char *partial;
 static FILE *file;
@@ -53,7 +53,7 @@ static void file_finish(void) {
     free(partial);
 }
 
-/* The row of the dtype of a field whose blobs are elements. */
+/* Find the dtype of a field whose blobs consist of elements. */
 static const struct pair_dtype *find_dtype(const bags_field *field) {
     bags_type type;
     uint64_t side;
@@ -73,7 +73,7 @@ static const struct pair_dtype *find_dtype(const bags_field *field) {
     return &dtypes[i];
 }
 
-/* Write the elements of a sequence unchanged. */
+/* Write the elements of a sequence without changes. */
 static uint64_t put_sequence(
     bags_view blob, bags_dtype dtype, const char *name, uint64_t datapoint) {
     size_t size = bags_dtype_size(dtype);
@@ -104,7 +104,7 @@ void export_pair(const char *index, const char *name) {
     const struct pair_dtype *dtype = find_dtype(&fields[field]);
     bags_select select = bags_select_all(field);
     uint64_t length = source_length(), sequences = 0, offset = 0;
-    text lengths = {0}, ends = {0}; /* of sequences, 4 bytes; of documents, 8 */
+    text lengths = {0}, ends = {0}; /* 4 bytes per sequence; 8 per document */
     char *bin = string_format("%.*sbin", (int)strlen(index) - 3, index);
     const char *const paths[] = {index, bin};
     for (size_t i = 0; i < 2; i++)

@@ -1,5 +1,5 @@
 /*
- * JSON as values. A value of a manifest is a number, text, nested lists for an
+ * Convert JSON to values. A value in a manifest is a number, text, nested lists for an
  * array, any JSON for msgpack, or one of
  *
  *     {"file": PATH}    a file that contains the encoded value
@@ -7,8 +7,8 @@
  *     {"from": PATH}    a file to be decoded, then encoded as the field's type; of
  *                       bytes and zstd(bytes) any file, whose content is the value
  *
- * Encoded values are decoded once to check them, images and videos excepted:
- * only their first bytes are checked.
+ * Encoded values are decoded once to check them, except images and videos. Only the
+ * first bytes of those are checked.
  */
 #include "command.h"
 
@@ -27,8 +27,8 @@ static const char *kind_of_file(const type_info *info) {
                                           : "a JPEG";
 }
 
-/* Fail unless an image or a video begins as it must. A video without frames has
- * no bytes. */
+/* Fail unless the first bytes of an image or a video are valid. A video without frames
+ * has no bytes. */
 static void check_media(const char *type, bags_view blob) {
     const type_info *info = type_find(type);
     const char *begins = type_of_bytes(blob);
@@ -54,7 +54,7 @@ static void check_encoded(value_reader *with, const char *type, bags_view blob) 
     }
     bags_code code =
         bags_decode(registry_get(), type, blob, &with->scratch, &ignored, &failure);
-    /* A number above 64 bits, or a type without a codec, is not a fault. */
+    /* Numbers above 64 bits, and types without a codec, are not faults. */
     bool too_large = type_is_compressed(type) && kind != TYPE_NUMBER;
     if (!code || (code == BAGS_ERROR_LIMIT && !too_large) || code == BAGS_ERROR_TYPE)
         return;
@@ -63,9 +63,9 @@ static void check_encoded(value_reader *with, const char *type, bags_view blob) 
     die();
 }
 
-/* Decode a file, whose kind its first bytes or its name's ending determine, to be
- * encoded as a type; an image is turned upright. The value is valid as long as the
- * file's bytes and the scratch. */
+/* Decode a file so that it can be encoded as a type. The file's first bytes or its name
+ * determine its format; an image is turned upright. The value is valid as long as the
+ * file's bytes and the scratch buffer. */
 static bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
@@ -84,8 +84,9 @@ static bags_value value_from_file(
             "which \"from\" accepts",
             path);
     codec_check(type);
-    registry_orient(); /* what is made of it has no EXIF data */
-    /* A JPEG of indices would be no image; arrays and PNG may be class masks. */
+    registry_orient(); /* the new image will have no EXIF data */
+    /* A JPEG of palette indices would not show the image; arrays and PNG files may be
+     * class masks. */
     registry_expand_palettes(!strncmp(to, "jpeg", 4) || !strncmp(to, "jpg", 3));
     if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {
         failure_prefix("%s: ", path);
@@ -109,7 +110,7 @@ bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratc
 
 static bags_value parse_file(
     value_reader *with, const char *type, const char *name, size_t size, bool decode) {
-    static char *path; /* also of a failure */
+    static char *path; /* also needed for failure messages */
     if (size == 0 || strlen(name) != size)
         fail(BAGS_ERROR_VALUE, "a path that is empty or contains U+0000");
     if (path_is_remote(name))
@@ -145,7 +146,7 @@ static void put_bits(text *out, uint64_t bits, size_t size) {
     text_put(out, bytes, size);
 }
 
-/* A number; "NaN", "Infinity" and "-Infinity" may be text. */
+/* Get a number; "NaN", "Infinity" and "-Infinity" may be strings. */
 static bool get_double(json_object *json, double *out) {
     if (json_object_is_type(json, json_type_string)) {
         const char *word = json_object_get_string(json);
@@ -171,12 +172,12 @@ static const char *put_float(text *out, size_t size, double value) {
     return fits ? NULL : "is too large";
 }
 
-/* True if the digits from `at` to `end` are of a number that no double holds. */
+/* True if the digits from `at` to `end` are a number too large for a double. */
 static bool is_too_large(double value, const char *at, const char *end) {
     return isinf(value) && strcspn(at, "0123456789") < (size_t)(end - at);
 }
 
-/* A number, or text such as "1.5-2j". */
+/* Append a complex number, given as a number or as text such as "1.5-2j". */
 static const char *put_complex(text *out, size_t size, json_object *json) {
     double parts[2] = {0, 0};
     if (!get_double(json, &parts[0])) {
@@ -205,7 +206,7 @@ bool integer_store(bags_dtype dtype, const bags_value *number, void *out) {
     return negative ? is_signed && ~bits <= most : bits <= most;
 }
 
-/* A whole number. */
+/* Get a whole number. */
 static bags_value get_integer(json_object *json) {
     int64_t value = json_object_get_int64(json);
     return value < 0 ? bags_int(value) : bags_uint(json_object_get_uint64(json));
@@ -219,7 +220,7 @@ static const char *put_integer(text *out, bags_dtype dtype, const bags_value *nu
     return NULL;
 }
 
-/* Append an element. Returns NULL, or the reason if it is invalid. */
+/* Append an element. Returns NULL, or the reason why it is invalid. */
 static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     size_t size = bags_dtype_size(dtype);
     double value = 0;
@@ -239,7 +240,7 @@ static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     return get_double(json, &value) ? put_float(out, size, value) : "is not a number";
 }
 
-/* A float of a decimal, of which float16 and float32 must lose no digit. */
+/* Append a float given as a decimal. float16 and float32 must not lose any digit. */
 static const char *put_decimal(text *out, size_t size, const char *word) {
     char *end;
     double value = strtod(word, &end);
@@ -285,12 +286,12 @@ bags_value element_from_text(const char *type, const bags_value *value) {
 
 /* ---- arrays ---- */
 
-/* The first elements determine the shape. All others must have it. */
+/* The first elements determine the shape. All others must match it. */
 typedef struct list {
     bags_dtype dtype;
     size_t dims;
     uint64_t *shape;
-    size_t at[BAGS_MAX_DIMS]; /* of the element that is read */
+    size_t at[BAGS_MAX_DIMS]; /* position of the element being read */
     text elements;
 } list;
 
@@ -334,7 +335,7 @@ static void read_elements(list *to, json_object *json, size_t dim) {
     }
 }
 
-/* The dtype that NumPy would choose: bool, int64 or else float64. */
+/* The dtype that NumPy would choose: bool, int64, or otherwise float64. */
 static bags_dtype guess_dtype(json_object *json, bags_dtype before) {
     if (json_object_is_type(json, json_type_array)) {
         for (size_t i = 0; i < json_object_array_length(json); i++)
@@ -347,7 +348,7 @@ static bags_dtype guess_dtype(json_object *json, bags_dtype before) {
     return before == BAGS_DTYPE_NONE || before == own ? own : BAGS_DTYPE_FLOAT64;
 }
 
-/* {"dtype": "uint8", "list": [...]}. Returns the list. */
+/* Parse {"dtype": "uint8", "list": [...]}. Returns the list. */
 static json_object *read_dtype(list *to, json_object *json) {
     json_object *dtype, *elements;
     if (!json_object_is_type(json, json_type_object)) {
@@ -384,7 +385,7 @@ static bags_value parse_array(value_reader *with, const char *type, json_object 
             type);
     read_shape(&to, json);
     read_elements(&to, json, 0);
-    /* The dimensions after one of length 0 are the type's. */
+    /* The type determines all dimensions after one of length 0. */
     while (to.dims > 0 && to.elements.size == 0 && to.dims + 1 < parsed.count &&
            to.dims < BAGS_MAX_DIMS) {
         to.shape[to.dims] = 0;
@@ -397,7 +398,7 @@ static bags_value parse_array(value_reader *with, const char *type, json_object 
 
 /* ---- all values ---- */
 
-/* The text in {"file": TEXT}, if that is all of it. */
+/* The text of {"file": TEXT}, if the object has no other members. */
 static const char *only_member(json_object *json, const char *name, size_t *size) {
     json_object *inner;
     if (!json_object_is_type(json, json_type_object) ||

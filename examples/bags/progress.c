@@ -1,6 +1,7 @@
 /*
- * Progress on stderr, with percentage, rate and time left: a bar on a terminal if the
- * work takes more than a second, otherwise one line per minute, for logs.
+ * Show progress on stderr, with percentage, rate and time left: as a bar if stderr is a
+ * terminal and the work takes more than a second, otherwise as one line per minute, for
+ * logs.
  */
 #include "command.h"
 #include "system.h"
@@ -23,9 +24,9 @@ double seconds_of(const char *variable) {
     return seconds;
 }
 
-static double started, shown; /* when */
+static double started, shown; /* points in time */
 static bool terminal;
-static double interval, noted; /* of lines */
+static double interval, noted; /* interval between lines; time of the last line */
 
 void progress_prepare(void) {
     interval = seconds_of("BAGS_PROGRESS_SECONDS");
@@ -34,8 +35,8 @@ void progress_prepare(void) {
     noted = seconds_now();
 }
 
-/* The rate covers all work so far. The remaining time is estimated from the completed
- * part. The bar fills the columns that the text leaves free. */
+/* The rate covers all work so far. The time left is extrapolated from the completed
+ * part. The bar fills the columns left over by the text. */
 void progress_show(const char *title, const char *unit, uint64_t done, uint64_t total,
     uint64_t count) {
     double now = seconds_now();

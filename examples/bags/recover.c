@@ -19,7 +19,7 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* The reason without the path, with which the line starts. */
+/* The reason without the path, since the line already starts with the path. */
 static const char *short_reason(const bags_recovered *shard) {
     size_t size = strlen(shard->path);
     const char *reason = message_of_command(shard->reason, shard->remedy);
@@ -28,8 +28,7 @@ static const char *short_reason(const bags_recovered *shard) {
     return reason + size + strspn(reason + size, ":/ ");
 }
 
-/* Print one line: the action on the shard, the kept and truncated data, and the
- * reason. */
+/* Print one line with the action taken, the kept and truncated data, and the reason. */
 static void show(void *user, const bags_recovered *shard) {
     (void)user;
     const char *later = given.dry_run ? "to be " : "";
@@ -70,7 +69,7 @@ static void show_count(const char *what, uint64_t count, const char **before) {
     *before = ", ";
 }
 
-/* Only of several shards: of one, its line says everything. */
+/* Only printed for several shards: a single shard's line already says everything. */
 static void show_summary(const char *path, const bags_recover_report *sum) {
     uint64_t shards = sum->finished_before + sum->finished_now + sum->removed +
                       sum->locked + sum->failed;
@@ -96,8 +95,8 @@ static const char *parsed_set;
 
 static void explain_set(void) { failure_prefix("--set %s: ", parsed_set); }
 
-/* Parse the values of --set by the types of their fields, from any shard. They refer to
- * the JSON and its parser. Both live until the end of the program. */
+/* Parse the values of --set, using the types of the fields in any shard. The values
+ * refer to the JSON and its parser, so both live until the program ends. */
 static void read_sets(const char *path) {
     static bags_entry *entries;
     static bags_value *values;
@@ -143,7 +142,7 @@ static void read_sets(const char *path) {
     given.registry = registry_get();
 }
 
-/* Finished shards are not recovered. Report damage in them. */
+/* Finished shards are not recovered, but damage in them is reported. */
 static void check_finished(const char *path) {
     bags_verify_options how = {0};
     how.quick = how.allow_gaps = how.allow_empty_file = true;

@@ -1,7 +1,8 @@
 /*
- * Selection of datapoints: by numbers in a file (--rows, --exclude), by an expression
- * (--where; bags_sql_rows of sql.c passes it to SQLite), by a range (--range), in a random
- * order (--shuffle). INDEX of `bags get` and the items of a sequence are ranges, too.
+ * Select datapoints by numbers in a file (--rows, --exclude), by an expression
+ * (--where; bags_sql_rows in sql.c passes it to SQLite), by a range (--range), and in
+ * random order (--shuffle). Ranges are also used for the INDEX of `bags get` and for
+ * sequence items.
  */
 #include "command.h"
 
@@ -14,8 +15,8 @@ select_options selecting;
 
 /* ---- ranges ---- */
 
-/* Parse the number at *at, and move *at to its end. strtoll clamps it to 64 bits, past
- * the end of everything. */
+/* Parse the number at *at, and move *at past it. strtoll clamps it to 64 bits, beyond
+ * any length. */
 static bool parse_integer(const char **at, int64_t *out) {
     char *end, digit = (*at)[**at == '-'];
     if (digit < '0' || digit > '9')
@@ -25,7 +26,7 @@ static bool parse_integer(const char **at, int64_t *out) {
     return true;
 }
 
-/* 3,1,4] */
+/* Parse a list that continues as in 3,1,4] */
 static void parse_list(range_word *out, const char *at) {
     int64_t ignored;
     for (bool more = true; more;) {
@@ -74,7 +75,7 @@ range_word indices_parse(const char *word) {
     return out;
 }
 
-/* Below 0: none. */
+/* Returns a number below 0 if there is no such index. */
 static int64_t from_start(int64_t index, uint64_t length) {
     return index < 0 ? index + (int64_t)length : index;
 }
@@ -91,7 +92,7 @@ void indices_range(
         *stop = *start;
 }
 
-/* The index for a number. It must exist. */
+/* Convert a number to an index. It must exist. */
 static uint64_t find_index(const char *number, const char *where, uint64_t length) {
     const char *end = number;
     int64_t index = 0;
@@ -130,7 +131,7 @@ static bags_buffer buffer;
 static const char *name, *at, *end;
 static uint64_t line;
 
-/* Read all of it: also a pipe. */
+/* Read the entire file; a pipe works too. */
 static void read_text(const char *path) {
     bool standard = !strcmp(path, "-");
     size_t size = 0, got = 1;
@@ -150,7 +151,7 @@ static void read_text(const char *path) {
     at = (const char *)buffer.data;
     end = at + size;
     line = 1;
-    if (size >= 3 && !memcmp(at, "\xEF\xBB\xBF", 3)) /* the mark of UTF-8 */
+    if (size >= 3 && !memcmp(at, "\xEF\xBB\xBF", 3)) /* UTF-8 byte order mark */
         at += 3;
 }
 
@@ -161,14 +162,14 @@ static void skip_spaces(bool lines) {
 }
 
 ENDS static void fail_word(const char *expected) {
-    size_t size = at < end; /* also one of these */
+    size_t size = at < end; /* at least one character, even one of these */
     while (at + size < end && !strchr(" \t\r\n,]", at[size]))
         size++;
     fail(BAGS_ERROR_VALUE, "%s: line %ju: \"%.*s\" is not %s", name, (uintmax_t)line,
         size > 60 ? 60 : (int)size, at, expected);
 }
 
-/* The number at this place. */
+/* Parse the number at the current position. */
 static uint64_t read_number(uint64_t length) {
     const char *word = at;
     bags_value number;
@@ -185,9 +186,9 @@ static uint64_t read_number(uint64_t length) {
     return number.uint;
 }
 
-/* The numbers in a file, all below `length`: *count of them, to be freed. */
+/* Read the *count numbers in a file, all below `length`. Free the result. */
 static uint64_t *read_numbers(const char *path, uint64_t length, size_t *count) {
-    static uint64_t *numbers; /* not lost where this fails */
+    static uint64_t *numbers; /* static, so it stays reachable on failure */
     numbers = (uint64_t *)allocate(1, sizeof *numbers);
     *count = 0;
     read_text(path);
@@ -240,8 +241,8 @@ void sql_hint(const bags_reader *reader) {
     }
 }
 
-/* The datapoints for which --where is true: *count numbers, to be freed. They, and rowid,
- * begin with `start`. */
+/* The datapoints for which --where is true, as *count numbers, to be freed. They and
+ * rowid start at `start`. */
 static uint64_t *find_where(const bags_reader *reader, uint64_t start, size_t *count) {
     bags_buffer numbers = {0};
     must(bags_buffer_reserve(&numbers, sizeof(uint64_t), &failure));
@@ -276,7 +277,7 @@ static uint64_t *find_where(const bags_reader *reader, uint64_t start, size_t *c
 
 /* ---- the options ---- */
 
-static uint64_t *chosen; /* NULL: all, in their order */
+static uint64_t *chosen; /* NULL: all, in order */
 static size_t chosen_count;
 static bool *found; /* for each datapoint: it is in a list, or --where is true */
 
@@ -294,14 +295,14 @@ static void list_chosen(uint64_t length) {
     chosen_count = (size_t)length;
 }
 
-/* The numbers are freed. */
+/* Mark the numbers as found. Frees them. */
 static void mark_found(uint64_t *numbers, size_t count) {
     for (size_t i = 0; i < count; i++)
         found[numbers[i]] = true;
     free(numbers);
 }
 
-/* Keep the datapoints that were found, or the others. */
+/* Keep either the datapoints that were found, or all others. */
 static void keep_found(bool which) {
     size_t left = 0;
     for (size_t i = 0; i < chosen_count; i++)
@@ -316,7 +317,7 @@ static void choose_where(
     const bags_reader *const *readers, size_t readers_count, uint64_t length) {
     uint64_t start = 0;
     size_t count;
-    if (!chosen && readers_count == 1) { /* no list of all is needed */
+    if (!chosen && readers_count == 1) { /* no list of all datapoints is needed */
         chosen = find_where(readers[0], 0, &chosen_count);
         return;
     }
@@ -339,7 +340,7 @@ static void choose_others(uint64_t length) {
     keep_found(false);
 }
 
-/* Reorder the chosen datapoints: position i receives number order(i). */
+/* Reorder the chosen datapoints: position i gets the number at order(i). */
 static void reorder(size_t count, uint64_t (*order)(uint64_t i)) {
     uint64_t *ordered = (uint64_t *)allocate(count + 1, sizeof *ordered);
     for (size_t i = 0; i < count; i++)

@@ -1,5 +1,5 @@
 /*
- * SHA-256 (FIPS 180-4) of a file.
+ * The SHA-256 (FIPS 180-4) of a file.
  */
 #include "command.h"
 

@@ -1,22 +1,22 @@
 /*
- * bags sheet: a contact sheet, one image with the first images or video frames of
- * a dataset.
+ * bags sheet: make a contact sheet, a single image that shows the first images or video
+ * frames of a dataset.
  *
- * It knows no image format: the codec of the field's type decodes to an array,
- * H x W, H x W x C or, for video, T x H x W x C; bags_resample resizes it, and the
- * codec png or jpeg encodes the sheet.
+ * It is independent of image formats: the codec of the field's type decodes to an array
+ * (H x W, H x W x C or, for video, T x H x W x C), bags_resample resizes it, and the
+ * png or jpeg codec encodes the sheet.
  */
 #include "command.h"
 
 #include "formats.h"
 
-#define TILE 128 /* pixels of the longer side */
+#define TILE 128 /* length of the longer side, in pixels */
 #define GAP 4
 #define COLUMNS 8
 #define MAX_ROWS 256
 #define BACKGROUND 24
-#define MAX_PROBES 100 /* datapoints in which an array field may be empty */
-#define MAX_SIDE ((uint64_t)1 << 23) /* which bags_resample accepts */
+#define MAX_PROBES 100 /* datapoints to try: an array field may be empty in some */
+#define MAX_SIDE ((uint64_t)1 << 23) /* the largest that bags_resample accepts */
 
 static const char *field_name;
 static option_number rows = {8, 1, MAX_ROWS, false};
@@ -37,7 +37,7 @@ static unsigned char *pixels; /* RGB */
 static size_t sheet_width, sheet_height;
 static size_t used_columns, used_rows;
 
-/* Why tiles are empty. */
+/* Why some tiles are empty. */
 static char **faults;
 static size_t faults_count, drawn;
 
@@ -58,7 +58,7 @@ static uint64_t count_frames(const bags_value *value) {
     return value->dims == 4 ? shape[0] : 1;
 }
 
-/* Elements as uint8: of uint16 the high byte; of bool 0 or 255. */
+/* Convert elements to uint8: uint16 to its high byte, bool to 0 or 255. */
 static const unsigned char *as_bytes(
     bags_dtype dtype, const unsigned char *from, size_t count) {
     static bags_buffer buffer;
@@ -81,8 +81,8 @@ static void use_tile(size_t row, size_t column) {
         used_rows = row + 1;
 }
 
-/* Draw frame i of a value that count_frames accepts into a tile, as large as fits and
- * centred. */
+/* Draw frame i of a value that count_frames accepted into a tile, as large as it fits,
+ * and centred. */
 static void draw(const bags_value *value, uint64_t i, size_t row, size_t column) {
     static bags_buffer scratch;
     static unsigned char tile[TILE * TILE * 4];
@@ -112,9 +112,10 @@ static void draw(const bags_value *value, uint64_t i, size_t row, size_t column)
     drawn++;
 }
 
-/* ---- which images ---- */
+/* ---- choosing images ---- */
 
-/* The i-th of the images shown in a row, of `count`: all, or evenly spaced. */
+/* The i-th of at most a row of images, chosen from `count`: all of them, or evenly
+ * spaced. */
 static uint64_t spaced(uint64_t i, uint64_t count) {
     return count <= COLUMNS ? i : i * (count - 1) / (COLUMNS - 1);
 }
@@ -123,7 +124,8 @@ static uint64_t at_most_a_row(uint64_t count) {
     return count < COLUMNS ? count : COLUMNS;
 }
 
-/* Read an image or a video. False if it is none: then its tile stays empty. */
+/* Read an image or a video. False if the value is neither; its tile then stays
+ * empty. */
 static bool read_value(uint64_t index, bags_select select, bags_value *out) {
     source_get(index, &select, 1);
     codec_check(field->type);
@@ -141,7 +143,7 @@ static bool read_value(uint64_t index, bags_select select, bags_value *out) {
     return false;
 }
 
-/* A row of the items of a sequence: the first frame of each item. */
+/* Draw a row for a sequence: the first frame of each item. */
 static void draw_sequence(uint64_t index, size_t row) {
     uint64_t count = source_count(index, field_index);
     for (uint64_t i = 0; i < at_most_a_row(count); i++) {
@@ -155,7 +157,7 @@ static void draw_sequence(uint64_t index, size_t row) {
     }
 }
 
-/* Draw one datapoint after the other; a video has its own row. */
+/* Draw the datapoints one after another; each video gets a row of its own. */
 static void draw_all(void) {
     uint64_t length = source_length(), place = 0, most = rows.value * COLUMNS;
     bool sequence = source_is_sequence(field_index);
@@ -183,7 +185,7 @@ static void draw_all(void) {
     progress_end();
 }
 
-/* Name the images that were not drawn, or fail with the first if none was. */
+/* Name the images that were not drawn. Fails with the first fault if none was drawn. */
 static void report_faults(void) {
     if (faults_count && !drawn)
         fail(BAGS_ERROR_VALUE, "%s", faults[0]);
@@ -191,7 +193,7 @@ static void report_faults(void) {
         note("%s: tile left empty", faults[i]);
 }
 
-/* ---- which field ---- */
+/* ---- choosing the field ---- */
 
 /* True if the first array of a field is an image. */
 static bool has_images(const char *type, size_t index) {
@@ -207,8 +209,8 @@ static bool has_images(const char *type, size_t index) {
     return false;
 }
 
-/* The requested field; otherwise the first of images or video, otherwise the
- * first of arrays that are images. */
+/* Find the requested field, or else the first field of images or videos, or else the
+ * first field of arrays that are images. */
 static void find_field(void) {
     size_t count, i = 0;
     const bags_field *fields = bags_reader_fields(source_dataset(), &count);
@@ -230,7 +232,7 @@ static void find_field(void) {
 
 /* ---- the command ---- */
 
-/* Keep the rows and columns that were used. */
+/* Crop the sheet to the rows and columns that were used. */
 static void crop(void) {
     size_t width = GAP + used_columns * (TILE + GAP);
     for (size_t i = 0; i < sheet_height; i++)

@@ -1,10 +1,11 @@
 /*
- * Values as JSON. Arrays become nested lists, of which the innermost contain the
- * elements along the last dimension; an array without dimensions is one number.
- * If the type does not state the dtype, it is next to the list:
- * {"dtype": "float32", "list": [1, 2]}. Structures become objects, dates and time spans
- * their number of units, and elements that JSON cannot hold {"bytes": 16}. A blob that cannot
- * be shown as a value is {"type", "bytes"}, with "error" if it is not a blob of its type.
+ * Convert values to JSON. Arrays become nested lists, where the innermost lists contain
+ * the elements along the last dimension; an array without dimensions becomes a single
+ * number. If the type does not state the dtype, it is written next to the list:
+ * {"dtype": "float32", "list": [1, 2]}. A structure becomes an object, a date or time
+ * span becomes its number of units, and an element that JSON cannot represent becomes
+ * {"bytes": 16}. A blob that cannot be shown as a value becomes {"type", "bytes"}, with
+ * "error" if it is invalid for its type.
  */
 #include "command.h"
 
@@ -15,7 +16,7 @@
 #include <math.h>
 
 #define PREVIEW 8
-#define MOST_PARTS 65536 /* JSON values in an array that is shown as a list */
+#define MOST_PARTS 65536 /* JSON values in an array shown as a list */
 
 /* ---- elements ---- */
 
@@ -26,7 +27,7 @@ bool single_is_shown(double value) {
     return !(back < value || back > value);
 }
 
-/* JSON has no infinities and no NaN: they become strings. */
+/* JSON has no infinities or NaN, so they become strings. */
 static void put_double(text *out, double value, bool is_single) {
     char digits[40];
     if (!isfinite(value)) {
@@ -36,11 +37,11 @@ static void put_double(text *out, double value, bool is_single) {
         return;
     }
     format_digits(digits, value, is_single);
-    /* Without a point it would be read as the integer 0. */
+    /* Without a point, it would be read as the integer 0. */
     text_puts(out, strcmp(digits, "-0") ? digits : "-0.0");
 }
 
-/* "1.5-2j", as Python's complex() reads it. */
+/* Write a complex number such as "1.5-2j" in a form that Python's complex() accepts. */
 static void put_complex(text *out, double real, double imaginary, bool is_single) {
     char parts[2][40];
     format_digits(parts[0], real, is_single);
@@ -94,7 +95,7 @@ static bool put_text(text *out, const bags_npy_type *type, const unsigned char *
 static const unsigned char *put_nested(text *out, const bags_npy_type *type,
     const uint64_t *shape, size_t dims, const unsigned char *at);
 
-/* An element of an array. */
+/* Write an array element. */
 static void put_element(text *out, const bags_npy_type *type, const unsigned char *at) {
     if (type->structure) {
         text_puts(out, "{");
@@ -121,7 +122,7 @@ static void put_element(text *out, const bags_npy_type *type, const unsigned cha
     }
 }
 
-/* An array of elements in C order. Returns their end. */
+/* Write an array of elements in C order. Returns the end of the elements. */
 static const unsigned char *put_nested(text *out, const bags_npy_type *type,
     const uint64_t *shape, size_t dims, const unsigned char *at) {
     if (dims == 0) {
@@ -137,8 +138,7 @@ static const unsigned char *put_nested(text *out, const bags_npy_type *type,
     return at;
 }
 
-/* The number of JSON values that an array becomes, lists among them; at most
- * MOST_PARTS + 1. */
+/* How many JSON values an array becomes, including lists; at most MOST_PARTS + 1. */
 static uint64_t parts_of(
     const bags_npy_type *type, const uint64_t *shape, size_t dims) {
     uint64_t parts = 1;
@@ -154,7 +154,7 @@ static uint64_t parts_of(
 
 /* ---- values ---- */
 
-/* An array of either kind as a bags_npy. */
+/* Describe either kind of array as a bags_npy. */
 static bags_npy npy_of(const bags_value *value) {
     bags_npy npy;
     if (value->kind == BAGS_KIND_OBJECT)
@@ -170,7 +170,8 @@ static bags_npy npy_of(const bags_value *value) {
     return npy;
 }
 
-/* The dtype as a member; without the quotes of Python's text if it is a name. */
+/* Write the dtype as a member. Python's text loses its quotes if it is a simple
+ * name. */
 static void put_dtype(text *out, const bags_npy *npy) {
     const char *name = npy->descr ? npy->descr : bags_dtype_name(npy->type.dtype);
     size_t quote = *name == '\'' || *name == '"';
@@ -183,7 +184,7 @@ static bool write_array(
     bool stated = type_dtype(type) != BAGS_DTYPE_NONE;
     bags_npy npy = npy_of(array);
     bool is_list = npy.dims > 0 || !stated;
-    /* For an array without elements, a list shows only the last dimension. */
+    /* A list of an array without elements only shows the last dimension. */
     if (is_list && (!most || npy.length > most || (!npy.length && npy.dims != 1)))
         return false;
     if (npy.descr && parts_of(&npy.type, npy.shape, npy.dims) > MOST_PARTS)
@@ -212,7 +213,7 @@ bool value_write(text *out, const char *type, const bags_value *value, size_t mo
     return true;
 }
 
-/* ---- what `bags get` shows ---- */
+/* ---- output of `bags get` ---- */
 
 static void summarize_array(text *out, const bags_value *array) {
     bags_npy npy = npy_of(array);
@@ -243,13 +244,13 @@ void array_show(const char *type, const bags_value *array, bool lists, text *out
 
 uint64_t errors_shown;
 
-/* By its size, with the error in `failure`. */
+/* Show a blob by its size, with the error in `failure`. */
 static void blob_show(const char *type, bags_view blob, text *out) {
     text_puts(out, "{\"type\": ");
     text_json(out, type, strcspn(type, "["));
     text_member_number(out, "bytes", blob.size);
     media_members(type, blob, out);
-    /* A number above 64 bits, or a format that was not linked, is not a fault. */
+    /* Numbers above 64 bits, and formats that were not linked, are not faults. */
     if (failure.code && failure.code != BAGS_ERROR_LIMIT &&
         failure.code != BAGS_ERROR_TYPE) {
         text_member_string(

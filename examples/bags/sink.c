@@ -1,12 +1,12 @@
 /*
  * The output of pack, images and import: a Bag or a dataset. It is flushed at least
- * every --flush-seconds and every MiB. The options are in writing.c; what --resume
- * compares is in existing.c.
+ * every --flush-seconds and every MiB. The options are in writing.c, and the comparison
+ * for --resume is in existing.c.
  *
- * After a failure, everything written before it is kept: the writer is flushed
- * and not closed, so that the shard is unfinished, as after a crash, and
- * --resume continues it. With --append it is closed: the next --append adds a shard
- * after it. A shard without a new datapoint is given up instead.
+ * After a failure, everything written before it is kept: the writer is flushed but not
+ * closed. The shard stays unfinished, as after a crash, so that --resume can continue
+ * it. With --append, the shard is closed, and the next --append adds a shard after it.
+ * A shard without new datapoints is discarded instead.
  */
 #include "sink.h"
 
@@ -15,17 +15,17 @@
 #define FLUSH_BYTES ((uint64_t)1 << 20)
 
 static sink_target to;
-static bag_writer *bag; /* one of these two; none if it is complete */
+static bag_writer *bag; /* one of these two; none if everything already exists */
 static bags_writer *dataset;
-static uint64_t undecoded; /* JPEG images that no codec decodes */
-static uint64_t appended;  /* datapoints in the shard that is being written */
+static uint64_t undecoded; /* JPEG images that no codec can decode */
+static uint64_t appended;  /* datapoints in the current shard */
 static uint64_t shards;    /* shards finished before it */
-static bool finishing;     /* all of the input was passed */
+static bool finishing;     /* all of the input has been passed */
 static bags_buffer scratch;
 
 /* ---- opening ---- */
 
-/* Refuse options of datasets. */
+/* Open a Bag. Options for datasets are refused. */
 static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.options.keep_idx;
@@ -41,9 +41,9 @@ static void open_bag(void) {
     must_open(bag);
 }
 
-/* Follow what exists, open the writer, and a reader if there is anything to compare. A
- * finished dataset that is unsharded has no writer: everything is compared, and nothing
- * may follow. */
+/* Follow the existing data, then open the writer, and a reader if there is anything to
+ * compare. A finished unsharded dataset gets no writer: everything is compared, and
+ * nothing may be added. */
 static void open_dataset(void) {
     writing.options.shard_size = writing.shard_size.value;
     writing.options.shard_length = writing.shard_length.value;
@@ -55,7 +55,7 @@ static void open_dataset(void) {
                                : writing.appending ? BAGS_EXISTING_APPEND
                                                    : BAGS_EXISTING_REFUSE;
     writing.options.registry = registry_get();
-    writing.options.any_type = true; /* the caller has checked them */
+    writing.options.any_type = true; /* the caller checked the types */
     writing.options.checksum = !writing.without_checksums;
     if (writing.appending && !path_exists(to.path))
         fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it",
@@ -128,8 +128,8 @@ static void must_field(bags_code code, size_t field) {
     must(code);
 }
 
-/* The blob of a value. For zstd(TYPE), the blob of TYPE: a frame depends on earlier
- * values. */
+/* Encode a value as a blob. For zstd(TYPE), this is the inner blob of TYPE, since a
+ * frame depends on earlier values. */
 static bags_view encode(size_t field, const bags_value *value) {
     const char *inside = to.states[field].inside;
     const char *type = to.fields[field].type;
@@ -148,8 +148,8 @@ static bags_view encode(size_t field, const bags_value *value) {
     return blob;
 }
 
-/* Convert a value of the input to the stored type. Encoding it as its own type first
- * checks it. */
+/* Convert an input value to the stored type. It is first encoded as its own type to
+ * check it. */
 static bags_value stored_value(size_t field, const bags_value *value) {
     static bags_buffer encoded, decoded;
     const char *type = to.states[field].type;
@@ -170,8 +170,8 @@ static bags_value stored_value(size_t field, const bags_value *value) {
 
 /* ---- one datapoint ---- */
 
-static uint64_t bytes;               /* of the datapoint that is being written */
-static uint64_t unflushed, unsynced; /* bytes, about */
+static uint64_t bytes;               /* bytes in the current datapoint */
+static uint64_t unflushed, unsynced; /* approximate, in bytes */
 static double flushed_at;
 
 void sink_begin(void) {
@@ -187,7 +187,7 @@ void sink_begin(void) {
             to.path, counted(existing_length(), "datapoint"));
 }
 
-/* True for a JPEG in CMYK, or with more than 8 bits per channel. */
+/* True for a JPEG that uses CMYK, or more than 8 bits per channel. */
 static bool is_undecoded(const bags_value *value) {
     bags_view frame = format_jpeg_frame(value_bytes(value));
     return frame.size > 0 &&
@@ -249,7 +249,7 @@ void sink_end(void) {
     shards = finished;
     if (unflushed == 0)
         flushed_at = seconds_now();
-    /* References are bytes too, so that no datapoint counts as none. */
+    /* References take bytes too; counting them means that no datapoint counts as 0. */
     unflushed += bytes + 16;
     unsynced += bytes + 16;
     if (writing.sync_size.value && unsynced >= writing.sync_size.value)
@@ -272,8 +272,8 @@ uint64_t sink_length(void) {
 
 /* ---- the end ---- */
 
-/* Append to the message that flushed data is kept. The failure may have come before
- * anything was. */
+/* Append to the message that flushed data is kept. The failure may have occurred before
+ * any data was flushed. */
 static void explain_flushed(bool is_bag) {
     failure_suffix("; %s: the data that was flushed, if any, is kept, %s", to.path,
         next_step(is_bag));
@@ -292,7 +292,7 @@ bags_code sink_close(void) {
     return code;
 }
 
-/* In a pipe, an interruption may end the input as well. */
+/* In a pipe, an interruption may also end the input. */
 void sink_finish(void) {
     interrupt_check();
     uint64_t length = sink_length();

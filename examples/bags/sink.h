@@ -1,6 +1,6 @@
 /*
- * Shared by sink.c, writing.c and existing.c. Commands include command.h, with the functions
- * that they call.
+ * Shared by sink.c, writing.c and existing.c. Commands include command.h instead, with
+ * the functions that they call.
  */
 #ifndef BAGS_COMMAND_SINK_H
 #define BAGS_COMMAND_SINK_H
@@ -14,29 +14,29 @@ typedef struct writing_choices {
     bool resuming, appending, with_checksums, without_checksums;
     option_number shard_size, shard_length, shard_start, shard_stop;
     option_number sync_size, flush_seconds;
-    option_choice version; /* of the Python packages: --for */
+    option_choice version; /* for --for: a version of the Python packages */
     const char *dedup;
 } writing_choices;
 
 extern writing_choices writing;
-extern uint64_t writing_offered; /* datapoints of the input, of all workers */
+extern uint64_t writing_offered; /* datapoints in the input, for all workers */
 
 /* ---- sink.c: the output ---- */
 
 typedef struct sink_field {
-    /* The type of the input. With --for, the stored type may differ. */
+    /* The type of the input. With --for, the stored type may be different. */
     const char *type;
-    char *inside; /* of zstd(TYPE): TYPE, whose blobs are compared; otherwise NULL */
+    char *inside; /* for zstd(TYPE): TYPE, whose blobs are compared; otherwise NULL */
     bool sequence;
     bool dedup;
-    size_t before; /* its number in the reader of the existing datapoints */
-    size_t items;  /* items of the datapoint that is being compared */
+    size_t before; /* its index in the reader of the existing datapoints */
+    size_t items;  /* items in the datapoint being compared */
     bool image;
 } sink_field;
 
 typedef struct sink_target {
     const char *path, *input;
-    const bags_field *fields; /* as they are stored */
+    const bags_field *fields; /* the fields as stored */
     size_t count;
     sink_field *states; /* one per field */
     bool sharded;
@@ -44,30 +44,32 @@ typedef struct sink_target {
 
 /* ---- writing.c ---- */
 
-/* Store the fields as --for needs them. */
+/* Choose the stored fields as --for requires. */
 void writing_for_python(sink_target *to);
 /* Note which fields share blobs. */
 void writing_dedup(sink_target *to);
 /* Pass the dictionary to the codec. */
 void writing_dictionary(const sink_target *to);
 
-/* ---- existing.c: the datapoints that exist ---- */
+/* ---- existing.c: existing datapoints ---- */
 
-/* Write checksums if the finished shard has them, and refuse options that differ from it. */
+/* Write checksums if the finished shard has them, and refuse options that do not match
+ * it. */
 void existing_follow(const sink_target *to);
-/* Open a reader of the datapoints that exist, to compare them: of a finished dataset, or
- * with a writer the datapoints that it has resumed. */
+/* Open a reader for comparing the existing datapoints: of a finished dataset or, with a
+ * writer, of the datapoints that it resumed. */
 void existing_open(sink_target *to, const bags_writer *resumed);
 uint64_t existing_length(void);
-/* Count a datapoint of the input. False if it exists and need not be compared. */
+/* Count a datapoint of the input. False if it already exists and need not be
+ * compared. */
 bool existing_next(void);
-/* True while a datapoint that exists is compared. */
+/* True while an existing datapoint is being compared. */
 bool existing_is_compared(void);
-/* Read that datapoint; compare the blob of an item; compare the numbers of items. */
+/* Read that datapoint, compare an item's blob, and compare the numbers of items. */
 void existing_begin(void);
 void existing_compare(size_t field, size_t item, bags_view blob);
 void existing_end(void);
-/* Fail if the input had fewer datapoints than exist. */
+/* Fail if the input had fewer datapoints than already exist. */
 void existing_check_all(void);
 void existing_close(void);
 

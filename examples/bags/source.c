@@ -59,7 +59,7 @@ void bag_note_empty(const char *of, const bag_reader *opened) {
             of);
 }
 
-/* A failure that an option or another path avoids names it. */
+/* If an option or another path would avoid a failure, the message names it. */
 bags_reader *dataset_open(const char *given, const bags_registry *registry) {
     reading.unfinished = how_unfinished();
     reading.registry = registry;
@@ -85,7 +85,7 @@ bags_reader *dataset_again(
     return reader;
 }
 
-/* storage.c remembers a URL's secrets: from here on `path` may be shown. */
+/* storage.c remembers a URL's secrets, so `path` may be shown from here on. */
 void source_open(const char *given) {
     path = mapped_path = path_without_secrets(given);
     how_unfinished();
@@ -179,8 +179,8 @@ void source_get(uint64_t index, const bags_select *selects, size_t count) {
              : bags_reader_get(dataset, index, selects, count, &row, &failure));
 }
 
-/* A local file is mapped, and the system reads ahead: only hooks that can read many
- * ranges at once gain. */
+/* The system already reads ahead in mapped local files. Only hooks that can read many
+ * ranges at once benefit. */
 void source_prefetch(
     const uint64_t *indices, size_t length, const bags_select *selects, size_t count) {
     if (dataset && io_for_path(path)->read_many)
@@ -200,7 +200,7 @@ bags_view source_bytes(size_t slot, size_t item) {
     return bag ? blob : bags_row_bytes(&row, slot, item);
 }
 
-/* A frame that needs a dictionary is made again, without one. */
+/* If a frame needs a dictionary, compress the value again without one. */
 bags_view source_alone(
     uint64_t index, size_t field, size_t slot, size_t item, uint64_t at) {
     static bags_reader *blobs;
@@ -255,7 +255,7 @@ typedef struct shard_list {
     size_t count;
 } shard_list;
 
-/* Called for each entry of a directory: a shard is one whose name is a number. */
+/* Called for each entry of a directory. A shard's name is a number. */
 static int add_shard(void *user, const char *name) {
     shard_list *list = (shard_list *)user;
     size_t digits = strlen(name);
@@ -298,7 +298,7 @@ uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start) {
     return shards[i].number;
 }
 
-/* Runs are shortened, since thousands of shards may be missing. */
+/* Consecutive numbers are abbreviated, since thousands of shards may be missing. */
 bool text_missing(text *out, const bags_shard *shards, size_t count) {
     bool any = false;
     for (size_t i = 0; i < count; i++) {

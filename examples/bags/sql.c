@@ -1,5 +1,5 @@
 /*
- * bags sql: a query of a dataset.
+ * bags sql: run a query on a dataset.
  */
 #include "command.h"
 
@@ -29,7 +29,7 @@ static const option options[] = {
 static sqlite3_stmt *statement;
 static text line;
 
-/* Infinity as pack reads it. */
+/* Write infinities in the form that pack reads. */
 static void put_real(text *out, double number) {
     char shown[40];
     format_json_real(shown, number);
@@ -39,7 +39,7 @@ static void put_real(text *out, double number) {
         text_puts(out, shown);
 }
 
-/* A value, in JSON or as plain text. */
+/* Write a value, as JSON or as plain text. */
 static void put_value(text *out, int i, bool as_json) {
     const void *data;
     size_t size;
@@ -99,7 +99,7 @@ static void put_csv(const char *data, size_t size) {
     text_puts(&line, "\"");
 }
 
-/* NULL is empty, and empty text is "". */
+/* NULL is an empty cell; empty text is "". */
 static void print_csv(int columns, bool header) {
     static text value;
     line.size = 0;

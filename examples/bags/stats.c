@@ -1,5 +1,5 @@
 /*
- * bags stats: statistics of the numbers in fields, as JSON.
+ * bags stats: print statistics about numbers in fields, as JSON.
  */
 #include "command.h"
 
@@ -32,7 +32,7 @@ static void put_number(text *out, const bags_value *number) {
     }
 }
 
-/* Number `which` of an element, in the order of `names`. */
+/* The statistics, in the order in which get_number numbers them. */
 static const char *const names[] = {
     "mean", "std", "min", "max", "count", "q01", "q10", "q50", "q90", "q99"};
 
@@ -53,7 +53,7 @@ static bags_value get_number(const bags_statistics *of, size_t which) {
     }
 }
 
-/* A list for each statistic, with a number for each element: null if it has none. */
+/* Write a list for each statistic, with one number per element: null if it has none. */
 static void put_field(text *out, const bags_statistics *of, size_t count) {
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         text_member(out, names[k]);

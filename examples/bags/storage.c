@@ -1,6 +1,6 @@
 /*
- * Where paths are: local files, datasets on web servers and in object stores, and
- * datasets inside archives at any of these places.
+ * Determine where a path leads: to local files, to datasets on web servers or in object
+ * stores, or to datasets inside archives in any of these places.
  */
 #include "command.h"
 #include "system.h"
@@ -11,14 +11,14 @@
 
 /* ---- URLs ---- */
 
-/* True for a URL of any scheme; one letter is a drive of Windows. */
+/* True for a URL with any scheme. A single letter is a Windows drive instead. */
 bool path_is_remote(const char *path) {
     size_t size = strcspn(path, ":/\\");
     return size > 1 && !strncmp(path + size, "://", 3);
 }
 
-/* True if the text before a URL's path may be a host. Invalid text may be (a part of) a
- * password. Buckets contain no user. */
+/* True if the text before a URL's path may be a host. Invalid text may be part of a
+ * password. Buckets have no user. */
 static bool has_host(const char *host, bool s3) {
     const char *end = host + strcspn(host, s3 ? "/" : "/?"), *port = end;
     if (s3)
@@ -30,8 +30,8 @@ static bool has_host(const char *host, bool s3) {
     return end > host && (!has_port || port + strspn(port, "0123456789") == end);
 }
 
-/* Refuse a URL of another scheme, or without a valid host. A part of it may be secret
- * if it contains a user or a query. */
+/* Refuse URLs with other schemes or without a valid host. If the URL contains a user or
+ * a query, parts of it may be secret. */
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
     bool s3 = !strncmp(path, "s3://", 5);
@@ -47,13 +47,13 @@ bool no_read_ahead;
 
 #ifdef BAGS_WITH_HTTP
 
-/* A place that was opened, until the program ends: the query and the password of a
- * URL are its own, for it and for the files in it. */
+/* An opened place, kept until the program ends. The query and password of a URL apply
+ * only to it and to the files in it. */
 typedef struct place {
     const char *path;
     const char *query, *user; /* NULL: none */
     bags_http *http;
-    const bags_io *io; /* with the cache, if there is one */
+    const bags_io *io; /* including the cache, if there is one */
 } place;
 
 static place *places;
@@ -68,7 +68,8 @@ static void count_requests(void) {
     }
 }
 
-/* Without these, a dataset that is replaced while it is read may not be noticed. */
+/* Without these headers, a dataset that is replaced while being read may go
+ * unnoticed. */
 static void note_unversioned(void) {
     for (size_t i = 0; i < places_count; i++)
         if (!bags_http_is_versioned(places[i].http)) {
@@ -97,7 +98,7 @@ static void warn_of_cache(void *user, const char *message) {
     note("%s", message);
 }
 
-/* Open the cache that an option or the environment names. Without one, *out is
+/* Open the cache given by an option or the environment. If there is none, *out stays
  * unchanged. A full disk is not a failure. */
 static void use_cache(bags_http_options *out) {
     static bool tried;
@@ -170,8 +171,8 @@ static bool is_equal(const char *a, const char *b) {
     return !a || !b ? a == b : !strcmp(a, b);
 }
 
-/* Open the place of an operand, unless it is open. From there on only its path says which
- * one is meant. */
+/* Open the place of an operand, unless it is already open. From then on, the path
+ * without secrets identifies it. */
 static void open_operand(const char *path, const char *query, const char *user) {
     bool known = false;
     for (size_t i = 0; i < places_count; i++) {
@@ -241,10 +242,10 @@ bags_code object_same(
 
 #endif
 
-/* Remove the query and the user from a URL. *query is what follows the ?, and *user is
- * to be freed; NULL: there is none. */
+/* Remove the query and the user from a URL. *query points to the text after the ?, or
+ * is NULL; *user must be freed, or is NULL. */
 static void split_url(char *url, char **query, char **user) {
-    bool s3 = !strncmp(url, "s3:", 3); /* where ? and @ are in names */
+    bool s3 = !strncmp(url, "s3:", 3); /* S3 names may contain ? and @ */
     *query = s3 ? NULL : strchr(url, '?');
     *user = NULL;
     if (*query)
@@ -252,7 +253,7 @@ static void split_url(char *url, char **query, char **user) {
     char *host = strstr(url, "://") + 3, *at = host + strcspn(host, "/");
     while (at > host && at[-1] != '@')
         at--;
-    if (at > host && !s3) { /* the last one ends the password */
+    if (at > host && !s3) { /* the last @ ends the password */
         *user = string_format("%.*s", (int)(at - 1 - host), host);
         memmove(host, at, strlen(at) + 1);
     }
@@ -270,7 +271,7 @@ const char *path_without_secrets(const char *path) {
     if (!path_is_remote(path))
         return path;
     check_url(path);
-    static char **shown; /* they live as long as the program */
+    static char **shown; /* they are never freed */
     static size_t shown_count;
     char *clean = string_format("%s", path), *query, *user;
     shown = (char **)grow(shown, shown_count, sizeof *shown);
@@ -286,7 +287,7 @@ const char *path_without_secrets(const char *path) {
 
 /* ---- archives ---- */
 
-/* An archive that was opened, until the program ends. */
+/* An opened archive, kept until the program ends. */
 typedef struct opened {
     const char *path;
     bags_archive *archive;
@@ -295,8 +296,8 @@ typedef struct opened {
 static opened *archives;
 static size_t archives_count;
 
-/* True if this part of a path names an archive. Compressed ones are archives too,
- * so that the error states the reason. */
+/* True if this part of a path is the name of an archive. This includes compressed
+ * archives, so that the error can state the reason. */
 static bool has_archive_name(const char *path) {
     static const char *const endings[] = {
         ".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"};
@@ -306,13 +307,13 @@ static bool has_archive_name(const char *path) {
     return false;
 }
 
-/* The hooks for everything that is not in an archive. */
+/* The hooks for everything outside archives. */
 static const bags_io *base_io(const char *path) {
     return path_is_remote(path) ? io_for_url(path) : bags_io_local();
 }
 
-/* The archive at the start of a path, valid until the next call; NULL if there is
- * none, or if a server failed: then *err states how. */
+/* Find the archive at the start of a path. The result is valid until the next call.
+ * NULL if there is none, or, with the error in *err, if a server failed. */
 static const char *find_archive(const char *path, bags_error *err) {
     static text front;
     const bags_io *base = base_io(path);
@@ -329,7 +330,7 @@ static const char *find_archive(const char *path, bags_error *err) {
         int error = base->kind(base->user, name, &kind);
         if (!error && kind == BAGS_PATH_FILE)
             return name;
-        /* Its other files would take the same time to fail. */
+        /* Trying other files on this server would take as long to fail. */
         if (path_is_remote(path) && error && error != EACCES) {
             bags_fail_io(base, error, name, "open", err);
             return NULL;
@@ -397,13 +398,13 @@ void path_must_be_writable(const char *path) {
 /* ---- datasets below the path ---- */
 
 #define MAX_HINTS 5
-#define MAX_SEARCHED 100 /* names at a URL, each of which takes requests */
+#define MAX_SEARCHED 100 /* names at a URL; each takes several requests */
 
 typedef struct search {
     const bags_io *io;
     const char *path;
     bool remote;
-    char **datasets, *other; /* a directory that is none, or NULL */
+    char **datasets, *other; /* a directory that is not a dataset, or NULL */
     size_t count, searched;
 } search;
 
@@ -417,7 +418,7 @@ static bool may_be_dataset(search *in, const char *name) {
            (!in->remote || in->searched++ < MAX_SEARCHED);
 }
 
-/* Request at once what keep_directory waits for. */
+/* Request in advance what keep_directory will wait for. */
 static int expect_directory(void *user, const char *name) {
     search *in = (search *)user;
     char *path = path_join(in->path, name);
@@ -429,7 +430,7 @@ static int expect_directory(void *user, const char *name) {
     return 0;
 }
 
-/* At a URL, every kind of a directory takes several requests. */
+/* At a URL, finding out the kind of each directory takes several requests. */
 static bool is_dataset(const search *in, const char *path) {
     if (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE))
         return true;
@@ -460,8 +461,8 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Name the parts of a split. Name the datasets in a directory only in an archive, whose
- * directories are not visible otherwise. */
+/* Name the parts of a split. Other datasets in a directory are only named inside an
+ * archive, where the directories are not visible otherwise. */
 void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
     bool in_archive = io && path_is_archived(path);

@@ -1,7 +1,6 @@
 /*
- * The system calls of the command: POSIX, and their equivalents on Windows, where
- * windows.rc makes the C library's paths UTF-8. Files are read and written in
- * binary mode.
+ * System calls of the command: POSIX, and the equivalents for Windows, where windows.rc
+ * makes the C library use UTF-8 paths. Files are read and written in binary mode.
  */
 #ifndef BAGS_SYSTEM_H
 #define BAGS_SYSTEM_H
@@ -38,17 +37,17 @@ static inline bool is_absolute(const char *path) {
 }
 
 static inline int publish_file(const char *from, const char *to) {
-    return rename(from, to); /* which replaces nothing */
+    return rename(from, to); /* does not replace an existing file */
 }
 
-/* The identity of a file includes the time of its creation. */
+/* Not supported: a file's identity includes its creation time. */
 static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
     (void)path, (void)nanoseconds;
     return false;
 }
 
-/* True if bytes, or the end, can be read within this many milliseconds. Only a
- * pipe makes a reader wait. */
+/* True if bytes or the end of the file can be read within this many milliseconds. Only
+ * a pipe can make a reader wait. */
 static inline bool wait_for_bytes(int file, int milliseconds) {
     HANDLE handle = (HANDLE)_get_osfhandle(file);
     DWORD bytes = 0;
@@ -80,7 +79,7 @@ static inline long processors(void) {
 
 BOOLEAN NTAPI SystemFunction036(PVOID, ULONG); /* RtlGenRandom; no header declares it */
 
-/* Bytes that nobody can guess. */
+/* Fill a buffer with unpredictable bytes. */
 static inline bool secret_fill(void *out, size_t size) {
     return SystemFunction036(out, (ULONG)size);
 }
@@ -99,8 +98,8 @@ static inline bool is_separator(char c) { return c == '/'; }
 
 static inline bool is_absolute(const char *path) { return path[0] == '/'; }
 
-/* Give a complete new file its name; EEXIST if that is taken. Some file systems have
- * no links. */
+/* Give a complete new file its name; EEXIST if the name is taken. If the file system
+ * has no links, the file is renamed instead. */
 static inline int publish_file(const char *from, const char *to) {
     int error = link(from, to) ? errno : 0;
     if (error == EPERM || error == ENOTSUP || error == ENOSYS)
@@ -110,7 +109,7 @@ static inline int publish_file(const char *from, const char *to) {
     return error ? -1 : 0;
 }
 
-/* Set the time of the last change. */
+/* Set the modification time. */
 static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
     struct timespec times[2];
     memset(times, 0, sizeof times);
@@ -134,7 +133,7 @@ static inline unsigned terminal_columns(void) {
 
 static inline long processors(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
 
-/* Bytes that nobody can guess. */
+/* Fill a buffer with unpredictable bytes. */
 static inline bool secret_fill(void *out, size_t size) {
     int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     bool filled = file >= 0 && read(file, out, size) == (ssize_t)size;
@@ -143,9 +142,9 @@ static inline bool secret_fill(void *out, size_t size) {
     return filled;
 }
 
-/* Without this, a program started without standard output would open a data file
- * as descriptor 1. Using a standard file that was closed stays an error: input is
- * replaced by what cannot be read, output by what cannot be written. */
+/* Without this, a program started with standard output closed would open a data file as
+ * descriptor 1. Using a closed standard file remains an error: stdin is replaced by a
+ * file that cannot be read, stdout and stderr by a file that cannot be written. */
 static inline void prepare_files(void) {
     bool no_input = fcntl(STDIN_FILENO, F_GETFD) < 0;
     int file;
@@ -157,7 +156,7 @@ static inline void prepare_files(void) {
         close(file);
     signal(SIGPIPE, SIG_IGN); /* writing then fails with EPIPE */
     signal(SIGXFSZ, SIG_IGN); /* ... and with EFBIG */
-    struct rlimit open_files; /* a writer needs two or three for each field */
+    struct rlimit open_files; /* a writer needs two or three per field */
     if (!getrlimit(RLIMIT_NOFILE, &open_files)) {
         open_files.rlim_cur = open_files.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &open_files)) {

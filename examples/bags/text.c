@@ -1,7 +1,7 @@
 /*
- * Growing text, with functions that append JSON strings, specs, base64; numbers in
- * text; words that are misspelt; and what keeps text of others from controlling a
- * terminal.
+ * Growing text, with functions that append JSON strings, specs and base64; numbers in
+ * text; suggestions for misspelt words; and functions that keep foreign text from
+ * controlling a terminal.
  */
 #include "command.h"
 
@@ -54,7 +54,7 @@ const char *text_string(text *out) {
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
 void text_clean(text *out, const char *string) {
-    size_t most = 4 * strlen(string) + 1; /* \x1b for a byte */
+    size_t most = 4 * strlen(string) + 1; /* \x1b takes four bytes */
     must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
     char *to = (char *)out->buffer.data + out->size;
     clean_copy(to, most, string);
@@ -129,7 +129,8 @@ void table_put(text *out, size_t columns) {
 
 /* ---- JSON ---- */
 
-/* Valid UTF-8 within a JSON string, or JSON itself: then `quote` is false. */
+/* Append valid UTF-8, to the content of a JSON string or, if `quote` is false, as part
+ * of JSON itself. */
 static void put_escaped(text *out, const unsigned char *at, size_t size, bool quote) {
     static const char bytes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     size_t done = 0;
@@ -155,7 +156,8 @@ void text_json_clean(text *out, bags_view json) {
     put_escaped(out, json.data, json.size, false);
 }
 
-/* Each byte that is not UTF-8 becomes one U+FFFD: JSON has no other bytes. */
+/* Each byte that is not valid UTF-8 becomes one U+FFFD, since JSON allows no other
+ * bytes. */
 void text_json(text *out, const void *data, size_t size) {
     const unsigned char *at = (const unsigned char *)data;
     text_puts(out, "\"");
@@ -178,7 +180,7 @@ void text_json_string(text *out, const char *string) {
     text_json(out, string, strlen(string));
 }
 
-/* The preceding character shows if this is the first element. */
+/* The preceding character tells whether this is the first element. */
 void text_next(text *out) {
     char last = (char)out->buffer.data[out->size - 1];
     if (last != '{' && last != '[')
@@ -227,7 +229,7 @@ bool number_parse(const char *word, size_t size, bags_value *out) {
 
 /* ---- misspelt words ---- */
 
-/* Names of commands and options in other programs. */
+/* Names that other programs use for these commands and options. */
 static const struct other_names {
     const char *name, *words;
 } other_names[] = {{"info", "ls list show stat"}, {"get", "cat head read print"},

@@ -1,6 +1,6 @@
 /*
- * The table of types: how values are shown, the file with the codec, and the versions
- * of the Python packages that read it.
+ * The table of types. It states how their values are shown, the file with the codec,
+ * and the versions of the Python packages that read the type.
  */
 #include "command.h"
 
@@ -18,7 +18,7 @@ const python_version python_versions[PYTHON_VERSIONS] = {
 #define NAMED(name)                                                                    \
     { name, name, name, name }
 
-/* Rows of one name are next to each other; the first is what type_find finds. */
+/* Rows with the same name are adjacent; type_find returns the first one. */
 static const type_info types[] = {
     {"bytes", "bytes", "any bytes", NULL, NAMED("bytes"), NULL, TYPE_OTHER},
     {"utf8", "utf8", "text", NULL, NAMED("utf8"), "txt", TYPE_TEXT},
@@ -67,7 +67,7 @@ static const type_info types[] = {
 
 #define TYPES (sizeof types / sizeof *types)
 
-/* A type is a name, then arguments in parentheses, then [] of a sequence. */
+/* A type is a name, optional arguments in parentheses, and [] for a sequence. */
 static size_t name_size(const char *type) { return strcspn(type, "(["); }
 
 const type_info *type_find(const char *type) {
@@ -78,7 +78,7 @@ const type_info *type_find(const char *type) {
     return NULL;
 }
 
-/* True if the type is one of the forms of a row: with arguments, or without. */
+/* True if the type matches one of the forms of a row, with or without arguments. */
 static bool has_form(const type_info *info, const char *type) {
     size_t size = name_size(type);
     return strlen(info->name) == size && !memcmp(info->name, type, size) &&
@@ -86,7 +86,8 @@ static bool has_form(const type_info *info, const char *type) {
                               : info->forms[size] != '(');
 }
 
-/* NULL also of the forms in the table, whose capitals no type has. */
+/* Also returns NULL for the placeholder forms in the table: their capital letters occur
+ * in no real type name. */
 char *type_inside(const char *type) {
     bags_type parsed, inside;
     if (bags_type_parse(type, &parsed, NULL) || !format_type_inside(&parsed, &inside))
@@ -103,12 +104,13 @@ bool type_is_compressed(const char *type) {
     return inside != NULL;
 }
 
-/* Keeps the arguments where the table has an asterisk, and the [] of a sequence. */
+/* Keeps the arguments where the table has an asterisk, and keeps the [] of a
+ * sequence. */
 char *type_for_python(const char *type, size_t version) {
     char *inside = type_inside(type);
     if (inside) {
         type_class kind = type_kind(inside);
-        /* To decode and encode an image again would change its pixels. */
+        /* Decoding and encoding an image again would change its pixels. */
         char *made = kind == TYPE_IMAGE || kind == TYPE_VIDEO
                          ? NULL
                          : type_for_python(inside, version);
@@ -129,7 +131,7 @@ char *type_for_python(const char *type, size_t version) {
         keep ? (int)size : 0, arguments, sequence ? "[]" : "");
 }
 
-/* A compressed value is not an image or video file. */
+/* A compressed value is not itself an image or video file. */
 type_class type_kind(const char *type) {
     const type_info *info = type_find(type);
     char *inside = type_inside(type);
@@ -138,7 +140,7 @@ type_class type_kind(const char *type) {
     return inside && (kind == TYPE_IMAGE || kind == TYPE_VIDEO) ? TYPE_OTHER : kind;
 }
 
-/* The first argument of array(DTYPE,...); npy has none. */
+/* The first argument of array(DTYPE,...). npy has no such argument. */
 bags_dtype type_dtype(const char *type) {
     bags_type parsed, inside;
     if (type_kind(type) != TYPE_ARRAY || bags_type_parse(type, &parsed, NULL))
@@ -154,7 +156,7 @@ const char *type_of_bytes(bags_view file) {
     return bags_import_magic(file.data, file.size);
 }
 
-/* An unknown type may be a kind of file: "flac", "tiff". */
+/* An unknown type may be the name of a file format: "flac", "tiff". */
 static const char *own_ending(const char *type, char buffer[16]) {
     size_t size = name_size(type);
     if (size == 0 || size > 8 ||
@@ -194,7 +196,8 @@ static void put_row(text *out, const char *title, const char *words) {
     text_wrapped(out, words, 12, 12);
 }
 
-/* A row of the table of Python packages: its title, and a cell for each version. */
+/* Write a row in the table of Python packages: its title, and a cell for each
+ * version. */
 static void put_cells(text *out, const char *title, char *const cells[]) {
     text_format(out, "%-24s", title);
     for (size_t i = 0; i < PYTHON_VERSIONS; i++)

@@ -1,8 +1,8 @@
 /*
- * bags verify: every fault in the files, by several threads.
+ * bags verify: find every fault in the files, using several threads.
  *
- * Each thread does its part of the work; bags_verify divides it. One function prints
- * all faults, under a lock.
+ * bags_verify divides the work, and each thread does its part. One function prints all
+ * faults while holding a lock.
  */
 #include "command.h"
 #include "system.h"
@@ -13,11 +13,11 @@
 
 /* Shared by all threads while they check one path. */
 static const char *path;
-static uint64_t total; /* bytes that will be read, about; 0: unknown */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: */
+static uint64_t total; /* approximate number of bytes to read; 0: unknown */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
 static uint64_t bytes, shown;
 
-/* A field that was not decoded, since this build has no codec for its type. */
+/* A field that was not decoded because this build has no codec for its type. */
 typedef struct skipped {
     char *name, *type;
     uint64_t blobs;
@@ -51,7 +51,7 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* One thread. */
+/* The work of one thread. */
 typedef struct job {
     bags_verify_options options;
     bags_verify_report report;
@@ -78,7 +78,8 @@ static void json_fault(text *line, const bags_fault *fault) {
     text_puts(line, "}\n");
 }
 
-/* The message names the file, the field and the index; the offset is added. */
+/* Append the message of a fault (it already names the file, the field and the index)
+ * and add the offset. */
 static void text_fault(text *line, const bags_fault *fault) {
     text_clean(line, message_of_command(fault->message, fault->remedy));
     if (fault->kind != BAGS_FAULT_FILE || (fault->field && fault->offset))
@@ -120,8 +121,8 @@ static void add_skipped(void *user, const bags_field *field, uint64_t blobs) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Print a line for each field that was not decoded. False if another build would decode
- * the type: --decode has then not checked everything. */
+/* Print a line for each field that was not decoded. Returns false if another build
+ * could decode one of their types: --decode then did not check everything. */
 static bool show_skipped(text *line) {
     bool complete = true;
     for (size_t i = 0; i < skips_count; i++) {
@@ -162,7 +163,7 @@ static void show_progress(void *user, uint64_t read) {
     pthread_mutex_unlock(&lock);
 }
 
-/* How much of the blobs' bytes was checked. */
+/* Write how much of the blobs' bytes was checked. */
 static void put_extent(text *line, const bags_verify_report *sum) {
     bool bag = sum->shards + sum->unfinished == 0;
     const char *rest = bag && given.decode ? "the table compared and values decoded"
@@ -229,7 +230,7 @@ static void *do_job(void *user) {
     return NULL;
 }
 
-/* The work of a thread that the system refuses is done by this one. */
+/* If the system cannot start a thread, this thread does its work. */
 static void run_jobs(job *jobs, size_t count) {
     for (size_t i = 1; i < count; i++)
         jobs[i].started = pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
@@ -241,7 +242,7 @@ static void run_jobs(job *jobs, size_t count) {
             do_job(&jobs[i]);
 }
 
-/* All members of a report are numbers. Add up the parts. */
+/* Add up the reports. All members of a report are numbers. */
 static void add(bags_verify_report *sum, const bags_verify_report *part) {
     for (size_t at = 0; at < sizeof *sum; at += sizeof(uint64_t)) {
         uint64_t one, two;
@@ -252,7 +253,7 @@ static void add(bags_verify_report *sum, const bags_verify_report *part) {
     }
 }
 
-/* An error that ended a job early, not a fault. */
+/* Find an error that ended a job early, as opposed to a fault. */
 static const bags_error *find_failure(const job *jobs, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (jobs[i].code &&
@@ -261,9 +262,10 @@ static const bags_error *find_failure(const job *jobs, size_t count) {
     return NULL;
 }
 
-/* ---- what running or crashed writers have flushed ---- */
+/* ---- data flushed by running or crashed writers ---- */
 
-/* Read, and with --decode decode, a datapoint. False: `failure` has the fault. */
+/* Read a datapoint, and with --decode also decode it. Returns false with the fault in
+ * `failure`. */
 static bool live_read(const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t count;
     const bags_field *fields = bags_reader_fields(reader, &count);
@@ -288,7 +290,7 @@ static void live_fault(const bags_shard *shard) {
     failure.code = BAGS_OK;
 }
 
-/* Check the first datapoints of a shard. Returns the number of those with faults. */
+/* Check the first datapoints in a shard. Returns how many have faults. */
 static uint64_t live_check_shard(
     const bags_reader *reader, const bags_shard *shard, uint64_t length) {
     bags_row row = {0};
@@ -312,7 +314,7 @@ static bags_reader *live_open_reader(bool checksums) {
     return bags_reader_open(path, &reading, &failure);
 }
 
-/* The shard with the same number as `like`, or NULL. */
+/* Find the shard with the same number as `like`; NULL if there is none. */
 static const bags_shard *live_find(const bags_reader *reader, const bags_shard *like) {
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
@@ -322,9 +324,10 @@ static const bags_shard *live_find(const bags_reader *reader, const bags_shard *
     return NULL;
 }
 
-/* Check the flushed data of all shards that are unfinished now; bags_verify then checks
- * the finished ones. A shard that becomes finished in between is checked twice and
- * counted once. A reader that compares checksums ends a shard where one differs. */
+/* Check the flushed data of all shards that are unfinished now; bags_verify checks the
+ * finished shards afterwards. A shard that finishes in between is checked twice but
+ * counted once. When a reader compares checksums, a shard ends at the first
+ * mismatch. */
 static bags_shard *live_check(size_t *count, uint64_t *faults) {
     bags_shard *checked = NULL;
     size_t all = 0;
@@ -363,9 +366,9 @@ static bags_shard *live_check(size_t *count, uint64_t *faults) {
     return checked;
 }
 
-/* Estimate the bytes to read, for a terminal: with checksums everything once, with
- * --decode the blobs once more. 0: unknown; reading only tables and refs takes little
- * time. */
+/* Estimate the number of bytes to read, for a terminal: everything once if there are
+ * checksums, and the blobs once more with --decode. Returns 0 (unknown) otherwise;
+ * reading only tables and refs takes little time. */
 static uint64_t estimate_total(void) {
     bags_reader_options reading = {0};
     bags_info info = {0};
@@ -395,8 +398,9 @@ static void note_empty_file(void) {
     bag_reader_close(bag);
 }
 
-/* Check one path: all threads verify it, each its part, and a fault does not end the
- * others. Returns false if it has faults or cannot be checked as requested. */
+/* Check one path. Every thread verifies its part, and a fault in one does not stop the
+ * others. Returns false if there are faults or the path cannot be checked as
+ * requested. */
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};

@@ -1,5 +1,5 @@
 /*
- * bags view: shows a dataset in a browser.
+ * bags view: show a dataset in a browser.
  *
  * It serves the page of examples/viewer and the files of one dataset, read-only, on
  * 127.0.0.1, to requests that know a random token:
@@ -8,8 +8,8 @@
  *     /TOKEN/NAME/...    the dataset's files, or
  *     /TOKEN/NAME        the archive or Bag
  *
- * With --live it serves the datapoints of a dataset that is being written in place of its
- * files. FIELD is the number of a field:
+ * With --live, the dataset is still being written, and the server returns its
+ * datapoints instead of its files. FIELD is the number of a field:
  *
  *     /TOKEN/live                        the state: see live_state
  *     /TOKEN/live/I/FIELD                the number of items
@@ -17,10 +17,10 @@
  *     /TOKEN/live/I/FIELD/START:STOP:STEP
  *                                        float64: elements of an item, then all of them
  *
- * Other users of this computer and other pages in the browser do not know the token.
- * The Host header is compared, so that another name of this address (DNS rebinding) is
- * refused. Only names of a dataset's files are served, also in shards and directories
- * of indexes, and no link is followed.
+ * Other users of this computer, and other pages in the browser, do not know the token.
+ * The Host header is checked, so a request under another name for this address (DNS
+ * rebinding) is refused. Only files with the names of dataset files are served,
+ * including those in shard and index directories, and links are not followed.
  */
 #include "command.h"
 #include "system.h"
@@ -56,7 +56,7 @@ static const option options[] = {
 #define IDLE_SECONDS 10
 
 /* Loading this library and its dependencies takes as long as the entire command. The
- * main thread opens it here first. */
+ * main thread is the first to call this. */
 static void *library_find(const char *symbol) {
     static void *library;
     if (!library)
@@ -69,16 +69,16 @@ static void *library_find(const char *symbol) {
 
 #define MHD(symbol) (__extension__(__typeof__(&symbol)) library_find(#symbol))
 
-static const char *token, *name; /* of the dataset, in addresses; NULL: it is remote */
-static int directory = -1;       /* of the dataset, or that contains the file */
+static const char *token, *name; /* the dataset's, in addresses; NULL: it is remote */
+static int directory = -1;       /* of the dataset, or of the parent of the file */
 static const char *file;         /* an archive or a Bag; NULL: a directory */
 static bags_view page;
 static char hosts[2][32];
 
 /* ---- the page ---- */
 
-/* Where BAGS_VIEWER says; or where `make install` and `make viewer` put it, next to the
- * command. */
+/* Find the page: at BAGS_VIEWER, or next to the command, where `make install` and `make
+ * viewer` put it. */
 static void page_find(void) {
     static bags_buffer memory;
     char program[PATH_MAX];
@@ -100,7 +100,7 @@ static void page_find(void) {
 
 /* ---- the files ---- */
 
-/* True if it may be the name of a file of a dataset; nothing else is served. */
+/* True if a file of a dataset may have this name; nothing else is served. */
 static bool is_served(const char *word) {
     return word[0] && word[0] != '.' && !strchr(word, '/') &&
            (!strcmp(word, "spec.json") || !strcmp(word, "spec.json.partial") ||
@@ -111,7 +111,7 @@ static bool is_number(const char *word) {
     return *word && strlen(word) < 20 && !word[strspn(word, "0123456789")];
 }
 
-/* Open a regular file below a directory without following links; -1. */
+/* Open a regular file below a directory without following links; -1 on failure. */
 static int open_file(int parent, const char *word, struct stat *info) {
     int opened = openat(parent, word, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (opened >= 0 && (fstat(opened, info) || !S_ISREG(info->st_mode))) {
@@ -156,7 +156,7 @@ static int open_path(const char *path, struct stat *info) {
     return opened;
 }
 
-/* A page that links to the shards, from which the viewer knows their names. */
+/* A page that links to the shards, so that the viewer learns their names. */
 static struct MHD_Response *index_page(void) {
     text out = {0};
     int listed = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -173,7 +173,7 @@ static struct MHD_Response *index_page(void) {
 
 /* ---- requests ---- */
 
-/* Answer, with headers that keep other pages out. */
+/* Respond, with headers that keep other pages out. */
 static enum MHD_Result answer(struct MHD_Connection *to, unsigned status,
     struct MHD_Response *response, const char *type) {
     if (!response)
@@ -216,7 +216,7 @@ static enum MHD_Result count_host(
     return MHD_YES;
 }
 
-/* Takes as long for any token. */
+/* Takes the same time for every token. */
 static bool is_token(const char *word) {
     size_t size = strlen(token);
     unsigned char differs = 0;
@@ -227,7 +227,7 @@ static bool is_token(const char *word) {
     return !differs && *word == '/';
 }
 
-/* "bytes=N-M" and "bytes=N-". False: all of it is sent. */
+/* Parse "bytes=N-M" or "bytes=N-". Returns false if the whole file should be sent. */
 static bool parse_range(
     const char *words, uint64_t size, uint64_t *start, uint64_t *stop) {
     uint64_t from, to = UINT64_MAX;
@@ -276,8 +276,9 @@ static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
         "application/octet-stream");
 }
 
-/* The numbers at the start of a path, each after a slash, the last up to three with colons
- * between them; returns how many. The rest of the path is at *rest. */
+/* Parse the numbers at the start of a path, each after a slash. The last may be up to
+ * three numbers separated by colons. Returns how many there are, and sets *rest to the
+ * rest of the path. */
 static size_t parse_numbers(const char *at, uint64_t numbers[5], const char **rest) {
     size_t count = 0;
     char before = '/';
@@ -298,7 +299,8 @@ static enum MHD_Result send_view(struct MHD_Connection *to, bags_view view) {
         "application/octet-stream");
 }
 
-/* Answer a request for datapoints: `path` follows "live". The server has one thread. */
+/* Respond to a request for datapoints: `path` follows "live". The server has one
+ * thread. */
 static enum MHD_Result send_live(struct MHD_Connection *to, const char *path) {
     static text out;
     uint64_t numbers[5], items = 0;
@@ -320,7 +322,7 @@ static enum MHD_Result send_live(struct MHD_Connection *to, const char *path) {
         good = live_curve(
             numbers[0], (size_t)numbers[1], numbers[2], numbers[3], numbers[4], &view);
     }
-    if (!good) { /* refuse() keeps no copy */
+    if (!good) { /* refuse() keeps no copy of this text */
         bags_view why = {
             (const unsigned char *)failure.message, strlen(failure.message)};
         return answer(to, MHD_HTTP_NOT_FOUND,
@@ -335,7 +337,8 @@ static enum MHD_Result send_live(struct MHD_Connection *to, const char *path) {
     return send_view(to, view);
 }
 
-/* Decode a part of an address in place. %00 stays as it is: it would end the name. */
+/* Decode a part of an address in place. %00 stays as it is, since it would end the
+ * name. */
 static size_t unescape(void *user, struct MHD_Connection *from, char *words) {
     char *to = words;
     (void)user, (void)from;
@@ -358,7 +361,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
     void **state) {
     host_header host = {0, false};
     (void)user, (void)version, (void)upload, (void)state;
-    if (*upload_size) { /* of a refused request */
+    if (*upload_size) { /* the body of a refused request */
         *upload_size = 0;
         return MHD_YES;
     }
@@ -388,7 +391,7 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
 
 /* ---- start ---- */
 
-/* Listen on 127.0.0.1 only; sets the port. */
+/* Listen on 127.0.0.1 only. Sets the port. */
 static int listen_locally(void) {
     struct sockaddr_in here = {0};
     socklen_t size = sizeof here;
@@ -418,7 +421,8 @@ static const char *make_token(void) {
     return text_string(&out);
 }
 
-/* Check what will be shown, and open its directory. Its last name is that in addresses. */
+/* Check the dataset, and open its directory. The last component of its path is its name
+ * in addresses. */
 static void open_dataset(const char *path) {
     struct stat info;
     char *real = realpath(path, NULL);
@@ -437,7 +441,7 @@ static void open_dataset(const char *path) {
         bags_reader *reader = bags_reader_open(path, NULL, &failure);
         if (!reader && failure.code == BAGS_ERROR_MISSING)
             die();
-        if (!reader) /* the page shows what can be read */
+        if (!reader) /* the page shows as much as can be read */
             note_failure();
         bags_reader_close(reader);
     }
@@ -446,7 +450,7 @@ static void open_dataset(const char *path) {
         fail_system(errno, path, "open");
 }
 
-/* In a child process, whose output is discarded. */
+/* Open the address in a child process, and discard its output. */
 static void open_browser(const char *address) {
     if (no_browser || !(getenv("DISPLAY") || getenv("WAYLAND_DISPLAY")))
         return;
@@ -457,8 +461,7 @@ static void open_browser(const char *address) {
     (void)dup2(null, STDIN_FILENO);
     (void)dup2(null, STDOUT_FILENO);
     (void)dup2(null, STDERR_FILENO);
-    struct rlimit open_files; /* the usual limit: programs may close all files up to
-                               * it */
+    struct rlimit open_files; /* programs may close every descriptor below the limit */
     if (!getrlimit(RLIMIT_NOFILE, &open_files) && open_files.rlim_cur > 1024) {
         open_files.rlim_cur = 1024;
         setrlimit(RLIMIT_NOFILE, &open_files);

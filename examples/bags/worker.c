@@ -1,5 +1,6 @@
 /*
- * --worker auto: which worker this process is, from the environment of a cluster.
+ * --worker auto: find out which worker this process is from the environment of a
+ * cluster.
  */
 #include "command.h"
 

@@ -1,6 +1,7 @@
 /*
- * The options of the commands that write: pack, images and import. Also the datapoints of a
- * worker, and the fields as a version of the Python packages reads them.
+ * The options of the commands that write: pack, images and import. Also decides which
+ * datapoints belong to a worker, and which types a version of the Python packages
+ * requires.
  */
 #include "sink.h"
 
@@ -46,8 +47,8 @@ const option writing_options[] = {
     OPTIONS_END,
 };
 
-/* Before the input is read: refuse options that contradict each other, and a name that no
- * dataset can have. */
+/* Refuse contradictory options, and names that no dataset may have, before the input is
+ * read. */
 void writing_check(const char *out, bool is_bag) {
     worker_check(&writing.shard_start, &writing.shard_stop);
     if (out)
@@ -78,7 +79,7 @@ bool writing_is_mine(uint64_t i) {
 
 void writing_for_python(sink_target *to) {
     const python_version *one = &python_versions[writing.version.value];
-    static bags_field *made; /* reachable when this fails: it is no leak */
+    static bags_field *made; /* stays reachable on failure: not a leak */
     made = (bags_field *)allocate(to->count, sizeof *made);
     for (size_t i = 0; i < to->count; i++) {
         made[i].name = to->fields[i].name;

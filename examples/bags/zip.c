@@ -1,5 +1,5 @@
 /*
- * bags zip: a dataset as one file.
+ * bags zip: write a dataset as one file.
  */
 #include "command.h"
 
@@ -10,7 +10,7 @@
 
 static bags_zip_options given;
 static const char *dataset, *partial;
-static char *compacted; /* a directory to zip instead; NULL: the dataset itself */
+static char *compacted; /* a directory to zip instead; NULL: zip the dataset itself */
 
 static const option options[] = {
     WHOLE_OPTIONS,
@@ -20,7 +20,7 @@ static const option options[] = {
 
 static void show_progress(void *user, uint64_t done, uint64_t total) {
     (void)user;
-    interrupt_removes(partial); /* which exists, and is locked */
+    interrupt_removes(partial); /* the file exists and is locked */
     progress_show(dataset, "MiB", done, total, done >> 20);
 }
 

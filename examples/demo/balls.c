@@ -1,6 +1,6 @@
 /*
- * One worker of the demo: simulates episodes of bouncing balls and writes them,
- * as its own shards of one dataset that all workers share.
+ * One worker of the demo: simulates episodes of bouncing balls, and writes them to its
+ * own shards of a dataset shared by all workers.
  *
  *     balls DATASET WORKER WORKERS EPISODES
  */
@@ -60,7 +60,7 @@ static void choose_wind(world *w, int frame) {
     w->wind[1] = world_random(w) < 0.4f ? -6.0f : 0.0f;
 }
 
-/* Items are pushed as they come; only the clip needs all frames at once. */
+/* Items are pushed as they arrive; only the clip needs all frames at once. */
 static void push_frames(bags_writer *writer, world *w, unsigned char *clip) {
     const uint64_t picture[] = {HEIGHT, WIDTH, CHANNELS};
     const uint64_t state[] = {BALLS, 4}, action[] = {2};
@@ -125,7 +125,7 @@ static void set_meta(bags_writer *writer, const world *w, uint64_t episode) {
     msgpack_pack_array(&packer, BALLS);
     for (int i = 0; i < BALLS; i++)
         msgpack_pack_float(&packer, w->radius[i]);
-    /* A blob that is encoded already is stored as it is. */
+    /* A blob that is already encoded is stored unchanged. */
     bags_value value = bags_blob(buffer.data, buffer.size);
     bags_writer_set(writer, "meta", &value, NULL);
     msgpack_sbuffer_destroy(&buffer);

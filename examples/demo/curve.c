@@ -1,5 +1,5 @@
 /*
- * Draw how the loss of 08_train fell, as a PNG: each batch, and the mean of each epoch.
+ * Plot the loss of 08_train as a PNG: for each batch, and the mean for each epoch.
  *
  *     curve PICTURE.png <LOG
  */
@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { WIDE = 720, HIGH = 400, LEFT = 70, RIGHT = 20, TOP = 24, BOTTOM = 50 };
-enum { PEN = 2 }; /* pixels per dot of a letter */
+enum { PEN = 2 }; /* size of a letter's dot, in pixels */
 
 static const unsigned char paper[3] = {255, 255, 255}, grid[3] = {225, 228, 232};
 static const unsigned char ink[3] = {70, 76, 84}, pale[3] = {168, 200, 240};
@@ -20,7 +20,7 @@ static unsigned char picture[HIGH][WIDE][3];
 
 /* ---- drawing ---- */
 
-/* Each letter has 5 rows of 3 dots, the top left one first. */
+/* Each letter has 5 rows of 3 dots, starting at the top left. */
 static const char letters[] = "0123456789.losepch";
 static const unsigned short dots[] = {075557, 026227, 071747, 071717, 055711, 074717,
     074757, 071111, 075757, 075717, 000002, 044446, 007557, 034216, 007747, 007574,
@@ -50,7 +50,7 @@ static void draw_text(int x, int y, const char *text) {
     }
 }
 
-/* A line with soft edges. */
+/* Draw a line with soft edges. */
 static void draw_line(double x, double y, double to_x, double to_y, double width,
     const unsigned char *color) {
     double dx = to_x - x, dy = to_y - y, length = dx * dx + dy * dy;
@@ -67,7 +67,7 @@ static void draw_line(double x, double y, double to_x, double to_y, double width
 /* ---- the curve ---- */
 
 typedef struct point {
-    double epoch; /* with the part of it that is done */
+    double epoch; /* including the completed fraction of it */
     double loss;
 } point;
 
@@ -77,7 +77,7 @@ typedef struct curve {
 } curve;
 
 static void add_point(curve *c, double epoch, double loss) {
-    /* After a kill, the last line may be there twice. */
+    /* After a kill, the last line may appear twice. */
     if (c->count && c->points[c->count - 1].epoch >= epoch)
         return;
     point *grown = (point *)realloc(c->points, (c->count + 1) * sizeof(point));
@@ -88,7 +88,7 @@ static void add_point(curve *c, double epoch, double loss) {
     c->points = grown;
 }
 
-/* The losses of the batches, and the means of the epochs, each at its end. */
+/* The losses of the batches, and the mean of each epoch, placed at its end. */
 static void read_log(curve *batches, curve *epochs) {
     unsigned epoch, batch, most = 0;
     double loss, sum;

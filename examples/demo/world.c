@@ -2,7 +2,7 @@
 #include <math.h>
 
 static const float box_width = (float)WIDTH / (float)HEIGHT;
-static const float bounce = 0.92f; /* speed that is left after a collision */
+static const float bounce = 0.92f; /* fraction of speed left after a collision */
 const float world_gravity = 1.6f;
 const char *const world_colors[BALLS] = {
     "coral", "golden", "green", "blue", "violet", "white"};
@@ -20,7 +20,7 @@ void world_start(world *w, uint64_t seed) {
     const float cell = box_width / 3;
     *w = (world){.random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15)};
     for (int i = 0; i < BALLS; i++) {
-        /* One somewhere in each of 3 x 2 cells, so that no two overlap. */
+        /* Place one ball in each of 3 x 2 cells, so that no two overlap. */
         float r = 0.06f + 0.08f * world_random(w);
         float x = r + (cell - 2 * r) * world_random(w);
         float y = r + (0.5f - 2 * r) * world_random(w);
@@ -32,7 +32,7 @@ void world_start(world *w, uint64_t seed) {
     }
 }
 
-/* Keep a coordinate between two walls; turn its speed if it hits one. */
+/* Keep a coordinate between two walls; reverse its speed if it hits one. */
 static void hit_walls(float *place, float *speed, float low, float high) {
     if (*place < low && *speed < 0)
         *speed *= -bounce;
@@ -91,7 +91,7 @@ typedef struct color {
     float r, g, b;
 } color;
 
-/* In linear light, as all that follows. */
+/* In linear light, like everything below. */
 static const color palette[BALLS] = {{1.00f, 0.18f, 0.13f}, {1.00f, 0.52f, 0.06f},
     {0.12f, 0.62f, 0.22f}, {0.09f, 0.36f, 1.00f}, {0.48f, 0.20f, 1.00f},
     {0.86f, 0.88f, 0.94f}};
@@ -102,7 +102,7 @@ static color mix(color a, color b, float t) {
     return (color){a.r + (b.r - a.r) * t, a.g + (b.g - a.g) * t, a.b + (b.b - a.b) * t};
 }
 
-/* The wall, lighter towards the light, with a fine grid on it. */
+/* The wall: lighter towards the light, with a fine grid. */
 static color wall(float x, float y) {
     const color lit = {0.07f, 0.09f, 0.18f}, dark = {0.01f, 0.012f, 0.03f};
     const color line = {0.16f, 0.20f, 0.34f};
@@ -113,12 +113,12 @@ static color wall(float x, float y) {
     return mix(c, line, 0.35f * clamp01(1 - grid / pixel));
 }
 
-/* How much of a pixel at this distance a disc covers: antialiasing. */
+/* How much of a pixel at this distance is covered by a disc, for antialiasing. */
 static float coverage(float distance, float radius, float softness) {
     return clamp01((radius - distance) / softness + 0.5f);
 }
 
-/* A shaded ball's color, at a point of its disc from -1 to 1. */
+/* The color of a shaded ball at a point of its disc; coordinates are from -1 to 1. */
 static color shade(color base, float x, float y) {
     const color white = {1, 1, 1}, black = {0.02f, 0.02f, 0.06f};
     float z = sqrtf(fmaxf(0, 1 - x * x - y * y));
@@ -146,7 +146,7 @@ static color pixel_at(const world *w, float x, float y) {
     return c;
 }
 
-/* From linear light to the sRGB that screens expect, by a square root. */
+/* Convert linear light to (approximately) the sRGB of screens, using a square root. */
 static unsigned char to_byte(float light) {
     return (unsigned char)(sqrtf(clamp01(light)) * 255 + 0.5f);
 }

@@ -1,4 +1,4 @@
-/* Bouncing balls in a box with gravity and wind, and a picture of them. */
+/* Bouncing balls in a box with gravity and wind, and how to draw them. */
 #ifndef WORLD_H
 #define WORLD_H
 
@@ -7,10 +7,11 @@
 enum { BALLS = 6, WIDTH = 160, HEIGHT = 120, CHANNELS = 3 };
 enum { FRAME_SIZE = WIDTH * HEIGHT * CHANNELS };
 
-/* Lengths are in heights of the box, times in seconds; y points down. */
+/* The unit of length is the height of the box, and of time the second; y points
+ * down. */
 typedef struct world {
     float state[BALLS][4]; /* x, y and their speeds */
-    float wind[2];         /* acceleration: what an agent would choose */
+    float wind[2];         /* acceleration, as chosen by an agent */
     float radius[BALLS];
     float travelled[BALLS];
     uint64_t random;
@@ -21,10 +22,10 @@ extern const char *const world_colors[BALLS];
 
 void world_start(world *w, uint64_t seed);
 
-/* A number from 0 to 1. */
+/* A random number from 0 to 1. */
 float world_random(world *w);
 
-/* Go on by a time that is short against the balls' movement. */
+/* Advance by a time that is short compared to the balls' movement. */
 void world_step(world *w, float seconds);
 
 /* Draw into HEIGHT x WIDTH x 3 bytes. */

@@ -1,16 +1,16 @@
 /*
- * curve.h - the numbers of a sequence as float64, for the curves of the page: of viewer.c and
- * of `bags view --live`.
+ * curve.h - read numbers of a sequence as float64, for the curves on the page. Used by
+ * viewer.c and by `bags view --live`.
  */
 #ifndef BAGS_VIEWER_CURVE_H
 #define BAGS_VIEWER_CURVE_H
 
 #include "formats/values.h"
 
-#define CURVE_ELEMENTS 64     /* of an item */
-#define CURVE_NUMBERS 4000000 /* in all */
+#define CURVE_ELEMENTS 64     /* per item */
+#define CURVE_NUMBERS 4000000 /* in total */
 
-/* The numbers of a value. False if it has none, or too many elements. */
+/* Get the numbers in a value. False if it has none, or too many elements. */
 static inline bool curve_numbers(
     const bags_value *value, double out[CURVE_ELEMENTS], size_t *count) {
     bags_dtype dtype = value->kind == BAGS_KIND_ARRAY ? value->dtype : BAGS_DTYPE_NONE;
@@ -38,9 +38,10 @@ static inline bool curve_numbers(
 
 /*
  * Read the items start, start + step, ... below stop of a sequence. *out grows, and
- * receives the number of elements of each item and then the elements, all as float64; *size
- * is their number. Returns what bags_reader_get does, BAGS_ERROR_TYPE (items are not numbers,
- * or vectors of one length) or BAGS_ERROR_LIMIT.
+ * receives the number of elements in each item followed by all elements, everything as
+ * float64; *size is how many numbers were stored. Returns the code of bags_reader_get,
+ * BAGS_ERROR_TYPE if items are not numbers or vectors of one length, or
+ * BAGS_ERROR_LIMIT.
  */
 static inline bags_code curve_read(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t start, uint64_t stop, uint64_t step, bags_row *row,

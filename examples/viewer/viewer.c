@@ -1,9 +1,10 @@
 /*
- * viewer.c - the reader of bags.h for a web page, compiled to WebAssembly.
+ * viewer.c - the bags.h reader for a web page, compiled to WebAssembly.
  *
- * Its hooks ask JavaScript (reader.mjs) for bytes. A hook returns EAGAIN for missing
- * bytes. JavaScript then requests all missing bytes of the call, and repeats the call.
- * A failed call has no side effects, so any number of calls may wait at a time.
+ * The hooks ask JavaScript (reader.mjs) for bytes. If bytes are missing, a hook returns
+ * EAGAIN; JavaScript then requests all bytes missing in this call, and repeats the
+ * call. A failed call has no side effects, so any number of calls may be waiting at the
+ * same time.
  */
 #define BAGS_NO_LOCAL
 #define BAGS_NO_WRITER
@@ -23,10 +24,10 @@
 #define IMPORT(name) __attribute__((import_module("page"), import_name(#name)))
 #define EXPORT __attribute__((visibility("default"), used))
 
-/* A blob larger than this is not loaded, and no other memory is larger. */
+/* The largest blob that is loaded, and the largest block of memory. */
 #define MOST ((size_t)256 << 20)
 
-/* ---- what JavaScript provides: numbers below 0 are -errno ---- */
+/* ---- functions in JavaScript: negative results are -errno ---- */
 
 IMPORT(size) double page_size(const char *path, size_t length);
 IMPORT(read)
@@ -44,10 +45,10 @@ typedef struct file {
     char path[];
 } file;
 
-static bool measuring;  /* blobs are not read, but their sizes added up */
-static double measured; /* bytes; NAN: unknown */
+static bool measuring;  /* blobs are not read; only their sizes are added up */
+static double measured; /* in bytes; NAN: unknown */
 static size_t limit = MOST;
-static double refused; /* bytes of the memory that was too large */
+static double refused; /* size of an allocation that was too large, in bytes */
 
 static int file_open(void *user, const char *path, int mode, void **out) {
     size_t length = strlen(path);
@@ -96,8 +97,8 @@ static double size_of(const void *opened) {
     return page_size(of->path, of->length);
 }
 
-/* Request all missing ranges, not only the first. In a file of 4 GiB or more, a size
- * may not fit size_t. */
+/* Request all missing ranges, not only the first one. In a file of 4 GiB or more, a
+ * size may not fit in size_t. */
 static void file_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (reads[i].data)
@@ -169,12 +170,12 @@ static void *memory_resize(void *user, void *data, size_t old_size, size_t new_s
 
 static const bags_allocator memory = {memory_resize, NULL};
 
-/* ---- what JavaScript calls ---- */
+/* ---- functions called by JavaScript ---- */
 
 /* A shard, a dataset or a Bag. */
 typedef struct view {
     bags_reader *reader;
-    bag_reader *bag; /* or this one: a field "blob" of type bytes */
+    bag_reader *bag; /* if not NULL: a Bag, with one field "blob" of type bytes */
     bags_row row;
 } view;
 
@@ -193,7 +194,7 @@ static bags_code no_zstd(const bags_codec *codec, const bags_type *type,
 }
 #endif
 
-/* The registry that decodes zstd(TYPE) to values of TYPE (for keys) or to blobs of
+/* The registry that decodes zstd(TYPE) to values of TYPE (for keys), or to blobs of
  * TYPE. */
 static const bags_registry *registry(bool blobs) {
     static bags_registry *all[2];
@@ -224,14 +225,14 @@ EXPORT void view_free(void *data) { free(data); }
 
 EXPORT const char *view_error(void) { return failure.message; }
 
-/* Bytes of the memory that the last failed call did not get, or 0. */
+/* The size of the allocation that made the last call fail, or 0. */
 EXPORT double view_refused(void) {
     double bytes = refused;
     refused = 0;
     return bytes;
 }
 
-/* NULL: view_error. */
+/* On failure, returns NULL; see view_error. */
 EXPORT bags_archive *view_archive(const char *path) {
     bags_archive_options options = {0};
     options.env.io = &page_io;
@@ -245,8 +246,8 @@ static const bags_io *io_of(const bags_archive *archive) {
     return archive ? bags_archive_io(archive) : &page_io;
 }
 
-/* Open a dataset or, if shard is not below 0, only this shard of it; to find keys in it,
- * or to read blobs. NULL: view_error. */
+/* Open a dataset or, if shard >= 0, only this shard of it, either to find keys or to
+ * read blobs. On failure, returns NULL; see view_error. */
 EXPORT view *view_open(
     const char *path, bags_archive *archive, double shard, int verify, int keys) {
     size_t length = strlen(path);
@@ -312,7 +313,8 @@ EXPORT const char *view_type(const view *opened, size_t field) {
     return field_of(opened, field)->type;
 }
 
-/* The bytes of a field's blobs in all shards; below 0: view_error. */
+/* The total size of a field's blobs in all shards. Below 0 on failure; see
+ * view_error. */
 EXPORT double view_field_size(const view *opened, size_t field) {
     bags_info info;
     if (opened->bag)
@@ -326,7 +328,7 @@ EXPORT double view_field_size(const view *opened, size_t field) {
     return size;
 }
 
-/* The number of items of a datapoint's field; below 0: view_error. */
+/* How many items a datapoint's field has. Below 0 on failure; see view_error. */
 EXPORT double view_items(view *opened, double index, size_t field) {
     uint64_t count = 1;
     if (opened->reader && bags_reader_items(opened->reader, (uint64_t)index, field,
@@ -335,10 +337,11 @@ EXPORT double view_items(view *opened, double index, size_t field) {
     return (double)count;
 }
 
-/* The size of an item's blob, without reading it. Below 0: view_error; NAN: unknown. */
+/* The size of an item's blob, without reading it. NAN if it is unknown; below 0 on
+ * failure, see view_error. */
 EXPORT double view_size(view *opened, double index, size_t field, double item) {
     uint64_t datapoint = (uint64_t)index;
-    if (opened->bag) /* of a Bag every blob is read */
+    if (opened->bag) /* every blob of a Bag is read */
         return 0;
     const bags_type *type = bags_reader_type(opened->reader, field);
     bags_select select = bags_select_all(field);
@@ -352,7 +355,7 @@ EXPORT double view_size(view *opened, double index, size_t field, double item) {
     return code ? -1 : measured;
 }
 
-/* Read a blob, decompressed if it is compressed. */
+/* Read a blob, and decompress it if necessary. */
 static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t item) {
     const bags_type *type = bags_reader_type(opened->reader, field);
     bags_select one = type->sequence ? bags_select_slice(field, item, item + 1, 1)
@@ -360,7 +363,7 @@ static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t i
     if (!bags_view_is(type->name, "zstd"))
         return bags_reader_get_blob(
             opened->reader, index, field, item, &opened->row, &blob, &failure);
-    bags_buffer_free(&scratch); /* it may have as many bytes as the largest value */
+    bags_buffer_free(&scratch); /* it may be as large as the largest value */
     scratch = bags_buffer_of(&memory);
     bags_code code =
         bags_reader_get(opened->reader, index, &one, 1, &opened->row, &failure);
@@ -371,7 +374,8 @@ static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t i
     return code;
 }
 
-/* Read an item of at most this many bytes: view_data and view_data_size. */
+/* Read an item of at most this many bytes. The result is at view_data, its size at
+ * view_data_size. */
 EXPORT int view_get(
     view *opened, double index, size_t field, double item, double most) {
     bags_code code;
@@ -385,7 +389,8 @@ EXPORT int view_get(
     return (int)code;
 }
 
-/* Read numbers of a sequence, as curve_read: view_data and view_data_size. */
+/* Read numbers of a sequence, like curve_read. The result is at view_data, its size at
+ * view_data_size. */
 EXPORT int view_curve(
     view *opened, double index, size_t field, double start, double stop, double step) {
     static bags_buffer numbers;
@@ -407,10 +412,10 @@ EXPORT size_t view_data_size(void) { return blob.size; }
 
 /* ---- finding by key ---- */
 
-#define FIND_MOST 500 /* datapoints */
+#define FIND_MOST 500 /* in datapoints */
 
-/* 1 if a field has an index, 0 if not, -1 if not known yet. `opened` may be any
- * shard. */
+/* Returns 1 if a field has an index, 0 if it has none, -1 if that is not known yet.
+ * `opened` may be any shard. */
 EXPORT int view_has_index(
     const view *opened, const char *path, const bags_archive *archive, size_t field) {
     char file[4096];
@@ -432,7 +437,8 @@ EXPORT int view_has_index(
     return io->kind(io->user, file, &kind) ? -1 : kind == BAGS_PATH_FILE;
 }
 
-/* Open the index of a field; `opened` has all shards. NULL: view_error. */
+/* Open a field's index. `opened` must have all shards. On failure, returns NULL; see
+ * view_error. */
 EXPORT bags_index *view_index(
     const view *opened, const char *path, const bags_archive *archive, size_t field) {
     bags_index_options options = {0};
@@ -444,9 +450,10 @@ EXPORT bags_index *view_index(
 
 EXPORT void view_index_close(bags_index *index) { bags_index_close(index); }
 
-/* Find a key: text, or a number in the 8 bytes of `data` (BAGS_KIND_ARRAY: a double).
- * Returns the number of datapoints; below 0: view_error. FIND_MOST of them, without the
- * first `skip`, are at view_found. */
+/* Find a key: text, or a number in the 8 bytes of `data` (a double for
+ * BAGS_KIND_ARRAY). Returns the number of datapoints, or a number below 0 on failure;
+ * see view_error. After skipping the first `skip` datapoints, up to FIND_MOST are
+ * stored at view_found. */
 static uint64_t found[FIND_MOST];
 
 EXPORT const uint64_t *view_found(void) { return found; }
@@ -478,11 +485,11 @@ EXPORT double view_find(view *opened, bags_index *index, int kind, const void *d
 
 /* ---- decoding ---- */
 
-/* Decode bytes that JavaScript has, with at most this much memory. Returns the
- * bags_kind, or -1: view_error. */
+/* Decode bytes from JavaScript, using at most this much memory. Returns the bags_kind,
+ * or -1 on failure; see view_error. */
 EXPORT int view_decode(const char *type, const void *data, size_t size, double most) {
     bags_view bytes = {(const unsigned char *)data, size};
-    bags_buffer_free(&scratch); /* it may have as many bytes as the largest value */
+    bags_buffer_free(&scratch); /* it may be as large as the largest value */
     scratch = bags_buffer_of(&memory);
     memset(&value, 0, sizeof value);
     limit = most < MOST ? (size_t)most + 4096 : MOST;

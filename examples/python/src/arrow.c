@@ -1,11 +1,11 @@
 /*
- * arrow.c - Arrow's C data interface, of Python objects with buffers.
+ * arrow.c - Export Python objects with buffers through Arrow's C data interface.
  *
  *     arrow_schema((format, name, children))     a capsule of ArrowSchema
  *     arrow_array((length, buffers, children))   of ArrowArray; a buffer may be None
  *     arrow_stream(schema, iterator)             of ArrowArrayStream, of such arrays
  *
- * bags/arrays.py calls them. Each struct keeps the buffers that it refers to.
+ * bags/arrays.py calls these functions. Each struct keeps its buffers alive.
  */
 #include "core.h"
 
@@ -16,7 +16,7 @@ struct ArrowSchema {
     int64_t flags, n_children;
     struct ArrowSchema **children, *dictionary;
     void (*release)(struct ArrowSchema *);
-    void *private_data; /* children, format and name, in one piece */
+    void *private_data; /* children, format and name, in one allocation */
 };
 struct ArrowArray {
     int64_t length, null_count, offset, n_buffers, n_children;
@@ -38,7 +38,7 @@ typedef struct ArrayParts {
 } ArrayParts;
 typedef struct Stream {
     PyObject *schema, *arrays;
-    int failed; /* errno, of every later call */
+    int failed; /* errno; also returned by every later call */
     char message[BAGS_ERROR_SIZE];
 } Stream;
 
@@ -50,7 +50,8 @@ static void schema_release(struct ArrowSchema *schema) {
     schema->release = NULL;
 }
 
-/* *schema is released, or zero, if it fails, with an exception. */
+/* Build *schema. On failure, sets an exception, and leaves *schema released or
+ * zeroed. */
 static bool schema_build(struct ArrowSchema *schema, PyObject *tree) {
     const char *format, *name;
     PyObject *children;
@@ -85,7 +86,7 @@ static void array_release(struct ArrowArray *array) {
             array->children[i]->release(array->children[i]);
     PyGILState_STATE gil = PyGILState_Ensure();
     for (int i = 0; i < 3; i++)
-        PyBuffer_Release(&parts->views[i]); /* nothing, of None */
+        PyBuffer_Release(&parts->views[i]); /* does nothing for None */
     PyGILState_Release(gil);
     free(parts);
     array->release = NULL;
@@ -129,7 +130,7 @@ static bool array_build(struct ArrowArray *array, PyObject *tree) {
     return good;
 }
 
-/* Keep the exception as text. */
+/* Store the exception as text. */
 static int stream_fail(Stream *stream) {
     OWNED PyObject *type, *value, *trace;
     stream->failed = PyErr_ExceptionMatches(PyExc_MemoryError) ? ENOMEM : EIO;
@@ -178,8 +179,8 @@ static void stream_release(struct ArrowArrayStream *arrow) {
     arrow->release = NULL;
 }
 
-/* Release any of the structs. A consumer that took a struct has set its `release` to
- * NULL. */
+/* Release any of these structs. If a consumer has taken the struct, it has set
+ * `release` to NULL. */
 static void capsule_free(PyObject *capsule) {
     const char *name = PyCapsule_GetName(capsule);
     void *of = PyCapsule_GetPointer(capsule, name);
@@ -195,7 +196,7 @@ static void capsule_free(PyObject *capsule) {
     free(of);
 }
 
-/* A struct of zeros in a capsule. */
+/* Create a capsule that contains a zeroed struct. */
 static PyObject *new_capsule(size_t size, const char *name, void **made) {
     *made = calloc(1, size);
     PyObject *capsule =

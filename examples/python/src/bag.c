@@ -5,7 +5,7 @@
 
 /* ---- reader ---- */
 
-/* A Bag in memory: the object must have a buffer. */
+/* Open a Bag in memory, from an object with a buffer. */
 static Source *open_memory(
     State *state, PyObject *object, PyObject *path, const bag_reader_options *options) {
     Source *source = new_source(state, path);
@@ -27,7 +27,8 @@ static bool open_bag(
     return source->bag != NULL;
 }
 
-/* _core.BagReader(source, storage, options): a path, or an object with a buffer. */
+/* _core.BagReader(source, storage, options): source is a path, or an object with a
+ * buffer. */
 static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
     Opened *bag = (Opened *)self;
     PyObject *object, *storage, *named;
@@ -64,7 +65,7 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
                 : new_bytes(blob);
 }
 
-/* _range(start, stop): with one read. */
+/* _range(start, stop): read the blobs with one read. */
 static PyObject *bag_range(PyObject *self, PyObject *args) {
     Py_ssize_t start, stop;
     if (!PyArg_ParseTuple(args, "nn", &start, &stop))
@@ -137,7 +138,8 @@ PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
 
 /* ---- writer ---- */
 
-/* Cheap where there is such a clock, and then some milliseconds late. */
+/* A coarse clock: cheap where the system has it, but it may be late by some
+ * milliseconds. */
 static double seconds_now(void) {
 #ifdef CLOCK_MONOTONIC_COARSE
     const clockid_t which = CLOCK_MONOTONIC_COARSE;

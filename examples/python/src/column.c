@@ -1,8 +1,8 @@
 /*
- * column.c - Column: a field of the datapoints of some shards as one buffer.
+ * column.c - Column: one field of the datapoints in some shards, as a single buffer.
  *
- * Without a copy if it is one shard and the blobs are in the order of the datapoints.
- * bags/arrays.py makes of it what NumPy, DLPack and Arrow take.
+ * Nothing is copied if there is only one shard and the blobs are in datapoint order.
+ * bags/arrays.py converts the column for NumPy, DLPack and Arrow.
  */
 #include "core.h"
 
@@ -11,18 +11,18 @@
 /* ---- the values of a field ---- */
 
 typedef struct Element {
-    const char *name; /* which the reader keeps */
-    size_t number;    /* of the field */
+    const char *name; /* the reader keeps this string alive */
+    size_t number;    /* the field's index */
     bool sequence;
-    char text;   /* U: text, Z: bytes, whose sizes differ; 0: elements of dtype */
-    bool decode; /* values are not stored as the column has them, */
-    bool integer, fixed, big; /* but are integers, all of one size, in big endian */
+    char text;   /* variable size: U: text, Z: bytes; 0: elements of dtype */
+    bool decode; /* stored values must be converted */
+    bool integer, fixed, big; /* values are integers, of one size, in big endian */
     bags_dtype dtype;
-    size_t dims, size; /* size: bytes of a value; its shape follows the datapoints */
+    size_t dims, size; /* size: bytes per value; its shape follows the datapoints */
     Py_ssize_t shape[BAGS_MAX_DIMS + 1], strides[BAGS_MAX_DIMS + 1];
 } Element;
 
-/* By the type, whatever decoder the reader uses. */
+/* Depends only on the type, not on the reader's decoder. */
 static bool element_init(State *state, Element *element, const bags_field *of) {
     static const bags_dtype ints[] = {0, BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, 0,
         BAGS_DTYPE_UINT32, 0, 0, 0, BAGS_DTYPE_UINT64};
@@ -33,7 +33,7 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
     element->decode = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE;
     How how = element->decode ? field.inside : field.how;
     if (good && !element->decode && !strncmp(of->type, "zstd", 4)) {
-        PyErr_Format(PyExc_TypeError, /* frames may need a dictionary */
+        PyErr_Format(PyExc_TypeError, /* a frame may need a dictionary */
             "field \"%s\": a column has no values of type %s; read them one by one",
             of->name, of->type);
         good = false;
@@ -68,12 +68,12 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
 /* ---- the values of some shards ---- */
 
 typedef struct Chunk {
-    uint64_t length, items; /* datapoints; values: of sequences, of all together */
+    uint64_t length, items; /* datapoints; values (all items of sequences) */
     const unsigned char *data;
     size_t size;
-    bags_buffer memory; /* of data, unless it is mapped */
-    bags_buffer ends;   /* of values whose sizes differ: items + 1 offsets */
-    bags_buffer lists;  /* of sequences: length + 1 */
+    bags_buffer memory; /* backs `data`, unless it is mapped */
+    bags_buffer ends;   /* for values of variable size: items + 1 offsets */
+    bags_buffer lists;  /* for sequences: length + 1 offsets */
 } Chunk;
 
 static void chunk_free(Chunk *chunk) {
@@ -99,8 +99,8 @@ static bags_code put_bytes(
     return code;
 }
 
-/* Elements have the size of the others, and text is UTF-8, as Arrow requires. `item` is
- * UINT64_MAX if the field is plain. */
+/* Check that elements have the same size as all others, and that text is UTF-8, as
+ * Arrow requires. `item` is UINT64_MAX if the field is plain. */
 static bags_code check_value(const bags_reader *reader, const Element *element,
     uint64_t datapoint, uint64_t item, bags_view blob, bags_error *err) {
     size_t bad;
@@ -127,7 +127,7 @@ static bags_code put_value(
     return code;
 }
 
-/* An item as the column has it. number: memory for one. */
+/* Get an item in the column's form. `number` provides memory for a number. */
 static bags_code item_bytes(const Element *element, Row *row, size_t item,
     unsigned char number[8], bags_view *out, bags_error *err) {
     bags_value value;
@@ -154,7 +154,7 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
     return BAGS_OK;
 }
 
-/* Value by value. */
+/* Copy one value at a time. */
 static bags_code gather(const Source *source, const Element *element,
     const bags_shard *shard, Row *row, Chunk *chunk, bags_error *err) {
     bags_select whole = bags_select_all(element->number);
@@ -186,7 +186,7 @@ static bags_code gather(const Source *source, const Element *element,
     return code;
 }
 
-/* One shard, as it is in the file. */
+/* Use one shard as it is in the file. */
 static bags_code view_shard(const bags_reader *reader, const Element *element,
     size_t shard, Row *row, Chunk *chunk, bags_error *err) {
     bag_blobs blobs;
@@ -195,14 +195,14 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
         bags_reader_blobs(reader, shard, element->number, true, &row->row, &blobs, err);
     if (code)
         return code;
-    bool equal = blobs.data != NULL; /* otherwise it is not mapped */
+    bool equal = blobs.data != NULL; /* false if the file is not mapped */
     for (size_t i = 0; !element->text && equal && i < blobs.length; i++) {
         equal = bag_blobs_get(&blobs, i).size == element->size;
         if (i % 4096 == 0 && signal_raised_sometimes())
             return bags_fail(err, BAGS_ERROR_IO, "interrupted");
     }
     if (!equal)
-        return BAGS_ERROR_RANGE; /* check_value says which */
+        return BAGS_ERROR_RANGE; /* check_value tells which value is wrong */
     chunk->length = chunk->items = blobs.length;
     size_t unit = bags_dtype_size(element->dtype);
     if (unit && (uintptr_t)blobs.data % unit != 0) {
@@ -223,7 +223,7 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
     return code;
 }
 
-/* The values of the shards first .. last. */
+/* Collect the values of the shards first .. last. */
 static bags_code chunk_build(const Source *source, const Element *element, size_t first,
     size_t last, Chunk *chunk, bags_error *err) {
     static const unsigned char nothing[16];
@@ -258,7 +258,8 @@ typedef struct Column {
     Chunk chunk;
 } Column;
 
-/* _core.Column(source, field, start, stop): of the shards start .. stop; all, without. */
+/* _core.Column(source, field, start, stop): the shards start .. stop, or all shards if
+ * they are omitted. */
 static int column_init(PyObject *self, PyObject *args, PyObject *unused) {
     Column *column = (Column *)self;
     State *state = state_of(Py_TYPE(self));
@@ -326,9 +327,9 @@ static int column_buffer(PyObject *self, Py_buffer *view, int flags) {
     return 0;
 }
 
-/* For Arrow: (name, format of the leaf, shape of a value, is a sequence, datapoints,
- * values, and the buffers of ends of lists, ends of texts, and data). A complex number
- * is a pair. */
+/* For Arrow: (name, format of the leaf, shape of a value, is it a sequence, datapoint
+ * count, value count, and the buffers for list ends, text ends and data). A complex
+ * number is a pair. */
 static PyObject *column_parts(PyObject *self, void *unused) {
     static const char leaves[] = "\0CCSILcsilefgfg";
     const Element *element = &((Column *)self)->element;

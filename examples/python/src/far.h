@@ -1,5 +1,5 @@
-/* far.h - formats whose libraries take long to load: the module bags._far has them, and
- * bags._core imports it when it needs one. */
+/* far.h - formats whose libraries take long to load. The module bags._far contains
+ * them; bags._core imports it when needed. */
 #ifndef BAGS_PYTHON_FAR_H
 #define BAGS_PYTHON_FAR_H
 
@@ -7,9 +7,9 @@
 
 #define FAR_CAPSULE "bags._far.functions"
 
-/* Both modules have their own copy of bags.h; NULL: not built. */
+/* Each module has its own copy of bags.h. NULL: not built. */
 typedef struct Far {
-    const bags_codec *mp4; /* with it, frames of videos: */
+    const bags_codec *mp4; /* if set, so are the functions for video frames: */
     bags_mp4_cache *(*video_cache)(
         const bags_mp4_cache_options *options, bags_error *err);
     void (*video_cache_close)(bags_mp4_cache *cache);

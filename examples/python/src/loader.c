@@ -1,4 +1,4 @@
-/* loader.c - Loader: shuffled batches of arrays by the threads of the C loader. */
+/* loader.c - Loader: shuffled batches of arrays, made by threads of the C loader. */
 #include "core.h"
 
 #include <structmember.h>
@@ -6,7 +6,7 @@
 
 typedef struct Loader Loader;
 
-/* The functions of a field, and its loader. */
+/* The user's functions for a field, and the loader they belong to. */
 typedef struct Callback {
     Loader *loader;
     PyObject *decode, *draw;
@@ -16,36 +16,38 @@ struct Loader {
     PyObject_HEAD State *state;
     PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
-    Pool *pool;          /* of arrays */
-    /* One thread at a time. It is `pausing` while it waits for others to close the loader,
-     * and handlers of signals may use it. */
+    Pool *pool;          /* for arrays */
+    /* Only one thread at a time may use the loader. While the owner waits for others to
+     * close the loader, it is `pausing`, and signal handlers may use the loader. */
     PyThread_type_lock lock;
     unsigned long owner;
     unsigned depth;
     bool pausing;
-    uint64_t turn; /* counts what changes it */
-    /* Where it is: the next batch of an epoch, of `count`; packed: of UINT64_MAX. */
+    uint64_t turn; /* incremented by every change of the position */
+    /* The position: the next batch in an epoch of `count` batches (UINT64_MAX if
+     * packed). */
     unsigned long long epoch, batch, count, skipped, iteration;
     bool packed, resumed;
-    bags_buffer indices; /* of a batch, as numbers */
-    bool taken;          /* the batch that the C loader shows was returned */
-    unsigned calls;      /* of functions, that run; with the GIL */
+    bags_buffer indices; /* a batch's indices, as numbers */
+    bool taken;          /* the batch that the C loader shows has been returned */
+    unsigned calls;      /* running calls of user functions; protected by the GIL */
     bool closing;
-    PyObject *sources; /* tuple: they stay open */
-    PyObject *fields;  /* tuple, see set_fields: what it refers to */
+    PyObject *sources; /* tuple; keeps the readers open */
+    PyObject *fields;  /* tuple; what the options point to, see set_fields */
     PyObject *sampler; /* a function, or None */
-    PyObject *text;    /* bytes, per field: not 0: a str, not bytes */
+    PyObject *text;    /* bytes, one per field: nonzero for str instead of bytes */
     bags_tokens *tokens;
     bags_loader_videos videos;
     Callback *callbacks;
     unsigned process;
     PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
-    bool noted;       /* the error that failed the loader names the place */
+    bool noted;       /* the error that made the loader fail already names the place */
 };
 
-/* ---- callbacks, in threads of C ---- */
+/* ---- callbacks in C threads ---- */
 
-/* Convert the result of a function to a value in `scratch`, or raise. */
+/* Convert a function's result to a value in `scratch`. On failure, sets an
+ * exception. */
 static void returned_value(
     State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
     AT_END(arena_free) Arena arena = {0};
@@ -57,7 +59,7 @@ static void returned_value(
         PyErr_NoMemory();
         return;
     }
-    *value = *from; /* the data first, since it is aligned there */
+    *value = *from; /* the data comes first, where it is aligned */
     size_t at = (from->size + 15) & ~(size_t)15;
     if (from->size)
         memcpy(scratch->data, from->data, from->size);
@@ -67,11 +69,12 @@ static void returned_value(
     value->shape = (const uint64_t *)(const void *)(scratch->data + at);
 }
 
-/* The loader whose callback this thread runs: it cannot be used there, since the thread
- * would wait for itself. */
+/* The loader whose callback this thread is running. It cannot be used in the callback,
+ * since the thread would wait for itself. */
 static __thread Loader *calling;
 
-/* Keep the exception of a callback. It is no damage: no code that skip_damaged skips. */
+/* Keep the exception of a callback. It is not damage, so its code is not among those
+ * skipped by skip_damaged. */
 static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) {
     OWNED PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -86,7 +89,8 @@ static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) 
     return code;
 }
 
-/* Before a function is called, with the GIL; false: it must not be. */
+/* Call before a user function; acquires the GIL. If it returns false, do not call the
+ * function. */
 static bool begin_call(Loader *loader, PyGILState_STATE *gil, bags_error *err) {
     *gil = PyGILState_Ensure();
     if (loader->closing) {
@@ -98,7 +102,7 @@ static bool begin_call(Loader *loader, PyGILState_STATE *gil, bags_error *err) {
     return true;
 }
 
-/* After it; name: of the function, for an exception. */
+/* Call after the function. `name` is the function's name, for exceptions. */
 static bags_code end_call(Loader *loader, PyGILState_STATE gil, PyObject *out,
     const char *name, bags_error *err) {
     bags_code code = PyErr_Occurred() ? keep_raised(loader, name, err) : BAGS_OK;
@@ -138,7 +142,7 @@ static bags_code call_draw(void *user, const bags_load_item *item,
     return end_call(callback->loader, gil, out, "draw", err);
 }
 
-/* The sampler: pairs of 64-bit numbers, of dataset and index, as bytes. */
+/* The sampler returns pairs of 64-bit numbers, dataset and index, as bytes. */
 static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
     bags_pick *picks, bags_error *err) {
     Loader *loader = (Loader *)user;
@@ -166,7 +170,7 @@ static const bags_loader_images images = {bags_resample,
 #endif
 };
 
-/* The sources of the readers, and the C readers; NULL with an exception. */
+/* Get the sources of the readers, and the C readers. NULL with an exception. */
 static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     Py_ssize_t count = PyList_Size(list);
     const bags_reader **readers =
@@ -185,9 +189,9 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
-/* Each is (name, options, shape, warp, jitter, offsets, seconds, times, decode, draw, mean,
- * std), as prepared by bags/loader.py; None: without. Their objects live as long as the
- * loader. */
+/* Each field is (name, options, shape, warp, jitter, offsets, seconds, times, decode,
+ * draw, mean, std), as prepared by bags/loader.py; None if an option is missing. The
+ * objects live as long as the loader. */
 static bool set_fields(Loader *loader, bags_load_field *fields) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(loader->fields); i++) {
         bags_load_field *to = &fields[i];
@@ -230,8 +234,8 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
     return true;
 }
 
-/* Raise the error of a call of C. Its message may begin with the path of any dataset.
- * Otherwise, `place` prefixes the path of the first. Returns NULL. */
+/* Raise the error of a C call. The message may begin with the path of any dataset. If
+ * it does not, and `place` is set, the path of the first one is added. Returns NULL. */
 static PyObject *loader_raise(Loader *loader, const bags_error *err, bool place) {
     size_t size = 0;
     for (Py_ssize_t i = 0; !size && i < PyTuple_Size(loader->sources); i++)
@@ -243,7 +247,7 @@ static PyObject *loader_raise(Loader *loader, const bags_error *err, bool place)
     return NULL;
 }
 
-/* of: (field, options, names of parallel fields). */
+/* `of` is (field, options, names of parallel fields). */
 static bool loader_tokens(
     Loader *loader, const bags_reader *const *readers, size_t count, PyObject *of) {
     bags_tokens_options options;
@@ -272,7 +276,7 @@ static bool loader_tokens(
     return !PyErr_Occurred();
 }
 
-/* rows: for each dataset None, or (are they ranges, numbers of 64 bits). */
+/* `rows` contains, for each dataset, None or (is it a range, 64-bit numbers). */
 static bool set_rows(bags_selection *to, PyObject *rows) {
     for (Py_ssize_t i = 0; i < PyList_Size(rows); i++, to++) {
         PyObject *part = PyList_GetItem(rows, i);
@@ -290,7 +294,7 @@ static bool set_rows(bags_selection *to, PyObject *rows) {
     return true;
 }
 
-/* of: (clock, field of its times or None, options, is a field a video). */
+/* `of` is (clock, field with its times or None, options, is any field a video). */
 static bool set_frames(bags_frames_options *to, PyObject *of, bool *videos) {
     const char *clock, *times;
     PyObject *packed;
@@ -304,7 +308,7 @@ static bool set_frames(bags_frames_options *to, PyObject *of, bool *videos) {
     return true;
 }
 
-/* The functions for frames of videos. Loading them takes long. */
+/* Set the functions for video frames. Loading them takes long. */
 static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
     const Far *far = load_far();
     if (!far || !far->mp4)
@@ -319,7 +323,7 @@ static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
     return true;
 }
 
-/* With memory for all of it. */
+/* Open the loader, once memory for everything is allocated. */
 static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     PyObject *frames, PyObject *rows, bags_loader_options *options,
     bags_load_field *fields, bags_selection *selections) {
@@ -359,7 +363,7 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
 }
 
 /* _core.Loader(readers, options, fields, text, tokens, frames, weights, rows, sampler,
- * length, hash): as bags/loader.py prepares them. */
+ * length, hash), with arguments prepared by bags/loader.py. */
 static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     Loader *loader = (Loader *)self;
     PyObject *list, *packed, *fields, *text, *tokens, *frames, *rows, *sampler;
@@ -433,7 +437,7 @@ static PyObject *tensor_values(State *state, const bags_tensor *tensor, bool tex
         const bags_value *value = tensor->values ? &tensor->values[i] : NULL;
         if (value && value->kind == BAGS_KIND_ARRAY) {
             item = new_array(state, NULL, value, false, true);
-        } else if (value && value->kind == BAGS_KIND_UINT) { /* decode returned it */
+        } else if (value && value->kind == BAGS_KIND_UINT) { /* returned by decode */
             item = PyLong_FromUnsignedLongLong(value->uint);
         } else if (value && value->kind == BAGS_KIND_INT) {
             item = PyLong_FromLongLong(value->sint);
@@ -452,7 +456,7 @@ static PyObject *tensor_values(State *state, const bags_tensor *tensor, bool tex
     return out;
 }
 
-/* The items of a sequence or a window, by datapoint: of a list or an array. */
+/* The items of a sequence or window, grouped by datapoint, from a list or an array. */
 static PyObject *tensor_items(
     PyObject *all, const bags_batch *batch, const bags_tensor *tensor) {
     PyObject *out = PyList_New((Py_ssize_t)batch->length);
@@ -471,7 +475,7 @@ static void give_tensor(PyObject *capsule) {
     pool_give(PyCapsule_GetPointer(capsule, NULL));
 }
 
-/* A copy: C uses its memory again. */
+/* Make a copy, since C reuses its memory. */
 static PyObject *tensor_array(Loader *loader, const bags_tensor *tensor) {
     void *data = tensor->size ? pool_take(loader->pool, tensor->size) : NULL;
     bags_value value = bags_array(tensor->dtype, tensor->dims, tensor->shape, data);
@@ -487,9 +491,9 @@ static PyObject *tensor_array(Loader *loader, const bags_tensor *tensor) {
     return NULL;
 }
 
-/* The indices of a batch: of datapoints (n,), of frames (n, 2) with episode and frame, of
- * packed rows (pieces, 3) with document, first token and tokens; of several datasets with
- * the dataset in front. */
+/* The indices of a batch: (n,) for datapoints; (n, 2) with episode and frame for
+ * frames; (pieces, 3) with document, first token and token count for packed rows. With
+ * several datasets, the dataset comes first. */
 static PyObject *batch_indices(Loader *loader, const bags_batch *batch) {
     bool several = PyTuple_Size(loader->sources) > 1, packed = batch->pieces != NULL;
     size_t columns = (packed ? 3u : batch->frames ? 2u : 1u) + several;
@@ -545,7 +549,7 @@ static PyObject *tensor_object(
     return out;
 }
 
-#define KEPT 6 /* batches, whose memory is kept for later ones */
+#define KEPT 6 /* batches whose memory is kept for later ones */
 
 static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     PyObject *out = PyDict_New();
@@ -568,8 +572,8 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     return out;
 }
 
-/* Raise if the loader cannot be used: it is closed, or this is the child of a fork,
- * where its threads are missing. */
+/* Raise an exception if the loader cannot be used, because it is closed or because this
+ * is the child of a fork, where its threads do not exist. */
 static bool loader_ready(Loader *loader) {
     if (calling == loader)
         PyErr_Format(PyExc_RuntimeError, "%S: a function of a Loader cannot use it",
@@ -585,11 +589,10 @@ static bool loader_ready(Loader *loader) {
     return !PyErr_Occurred();
 }
 
-/* Lock it; false with an exception. */
+/* Lock the loader. False with an exception. */
 static bool loader_lock(Loader *loader) {
     unsigned long thread = PyThread_get_thread_ident();
-    if (loader->owner ==
-        thread) { /* called by something that this thread interrupted */
+    if (loader->owner == thread) { /* called by code that interrupted this thread */
         if (!loader->pausing)
             PyErr_Format(PyExc_RuntimeError,
                 "%S: this thread is already making a batch of the Loader",
@@ -612,17 +615,17 @@ static void loader_unlock(Loader *loader) {
     PyThread_release_lock(loader->lock);
 }
 
-/* Begin a call and lock the loader; false with an exception. */
+/* Begin a call, and lock the loader. False with an exception. */
 static bool loader_begin(Loader *loader) {
     const bags_batch *batch;
     if (!loader_ready(loader) || !loader_lock(loader))
         return false;
-    if (!loader_ready(loader)) { /* not any more */
+    if (!loader_ready(loader)) { /* closed in the meantime */
         loader_unlock(loader);
         return false;
     }
     if (loader->taken)
-        (void)bags_loader_next(loader->loader, &batch, NULL); /* it does not wait */
+        (void)bags_loader_next(loader->loader, &batch, NULL); /* does not wait */
     loader->taken = false;
     return true;
 }
@@ -633,7 +636,7 @@ static PyObject *loader_fail(Loader *loader, bags_error *err) {
                            : NULL;
     if (!raised)
         return loader_raise(loader, err, false);
-    /* Every later call raises it again. */
+    /* Every later call raises the exception again. */
     PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
     if (!loader->noted)
         place_error(true, "%s", err->message);
@@ -641,7 +644,7 @@ static PyObject *loader_fail(Loader *loader, bags_error *err) {
     return NULL;
 }
 
-/* End a call. True with an exception if it failed. */
+/* End a call. Returns true, with an exception, if it failed. */
 static bool loader_failed(Loader *loader, bags_code code, bags_error *err) {
     loader_unlock(loader);
     if (code && !PyErr_Occurred())
@@ -649,7 +652,7 @@ static bool loader_failed(Loader *loader, bags_code code, bags_error *err) {
     return PyErr_Occurred() != NULL;
 }
 
-/* The same: NULL with an exception; otherwise `out`. */
+/* The same, but returns `out`, or NULL with an exception. */
 static PyObject *loader_end(
     Loader *loader, bags_code code, bags_error *err, PyObject *out) {
     if (!loader_failed(loader, code, err))
@@ -658,11 +661,12 @@ static PyObject *loader_end(
     return NULL;
 }
 
-/* __next__. A call that a signal interrupts changes nothing: a batch counts as returned
- * when its dict is complete and no handler has raised. Almost nothing follows, so that the
- * caller has it before the next signal arrives. Handlers may use the loader, move or close
- * it. How many batches of packed rows an epoch has is known when the first of the next one
- * is there. */
+/* __next__. A call that is interrupted by a signal changes nothing: a batch counts as
+ * returned only when its dict is complete and no handler has raised an exception. After
+ * that, almost nothing remains to be done, so the caller receives the batch before the
+ * next signal arrives. Handlers may use, move or close the loader. The number of packed
+ * batches in an epoch becomes known when the first batch of the next epoch is
+ * available. */
 static PyObject *loader_next(PyObject *self) {
     Loader *loader = (Loader *)self;
     for (;;) {
@@ -698,8 +702,8 @@ static PyObject *loader_next(PyObject *self) {
     }
 }
 
-/* iter(loader): the rest of an epoch, after load_state_dict; otherwise of the next one, if
- * this one was left early. */
+/* iter(loader): after load_state_dict, continues the epoch. Otherwise, if the current
+ * epoch was left early, starts the next one. */
 typedef struct Iteration {
     PyObject_HEAD Loader *loader;
     unsigned long long number;
@@ -815,8 +819,8 @@ static PyObject *loader_check_open(PyObject *self, PyObject *unused) {
     return loader_ready((Loader *)self) ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Stop the threads, and no function is called any more. False with an exception: a handler
- * of a signal raised while one was running. */
+/* Stop the threads. No user function is called after that. False, with an exception, if
+ * a signal handler raised one while a function was running. */
 static bool loader_shut(Loader *loader, bool signals) {
     const struct timespec moment = {0, 5000000};
     bool raised = false;
@@ -876,14 +880,15 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Its threads end before its callbacks are freed. In a child of a fork, or if the
- * garbage collector runs in one of its callbacks or calls, it is never freed. */
+/* The threads must end before the callbacks are freed. In a child of a fork, or if the
+ * garbage collector runs in one of its callbacks or calls, the loader is never
+ * freed. */
 static int loader_clear(PyObject *self) {
     Loader *loader = (Loader *)self;
     if (calling == loader ||
         (loader->owner == PyThread_get_thread_ident() && !loader->pausing))
         return 0;
-    PyObject *type, *value, *trace; /* what is raised while it is dropped */
+    PyObject *type, *value, *trace; /* raised while it is dropped */
     PyErr_Fetch(&type, &value, &trace);
     if (loader->loader && loader->process == this_process() &&
         !loader_shut(loader, false))

@@ -12,7 +12,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec},
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-#ifdef Py_mod_gil /* a free-threaded Python turns it on: close() relies on it */
+#ifdef Py_mod_gil /* free-threaded Python then enables the GIL: close() relies on it */
     {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
     {0, NULL}};
@@ -20,7 +20,7 @@ static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "bags._core",
     "Datasets in the Bag and Bags formats, on bags.h.", sizeof(State), NULL,
     module_slots, module_visit, module_clear, module_free};
 
-/* The state of a type or of a subclass, perhaps written in Python by a user. */
+/* The module state of a type or of its subclass. The latter may be a Python class. */
 State *state_of(PyTypeObject *type) {
     for (; type; type = (PyTypeObject *)PyType_GetSlot(type, Py_tp_base)) {
         PyObject *module = PyType_GetModule(type);
@@ -33,7 +33,7 @@ State *state_of(PyTypeObject *type) {
 
 /* ---- bags._far ---- */
 
-/* One per process, like the code that it points to. */
+/* One per process, like the code it points to. */
 static const Far *far_functions;
 
 const Far *load_far(void) {
@@ -76,9 +76,10 @@ static const bags_codec far_mp4 = {
 
 static bags_io local_io;
 
-/* Writable, but private: NumPy's arrays over a map are read-only, yet PyTorch writes
- * to them if it is told to. That then changes memory, not the file, and does not end the
- * process. If the system refuses (it counts the bytes as memory), it stays read-only. */
+/* Make the map writable but private. NumPy's arrays over a map are read-only, but
+ * PyTorch writes to them if told to. With a private map, that changes memory, not the
+ * file, and does not crash the process. If the system refuses because it counts the
+ * bytes as memory, the map stays read-only. */
 static int map_private(void *user, void *file, size_t size, const void **data) {
     int error = bags_io_local()->map(user, file, size, data);
     if (!error)
@@ -88,7 +89,7 @@ static int map_private(void *user, void *file, size_t size, const void **data) {
 
 const bags_io *map_io(void) { return &local_io; }
 
-/* ---- what handlers of signals may interrupt ---- */
+/* ---- code that signal handlers may interrupt ---- */
 
 static int tool_open(void *user, const char *path, int mode, void **file) {
     return signal_raised_sometimes() ? EINTR
@@ -122,7 +123,7 @@ static bool add_codecs(State *state) {
     static const char bytes[] = "bytes";
     bags_view name = {(const unsigned char *)bytes, sizeof bytes - 1};
     bags_codec packed = *bags_registry_find(NULL, name);
-    packed.names = "msgpack tree"; /* which values.c packs and unpacks */
+    packed.names = "msgpack tree"; /* values.c packs and unpacks these */
     state->registry = bags_registry_create(NULL, &err);
     state->inside = bags_registry_create(NULL, &err);
     state->colours = bags_registry_create(NULL, &err);
@@ -167,7 +168,8 @@ static bool add_codecs(State *state) {
     return true;
 }
 
-/* Bases first. base, keep: offsets in the state, or 0: none begins it. */
+/* Base types come first. base, keep: offsets in the state, or 0 for none (no reference
+ * is at offset 0). */
 static const struct {
     PyType_Spec *spec;
     size_t base, keep;
@@ -196,7 +198,7 @@ static int add_types(PyObject *module, State *state) {
     return code;
 }
 
-/* The optional formats of this build, of which bags._far has mp4 and http. */
+/* The optional formats in this build; mp4 and http are in bags._far. */
 static PyObject *built_formats(void) {
     static const char *const names[] = {
 #ifdef BAGS_WITH_JPEG

@@ -85,7 +85,7 @@ size_t path_in_message(const char *message, PyObject *path) {
     return name ? text_in_message(message, PyBytes_AsString(name)) : 0;
 }
 
-/* Names in C and in Python. */
+/* Names in C, and the corresponding names in Python. */
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"},
@@ -131,7 +131,7 @@ PyObject *raise_error_at(
     State *state, const bags_error *err, PyObject *path, size_t path_size) {
     static const struct {
         bags_code code;
-        int system; /* errno of an OSError; it selects the class */
+        int system; /* errno for an OSError; determines its class */
         PyObject **type;
     } kinds[] = {{BAGS_ERROR_MISSING, ENOENT, NULL}, {BAGS_ERROR_EXISTS, EEXIST, NULL},
         {BAGS_ERROR_LOCKED, EWOULDBLOCK, NULL}, {BAGS_ERROR_IO, EIO, NULL},
@@ -147,7 +147,7 @@ PyObject *raise_error_at(
                          ? state->data_error
                          : PyExc_ValueError;
     int system = 0;
-    if (PyErr_Occurred()) /* of a hook that is written in Python */
+    if (PyErr_Occurred()) /* raised by a hook written in Python */
         return NULL;
     char message[BAGS_ERROR_SIZE];
     message_of_python(err->message, path_size, message);
@@ -159,7 +159,7 @@ PyObject *raise_error_at(
     }
     if (!system)
         return PyErr_SetString(type, message), NULL;
-    /* An OSError appends the path. */
+    /* An OSError appends the path itself. */
     size_t skip = path && !strncmp(message + path_size, ": ", 2) ? path_size + 2 : 0;
     OWNED PyObject *made = PyObject_CallFunction(
         type, "isO", system, message + skip, path ? path : Py_None);
@@ -187,7 +187,7 @@ void place_error(bool note, const char *format, ...) {
     } else if (where && (type == PyExc_TypeError || type == PyExc_ValueError ||
                             type == PyExc_KeyError)) {
         OWNED PyObject *args =
-            PyObject_GetAttrString(value, "args"); /* str() quotes a key */
+            PyObject_GetAttrString(value, "args"); /* str() would quote a key */
         PyObject *text = args && PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : value;
         made = PyUnicode_FromFormat("%U: %S", where, text);
     }
@@ -195,7 +195,7 @@ void place_error(bool note, const char *format, ...) {
         SET(value, made);
         Py_CLEAR(trace);
     }
-    PyErr_Restore(type, value, trace); /* replaces an exception that was raised here */
+    PyErr_Restore(type, value, trace); /* replaces any exception raised here */
 }
 
 /* ---- sources and their rows ---- */
@@ -210,7 +210,7 @@ static void source_dealloc(PyObject *self) {
     if (source->memory.obj)
         PyBuffer_Release(&source->memory);
     Py_XDECREF(source->path);
-    Py_XDECREF(source->storage); /* after what uses its hooks */
+    Py_XDECREF(source->storage); /* after everything that uses its hooks */
     free_object(self);
 }
 
@@ -276,7 +276,7 @@ void free_row(Row *row) {
     free(row);
 }
 
-/* ---- what can be closed ---- */
+/* ---- objects that can be closed ---- */
 
 int closed_error(PyObject *closable) {
     PyObject *path = ((Closable *)closable)->path;
@@ -438,9 +438,9 @@ bool begin_writer(Written *writer, PyObject *path) {
     return true;
 }
 
-/* Lock a writer, with the GIL held. Waiting releases the GIL, because the thread with
- * the lock may wait for it. False: in the child of a fork, where the lock may never be
- * released. */
+/* Lock a writer while holding the GIL. Waiting releases the GIL, because the thread
+ * with the lock may be waiting for it. False in the child of a fork, where the lock
+ * might never be released. */
 static bool lock_writer(Written *writer) {
     if (!writer->lock || writer->process != forks)
         return false;
@@ -464,7 +464,7 @@ bool call_writer(PyObject *self, writer_call call, void *data) {
     open = writer->bag || writer->dataset;
     if (open)
         WITHOUT_GIL(code = call(writer, data, &err));
-    if (code) { /* it is raised: close need not return it again */
+    if (code) { /* the error is raised here, so close need not return it again */
         bag_writer_clear(writer->bag);
         bags_writer_clear(writer->dataset);
     }
@@ -488,7 +488,7 @@ static PyObject *written_flush(PyObject *self, PyObject *unused) {
     return call_writer(self, flush_writer, NULL) ? Py_NewRef(Py_None) : NULL;
 }
 
-/* With the lock. */
+/* Call with the lock held. */
 static void count_written(Written *writer) {
     if (writer->bag) {
         writer->length = bag_writer_length(writer->bag);

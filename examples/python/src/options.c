@@ -1,21 +1,22 @@
-/* options.c - the members of structs of options and reports. bags/options.py fills and
- * reads the structs as bytes. Their contents are trusted: nothing else makes them. */
+/* options.c - the members of option and report structs. bags/options.py writes and
+ * reads the structs as bytes. Their contents are trusted: nothing else creates them. */
 #include "core.h"
 
-/* kind: of Python's module struct; "!": a bool that means the opposite; "dtype"; "start":
- * an item or 'random'; or the names of an enum's values, in their order. */
+/* `kind` is a format of Python's struct module; "!" for a bool with the opposite
+ * meaning; "dtype"; "start" for an item or 'random'; or the names of an enum's values
+ * in order. */
 typedef struct Member {
     const char *name, *kind;
     size_t offset;
 } Member;
 #define MEMBER(kind, type, name)                                                       \
     { #name, kind, offsetof(type, name) }
-/* An option that bags/loader.py does not leave to pack(). */
+/* An option that bags/loader.py handles itself, without pack(). */
 #define OTHER(name)                                                                    \
     { #name, "", 0 }
 #define AS(name, kind, type, member)                                                   \
     { name, kind, offsetof(type, member) }
-/* W of K workers; shard_stop is the name of C for shard_step. */
+/* Worker W of K. shard_stop is C's name for shard_step. */
 #define WORKER(type)                                                                   \
     MEMBER("Q", type, shard_start), MEMBER("Q", type, shard_stop),                     \
         AS("shard_step", "Q", type, shard_stop)
@@ -143,7 +144,7 @@ bool take_struct(void *to, size_t size, PyObject *bytes) {
     return true;
 }
 
-/* dtype(name): its number, 0 if it is none */
+/* dtype(name): the number of a dtype; 0 if there is none with this name */
 static PyObject *dtype_number(PyObject *module, PyObject *name) {
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(name, &size);

@@ -1,10 +1,10 @@
-/* pack.c - the types msgpack and tree: Python objects to msgpack, and back. */
+/* pack.c - the types msgpack and tree: convert Python objects to msgpack, and back. */
 #include "core.h"
 
 #ifdef BAGS_WITH_MSGPACK
 #include <msgpack.h>
 
-#define MAX_DEPTH 511 /* as Python's package, and what the reader accepts */
+#define MAX_DEPTH 511 /* the limit of Python's msgpack package, and of our reader */
 
 typedef struct Packer {
     msgpack_packer to;
@@ -33,7 +33,8 @@ static bool pack_items(Packer *packer, PyObject *list, int depth) {
     return good;
 }
 
-/* A key that is packed as an array or a map could not be read: no dict can have it. */
+/* Refuse keys that would be packed as an array or a map: no dict can have them, so they
+ * could not be read. */
 static bool pack_key(Packer *packer, PyObject *key, int depth) {
     size_t start = packer->bytes.size;
     if (!pack_object(packer, key, depth))
@@ -65,7 +66,8 @@ static bool pack_bytes(Packer *packer, PyObject *object) {
            !msgpack_pack_bin_with_body(&packer->to, view.buf, (size_t)view.len);
 }
 
-/* Numbers that bags_dtype has: others, as objects and text, could not be read. */
+/* Refuse dtypes that bags_dtype lacks, such as objects and text: they could not be
+ * read. */
 static bool check_dtype(PyObject *dtype) {
     OWNED PyObject *kind = PyObject_GetAttrString(dtype, "kind");
     OWNED PyObject *itemsize = kind ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
@@ -80,7 +82,7 @@ static bool check_dtype(PyObject *dtype) {
     return good;
 }
 
-/* In a tree: ["_", dtype, shape, elements]. */
+/* Pack an array in a tree: ["_", dtype, shape, elements]. */
 static bool pack_array(Packer *packer, PyObject *array, int depth) {
     OWNED PyObject *dtype =
         without_mask(array) ? PyObject_GetAttrString(array, "dtype") : NULL;
@@ -94,8 +96,8 @@ static bool pack_array(Packer *packer, PyObject *array, int depth) {
            pack_bytes(packer, bytes);
 }
 
-/* The class of an extension of Python's package msgpack, or NULL. Where nothing has imported
- * it, there is none. In a tree, an ExtType is a tuple. */
+/* The class that an extension type has in Python's msgpack package, or NULL. If nothing
+ * has imported that package, there is none. In a tree, an ExtType is a tuple. */
 static const char *ext_class(PyObject *object, bool tree) {
     static const char *const names[] = {"ExtType", "Timestamp"};
     OWNED PyObject *name = PyUnicode_FromString("msgpack");
@@ -126,7 +128,7 @@ static bool pack_ext(Packer *packer, PyObject *object, bool timestamp) {
                                     (size_t)view.len, (int8_t)number);
 }
 
-/* False: with an exception, or out of memory. */
+/* False with an exception, or if out of memory. */
 static bool pack_object(Packer *packer, PyObject *object, int depth) {
     msgpack_packer *to = &packer->to;
     Py_ssize_t size;
@@ -152,7 +154,7 @@ static bool pack_object(Packer *packer, PyObject *object, int depth) {
     if (PyBytes_Check(object) || PyByteArray_Check(object) ||
         PyMemoryView_Check(object))
         return pack_bytes(packer, object);
-    /* An ExtType is a tuple of 2 of a class of its own: for others none is searched. */
+    /* ExtType is a subclass of a 2-tuple; for all other objects, skip the lookup. */
     if (PyList_Check(object) || PyTuple_CheckExact(object) ||
         (PyTuple_Check(object) && PyTuple_Size(object) != 2))
         return pack_items(packer, object, depth + 1);
@@ -261,7 +263,7 @@ PyObject *unpack(State *state, const void *from, bool tree) {
                 Py_CLEAR(out);
         }
         return out;
-    case MSGPACK_OBJECT_EXT: /* of Python's package, where it is installed */
+    case MSGPACK_OBJECT_EXT: /* uses Python's msgpack package, if it is installed */
         module = PyImport_ImportModule("msgpack");
         if (module && object->via.ext.type == -1) {
             OWNED PyObject *type = PyObject_GetAttrString(module, "Timestamp");
@@ -280,7 +282,7 @@ PyObject *unpack(State *state, const void *from, bool tree) {
 
 #else
 
-/* The registry has no codec for them, either. */
+/* The registry has no codec for these, either. */
 PyObject *pack(State *state, PyObject *object, bool tree) {
     (void)state, (void)object, (void)tree;
     PyErr_SetString(

@@ -1,25 +1,26 @@
 /*
- * pool.c - the memory of batches.
+ * pool.c - memory for batches.
  *
- * Arrays of a batch own blocks of the pool. When an array is freed, a later batch
- * reuses its block. malloc would return a large block to the system, and the next block
- * would be mapped and cleared again. Free blocks are kept up to a limit. The pool lives
- * until the loader and the last block are freed. All calls hold the GIL.
+ * Arrays in a batch own blocks of the pool. When an array is freed, a later batch
+ * reuses its block. malloc would return a large block to the system, so that the next
+ * block would have to be mapped and cleared again. Free blocks are kept up to a limit.
+ * The pool lives until the loader and the last block are freed. All callers hold the
+ * GIL.
  */
 #include "core.h"
 
 typedef struct Block {
-    struct Block *next; /* the next free block, in the reverse order of freeing */
+    struct Block *next; /* the next free block; most recently freed first */
     Pool *pool;
-    size_t size; /* of the data that follows */
+    size_t size; /* size of the data that follows */
 } Block;
 
-#define BLOCK_HEAD 64 /* bytes before the data; aligns it for vectors */
+#define BLOCK_HEAD 64 /* bytes before the data; also aligns it for vectors */
 
 struct Pool {
     Block *free;
-    size_t limit; /* bytes of free blocks, at most */
-    size_t users; /* the loader, and blocks that are not free */
+    size_t limit; /* maximum size of free blocks, in bytes */
+    size_t users; /* the loader, and each block in use */
 };
 
 static void leave(Pool *pool) {
@@ -27,7 +28,8 @@ static void leave(Pool *pool) {
         free(pool);
 }
 
-/* Drop the blocks that were freed first, until the others have at most `limit` bytes. */
+/* Drop the blocks that were freed first until the remaining ones fit in `limit`
+ * bytes. */
 static void trim(Pool *pool) {
     Block **at = &pool->free;
     for (size_t sum = 0; *at; at = &(*at)->next) {
@@ -44,8 +46,9 @@ static void trim(Pool *pool) {
     }
 }
 
-/* Few sizes, so that one block serves tensors of about the same size: 3, 4, 6, 8, 12 ...
- * times 64. Pages after the data are never written, and need no memory. */
+/* Round up to one of few sizes (64 times 3, 4, 6, 8, 12 ...), so that a block can serve
+ * any tensor of about the same size. Pages after the data are never written, and so use
+ * no memory. */
 static size_t block_size(size_t size) {
     size_t step = BLOCK_HEAD;
     while (step < size / 4)

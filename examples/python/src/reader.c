@@ -1,11 +1,12 @@
-/* reader.c - DatasetReader: datapoints as dicts, columns. */
+/* reader.c - DatasetReader: datapoints as dicts, and columns. */
 #include "core.h"
 
 #include "blocks.h"
 
 /* ---- opening ---- */
 
-/* By `choose`, a function of a list of names and types that adds the codec of each. */
+/* Set the fields. `choose` is a function that receives a list of names and types, and
+ * adds the codec of each. */
 static bool reader_fields(Opened *reader, PyObject *choose) {
     size_t count;
     const bags_field *of = bags_reader_fields(reader->source->reader, &count);
@@ -83,7 +84,8 @@ static PyObject *slot_item(Source *source, const Field *field, Row *row, size_t 
     return out;
 }
 
-/* Set the items of a list from `at` on: false, and it is released, with an exception. */
+/* Set the items of a list, starting at position `at`. On failure, returns false with an
+ * exception, and releases the list. */
 static bool slot_list(Source *source, const Field *field, Row *row, size_t slot,
     PyObject *list, uint64_t at, uint64_t index) {
     size_t count = bags_row_length(&row->row, slot);
@@ -99,8 +101,8 @@ static bool slot_list(Source *source, const Field *field, Row *row, size_t slot,
     return true;
 }
 
-/* The values of slot i of a row, from datapoint `index` on. list: all of them; otherwise
- * the only one. */
+/* The values in slot i of a row, starting with datapoint `index`. `list`: all of them
+ * as a list; otherwise the single value. */
 static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t slot,
     bool list, uint64_t index) {
     if (!list)
@@ -109,7 +111,7 @@ static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t
     return out && slot_list(source, field, row, slot, out, 0, index) ? out : NULL;
 }
 
-/* A range or slice as a slice; NULL without an exception: neither. */
+/* Convert a range or slice to a slice. NULL without an exception if it is neither. */
 static PyObject *as_slice(PyObject *object) {
     if (PySlice_Check(object))
         return Py_NewRef(object);
@@ -121,7 +123,7 @@ static PyObject *as_slice(PyObject *object) {
     return start && stop && step ? PySlice_New(start, stop, step) : NULL;
 }
 
-/* The start, stop and step of a slice in a mask; false with an exception. */
+/* Get start, stop and step of a slice in a mask. False with an exception. */
 static bool mask_slice(PyObject *slice, PyObject *mask, uint64_t numbers[3]) {
     Py_ssize_t start, stop, step;
     if (PySlice_Unpack(slice, &start, &stop, &step))
@@ -137,7 +139,8 @@ static bool mask_slice(PyObject *slice, PyObject *mask, uint64_t numbers[3]) {
     return true;
 }
 
-/* Look a field up in a mask. 1: select it, 0: skip it, -1: an exception. */
+/* Look a field up in a mask. Returns 1 to select it, 0 to skip it, -1 with an
+ * exception. */
 static int mask_select(
     Opened *reader, size_t number, PyObject *mask, bags_select *select) {
     uint64_t numbers[3];
@@ -168,7 +171,8 @@ static int mask_select(
 
 /* ---- frames of videos ---- */
 
-/* The video of a field of a datapoint. It belongs to the row. NULL with an exception. */
+/* Open the video in a datapoint's field. It belongs to the row. NULL with an
+ * exception. */
 static bags_mp4_reader *open_video(
     Source *source, Row *row, const Field *field, size_t number, uint64_t index) {
     bags_mp4_cache_options options = {.max_size = 16 << 20, .decoders = 4};
@@ -195,10 +199,10 @@ static bags_mp4_reader *open_video(
     return video;
 }
 
-/* The frames of a mask: a slice, or a list of numbers. */
+/* The frames selected by a mask: a slice, or a list of numbers. */
 typedef struct Frames {
     uint64_t numbers[3]; /* start, stop, step */
-    uint64_t *list;      /* or these, `count` of them; freed with PyMem_Free */
+    uint64_t *list;      /* otherwise `count` numbers; free with PyMem_Free */
     uint64_t count;
 } Frames;
 
@@ -239,7 +243,7 @@ static bool take_frames(
     return true;
 }
 
-/* Decode frames to an array of uint8, n x H x W x 3. */
+/* Decode frames to a uint8 array, n x H x W x 3. */
 static PyObject *decode_frames(Source *source, const Field *field, uint64_t index,
     bags_mp4_reader *video, Frames *frames, bags_code *code, bags_error *err) {
     const Far *far = load_far();
@@ -276,7 +280,7 @@ static PyObject *decode_frames(Source *source, const Field *field, uint64_t inde
     return *code ? NULL : array_over(source->state, &value, data);
 }
 
-/* The frames of a field of a datapoint that a mask names. */
+/* Read the frames of a datapoint's field that a mask selects. */
 static PyObject *read_frames(
     Source *source, const Field *field, size_t number, uint64_t index, PyObject *mask) {
     AT_END(give_row) Row *row = take_row(source);
@@ -299,7 +303,7 @@ static PyObject *read_frames(
     return out;
 }
 
-/* True if a mask names frames of a field. */
+/* True if a mask selects frames of a field. */
 static bool is_frames(const Field *field, PyObject *mask) {
     return field->video && !field->sequence &&
            (PySlice_Check(mask) || PyList_Check(mask) || PyTuple_Check(mask) ||
@@ -308,9 +312,9 @@ static bool is_frames(const Field *field, PyObject *mask) {
 
 /* ---- datapoints by masks ---- */
 
-/* Read a datapoint. selects NULL: all fields. Nobody else uses the row, also if a
- * decoder reads from the same reader. videos: of each field a mask of frames, or NULL; NULL
- * if there are none. */
+/* Read a datapoint. `selects` is NULL for all fields. No other call uses the row, even
+ * if a decoder reads from the same reader. `videos` has, for each field, a mask of
+ * frames or NULL; it is NULL if there are none. */
 static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     const bags_select *selects, size_t count, PyObject *const *videos) {
     AT_END(give_row) Row *row = take_row(source);
@@ -325,7 +329,7 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     PyObject *out = PyDict_New();
     size_t slots = selects ? count : reader->base.count, at = 0, i = 0;
     while (out && (at < slots || (videos && i < reader->base.count))) {
-        /* In the order of the fields: frames before what was selected of later ones. */
+        /* In field order: frames come before the selected values of later fields. */
         size_t number = at < slots ? selects ? selects[at].field : at : SIZE_MAX;
         bool frames = videos && i < reader->base.count && i < number;
         Field *field = &reader->base.fields[frames ? i : number];
@@ -342,13 +346,14 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     return out;
 }
 
-/* A dict of fields and what to read of them, in the order of the fields; returns the number
- * of selections, or -1. videos: as for read_datapoint; references of the caller. */
+/* Convert a dict of fields and masks to selections in field order. Returns how many
+ * there are, or -1. `videos` is as for read_datapoint; its references belong to the
+ * caller. */
 static Py_ssize_t dict_selects(
     Opened *reader, PyObject *mask, bags_select *selects, PyObject **videos) {
     Py_ssize_t used = 0, found = 0;
     for (size_t i = 0; i < reader->base.count; i++) {
-        /* Owned: an index in it may run any code, and change the mask. */
+        /* OWNED, since an index in it may run any code, and change the mask. */
         OWNED PyObject *of =
             Py_XNewRef(PyDict_GetItemWithError(mask, reader->base.fields[i].name));
         bool frames = of && is_frames(&reader->base.fields[i], of);
@@ -360,7 +365,7 @@ static Py_ssize_t dict_selects(
         found += of != NULL;
         used += chosen;
     }
-    if (found != PyDict_Size(mask)) /* a name is unknown */
+    if (found != PyDict_Size(mask)) /* one of the names is unknown */
         Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_check", "(O)", mask));
     return PyErr_Occurred() ? -1 : used;
 }
@@ -394,7 +399,8 @@ static Py_ssize_t mask_selects(
     return -1;
 }
 
-/* The values of a field in datapoints start .. stop: of a plain one, with one call. */
+/* The values of a field in datapoints start .. stop. A plain field takes a single
+ * call. */
 static PyObject *read_values(
     Source *source, Field *field, size_t number, uint64_t start, uint64_t stop) {
     bags_select whole = bags_select_all(number);

@@ -1,19 +1,19 @@
-/* storage.c - datasets that are no directories: archives, servers, and file systems of
- * Python (fsspec) as hooks; bags/storage.py says which of them a path needs. */
+/* storage.c - hooks for datasets that are not directories: archives, servers, and
+ * Python file systems (fsspec). bags/storage.py decides which of them a path needs. */
 #include "core.h"
 
 typedef struct Storage {
-    PyObject_HEAD bags_io io; /* what readers use */
-    bags_io below;            /* what the archive is read with */
+    PyObject_HEAD bags_io io; /* the hooks that readers use */
+    bags_io below;            /* the hooks that the archive is read with */
     bags_archive *archive;
     bags_http *http;
     bags_cache *cache;
-    bool ending;   /* what is read in advance is of no use */
+    bool ending;   /* reading ahead is pointless from now on */
     PyObject *fs;  /* a bags.storage.FileSystem */
-    char why[256]; /* the last exception of it */
+    char why[256]; /* the last exception raised by it */
 } Storage;
 
-/* The storage for which this thread waits, while handlers of signals run. */
+/* The storage that this thread is waiting for while signal handlers run. */
 static __thread const PyObject *waiting;
 
 bool storage_waits(const PyObject *storage) { return storage == waiting; }
@@ -23,7 +23,7 @@ void storage_end(State *state, PyObject *storage) {
         ((Storage *)storage)->ending = true;
 }
 
-/* Called by threads that wait for a server. */
+/* Called by threads that are waiting for a server. */
 static bool storage_interrupted(void *user) {
     Storage *storage = (Storage *)user;
     const PyObject *before = waiting;
@@ -38,35 +38,36 @@ static bool storage_interrupted(void *user) {
 static void storage_dealloc(PyObject *self) {
     Storage *storage = (Storage *)self;
     WITHOUT_GIL(bags_archive_close(storage->archive));
-    bags_cache_close(storage->cache); /* before the hooks below it */
+    bags_cache_close(storage->cache); /* before the hooks that it uses */
     if (storage->http)
         WITHOUT_GIL(load_far()->http_close(storage->http));
     Py_XDECREF(storage->fs);
     free_object(self);
 }
 
-/* ---- hooks on a file system of Python; they run without the GIL ---- */
+/* ---- hooks for a Python file system; they are called without the GIL ---- */
 
-/* An open file: its path, and its identity at the open. File systems of Python read by
- * path, so the identity is compared after every read. */
+/* An open file: its path, and its identity when it was opened. Python file systems read
+ * by path, so the identity is compared after every read. */
 typedef struct PythonFile {
     bags_identity identity;
     char path[];
 } PythonFile;
 
 /* Call a method of a bags.storage.FileSystem. It returns (0, result) or (errno,
- * exception). NULL and *error in the second case. With the GIL. */
+ * exception); in the second case, this returns NULL and sets *error. The caller holds
+ * the GIL. */
 static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) {
     va_list list;
     *error = EINTR;
-    if (PyErr_Occurred()) /* a handler of a signal has raised before */
+    if (PyErr_Occurred()) /* a signal handler raised an exception earlier */
         return NULL;
     va_start(list, format);
     PyObject *args = Py_VaBuildValue(format, list), *out = NULL;
     va_end(list);
     PyObject *answer = args ? PyObject_CallObject(storage->fs, args) : NULL;
     if (!answer && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) {
-        Py_XDECREF(args); /* such as KeyboardInterrupt; the call of C raises it */
+        Py_XDECREF(args); /* such as KeyboardInterrupt; the C call will raise it */
         return NULL;
     }
     *error = EIO;
@@ -82,7 +83,7 @@ static PyObject *fs_call(Storage *storage, int *error, const char *format, ...) 
     return out;
 }
 
-/* fresh: not what the file system remembers. */
+/* `fresh`: bypass the file system's cache. */
 static int fs_info(Storage *storage, const char *path, bool fresh,
     bags_identity *identity, bags_path_kind *kind) {
     unsigned long long size, version;
@@ -195,7 +196,7 @@ static void fs_explain(
     snprintf(text, size, "%s", error == ENOENT ? "" : ((Storage *)user)->why);
 }
 
-/* ---- which storage a path needs ---- */
+/* ---- choosing the storage of a path ---- */
 
 static bool open_fs(Storage *storage, PyObject *fs) {
     memset(&storage->io, 0, sizeof storage->io);
@@ -212,7 +213,7 @@ static bool open_fs(Storage *storage, PyObject *fs) {
     return true;
 }
 
-/* texts: the options of a server, and of the cache for it. */
+/* `texts` has the options for a server and for its cache. */
 static bool open_http(State *state, Storage *storage, PyObject *texts) {
     bags_http_options options;
     bags_cache_options keep;
@@ -272,8 +273,8 @@ static bool open_archive(State *state, Storage *storage, PyObject *path) {
     return true;
 }
 
-/* _core.Storage(fs, texts, archive, tool): a bags.storage.FileSystem, what open_http takes,
- * the path of an archive; None: none of it. tool: see tool_io. */
+/* _core.Storage(fs, texts, archive, tool): a bags.storage.FileSystem, the texts for
+ * open_http, and the path of an archive; each may be None. For tool, see tool_io. */
 static int storage_init(PyObject *self, PyObject *args, PyObject *unused) {
     Storage *storage = (Storage *)self;
     State *state = state_of(Py_TYPE(self));

@@ -11,7 +11,7 @@ typedef union Options {
     bags_checksum_options checksum;
     bags_index_options index;
     bags_finalize_options finalize;
-    bool whole; /* of a zip file */
+    bool whole; /* for a zip file */
 } Options;
 typedef union Report {
     bags_recover_report recover;
@@ -20,7 +20,7 @@ typedef union Report {
     uint64_t renamed;
 } Report;
 
-/* By what a tool's name begins with. */
+/* The first letter of a tool's name selects the function. */
 static bags_code call_tool(char tool, const char *path, const char *other,
     const Options *options, Report *report, bags_error *err) {
     bags_zip_options zip;
@@ -72,7 +72,8 @@ static void add_undecoded(void *user, const bags_field *field, uint64_t blobs) {
     PyGILState_Release(gil);
 }
 
-/* The values of recover, from a list of names and blobs that outlives them. */
+/* The values for recover, from a list of names and blobs. The list must outlive
+ * them. */
 static bags_entry *take_entries(PyObject *list, size_t count) {
     bags_entry *entries =
         (bags_entry *)PyMem_Calloc(count + 1, sizeof *entries + sizeof(bags_value));
@@ -95,9 +96,10 @@ static bags_entry *take_entries(PyObject *list, size_t count) {
     return good ? entries : NULL;
 }
 
-/* tool(name, path, other, options, storage, list): its report, the bytes of a struct.
- * Paths are bytes; other: a path or field; storage is of verify. The list: verify appends
- * dicts of faults and tuples of what it did not decode; recover has values there. */
+/* tool(name, path, other, options, storage, list): run a tool, and return its report as
+ * the bytes of a struct. Paths are bytes; `other` is a path or a field; only verify
+ * uses storage. verify appends dicts of faults, and tuples for values it did not
+ * decode, to the list; recover finds its values there. */
 static PyObject *run_tool(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *name, *path, *other, *packed;
@@ -118,7 +120,7 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     char tool = *name;
     if (tool == 'i') {
         options.index.registry = state->registry;
-        options.index.memory = (size_t)16 << 20; /* what is sorted without a pause */
+        options.index.memory = (size_t)16 << 20; /* bytes sorted without a pause */
         options.index.env.io = tool_io();
     }
     if (tool == 'r') {
@@ -157,7 +159,7 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
 
 /* ---- statistics ---- */
 
-/* Handlers of signals run: false ends the call, with their exception. */
+/* Runs signal handlers. Returns false to end the call if one raised an exception. */
 static bool stats_progress(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)done, (void)total;
     return !signal_raised_sometimes();
@@ -169,8 +171,8 @@ static PyObject *stats_number(const bags_value *number) {
                                            : PyFloat_FromDouble(number->real);
 }
 
-/* (mean, std, min, max, count, quantiles...) of an element. All but the
- * count are None if it has no number. */
+/* (mean, std, min, max, count, quantiles...) for an element. If it has no numbers, all
+ * but the count are None. */
 static PyObject *stats_element(const bags_statistics *of) {
     const double *q = of->quantiles;
     if (!of->count)
@@ -181,7 +183,7 @@ static PyObject *stats_element(const bags_statistics *of) {
         q[4]);
 }
 
-/* A list for each field, of elements. */
+/* A list of elements for each field. */
 static PyObject *stats_lists(
     const bags_statistics *of, const size_t *elements, size_t count) {
     PyObject *out = PyList_New(0);
@@ -198,7 +200,7 @@ static PyObject *stats_lists(
     return out;
 }
 
-/* True if the codecs of videos are needed, and could not be loaded. */
+/* True if video codecs are needed, but could not be loaded. */
 static bool lacks_far(const bags_reader *reader) {
     size_t count;
     (void)bags_reader_fields(reader, &count);
@@ -208,8 +210,9 @@ static bool lacks_far(const bags_reader *reader) {
     return false;
 }
 
-/* stats(path, storage, options, names, rows, threads): see stats_lists. path: bytes; options:
- * of a reader; rows: numbers of 64 bits as bytes, or None. */
+/* stats(path, storage, options, names, rows, threads): returns stats_lists. path is
+ * bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
+ * None. */
 static PyObject *run_stats(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *path, *rows;
@@ -262,9 +265,9 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
     return out;
 }
 
-/* ---- differences of two datasets ---- */
+/* ---- differences between two datasets ---- */
 
-/* The key of a datapoint: None, an int, a float, a str or bytes. */
+/* A datapoint's key as an object: None, an int, a float, a str or bytes. */
 static PyObject *key_object(const bags_value *key) {
     double real = 0;
     if (!key)
@@ -286,7 +289,8 @@ static PyObject *key_object(const bags_value *key) {
     }
 }
 
-/* Append (kind, number, key, field or None): of a changed datapoint one for each field. */
+/* Append (kind, number, key, field or None). A changed datapoint has one such tuple for
+ * each field. */
 static void add_difference(void *user, const bags_difference *found) {
     PyGILState_STATE gil = PyGILState_Ensure();
     uint64_t number = found->a == UINT64_MAX ? found->b : found->a;
@@ -311,8 +315,8 @@ static bool may_continue(void *user, uint64_t done, uint64_t total) {
     return !stop;
 }
 
-/* diff(a, b, key, exact, allow_gaps, storage of a, of b, list): True if bytes were compared.
- * Paths are bytes; key: bytes, empty for none. */
+/* diff(a, b, key, exact, allow_gaps, storage of a, storage of b, list): returns True if
+ * bytes were compared. Paths are bytes; key is bytes, empty for none. */
 static PyObject *run_diff(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *a, *b, *key;
@@ -358,7 +362,7 @@ typedef struct Index {
     bags_index *index;
 } Index;
 
-/* _core.Index(source, field): which build_index has made. */
+/* _core.Index(source, field): open an index that build_index made. */
 static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
     Index *self = (Index *)object;
     State *state = state_of(Py_TYPE(object));
@@ -388,7 +392,7 @@ static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
                : 0;
 }
 
-/* A key: an int, a float, a str or bytes. None: no bound. */
+/* Convert a key: an int, a float, a str or bytes. None means no bound. */
 static bool index_key(
     State *state, Arena *arena, PyObject *object, double *real, bags_value *key) {
     if (PyFloat_Check(object)) {
@@ -402,7 +406,7 @@ static bool index_key(
     return true;
 }
 
-/* The datapoints at the positions start .. stop. */
+/* Get the datapoints at the positions start .. stop. */
 static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t stop) {
     bags_error err;
     PyObject *out = PyList_New((Py_ssize_t)(stop - start));
@@ -421,8 +425,8 @@ static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t st
     return out;
 }
 
-/* _find(how, from, to): '=': the datapoints with this key; 'p': that begin with it; 'r': of
- * the keys from .. to. */
+/* _find(how, from, to): find the datapoints with this key ('='), whose key has this
+ * prefix ('p'), or with keys in from .. to ('r'). */
 static PyObject *index_find(PyObject *object, PyObject *args) {
     Index *self = (Index *)object;
     PyObject *from, *to;

@@ -1,10 +1,10 @@
-/* values.c - Python objects as values of C, blobs as Python objects. */
+/* values.c - convert Python objects to C values, and blobs to Python objects. */
 #include "core.h"
 
 #include "blocks.h"
 #include "values.h"
 
-/* ---- bytes that Python sees ---- */
+/* ---- bytes exposed to Python ---- */
 
 typedef struct Blob {
     PyObject_HEAD PyObject *owner;
@@ -66,8 +66,8 @@ bool load_numpy(State *state) {
     return good;
 }
 
-/* Arrays of up to this size are copied: that costs less than an object that keeps the
- * reader alive, and makes them aligned. */
+/* Arrays up to this size are copied. This costs less than an object that keeps the
+ * reader alive, and aligns the elements. */
 #define SMALL 1024
 
 PyObject *array_over(State *state, const bags_value *value, PyObject *data) {
@@ -82,7 +82,7 @@ PyObject *array_over(State *state, const bags_value *value, PyObject *data) {
     return shape ? PyObject_CallFunctionObjArgs(state->ndarray, shape,
                        state->dtypes[value->dtype],
                        value->size ? data
-                                   : NULL, /* numpy demands a byte of every buffer */
+                                   : NULL, /* NumPy requires a byte in every buffer */
                        NULL)
                  : NULL;
 }
@@ -108,7 +108,7 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
 
 /* ---- codecs as functions ---- */
 
-/* encode(type, value): bytes */
+/* encode(type, value): returns bytes */
 static PyObject *encode_one(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *type;
@@ -127,7 +127,7 @@ static PyObject *encode_one(PyObject *module, PyObject *args) {
                : new_bytes(blob);
 }
 
-/* decode(type, blob): a value */
+/* decode(type, blob): returns a value */
 static PyObject *decode_one(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *type;
@@ -141,7 +141,8 @@ static PyObject *decode_one(PyObject *module, PyObject *args) {
     return decode(state, &field, blob, NULL, &row, SIZE_MAX, 0, 0);
 }
 
-/* parse(type): ("array(float32,3)", "array", ("float32", "3")) of it, also with [] */
+/* parse(type): returns ("array(float32,3)", "array", ("float32", "3")), also for a type
+ * with [] */
 static PyObject *parse_type(PyObject *module, PyObject *text) {
     State *state = (State *)PyModule_GetState(module);
     bags_type type;
@@ -164,7 +165,8 @@ static PyObject *parse_type(PyObject *module, PyObject *text) {
         (Py_ssize_t)type.name.size, args);
 }
 
-/* complete(type): "array(float32)" of "float32"; others, and what is no type, stay */
+/* complete(type): returns "array(float32)" for "float32"; anything else stays as it is,
+ * even if it is not a type */
 static PyObject *complete_type(PyObject *module, PyObject *text) {
     State *state = (State *)PyModule_GetState(module);
     AT_END(bags_buffer_free) bags_buffer out = {0};
@@ -184,7 +186,7 @@ PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
 
 /* ---- fields ---- */
 
-/* The shape that a type states: array(float32,2,3). */
+/* Set the shape stated in a type such as array(float32,2,3). */
 static void field_array(Field *field, const bags_type *type) {
     bags_view name = bags_type_argument(type, 0);
     field->how = HOW_VALUE;
@@ -200,7 +202,7 @@ static void field_array(Field *field, const bags_type *type) {
         field->how = HOW_ARRAY;
 }
 
-/* How our own codec treats a type. */
+/* Determine how our own codec treats a type. */
 static void field_own(Field *field, const bags_type *type) {
     static const struct {
         const char *name;
@@ -224,7 +226,7 @@ static void field_own(Field *field, const bags_type *type) {
         field_array(field, type);
     field->video = bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm");
     if (field->video && !load_far())
-        PyErr_Clear(); /* an error when a value is used */
+        PyErr_Clear(); /* raised only when a value is used */
     field->is_signed = bags_view_is(type->name, "i64");
     field->big = bags_view_is(bags_type_argument(type, 1), "big");
     if (field->how == HOW_INT && type->count > 0 && bags_type_number(type, 0, &size))
@@ -278,7 +280,7 @@ void field_clear(Field *field) {
 
 /* ---- objects to values ---- */
 
-/* The dtype for a format in the syntax of struct. */
+/* The dtype for a format, in the syntax of the struct module. */
 bags_dtype buffer_dtype(const Py_buffer *buffer) {
     static const bags_dtype sizes[3][9] = {
         {0, BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, 0, BAGS_DTYPE_INT32, 0, 0, 0,
@@ -305,9 +307,9 @@ bags_dtype buffer_dtype(const Py_buffer *buffer) {
     return row < 0 ? BAGS_DTYPE_NONE : sizes[row][buffer->itemsize];
 }
 
-/* Look at the type, not the object: a table may have a column "filled". Static types,
- * such as NumPy's array, have no mask, and a failing lookup would take longer than the
- * rest. */
+/* Look at the type, not the object, since a table may have a column named "filled".
+ * Static types, such as NumPy's array, have no mask; a failing lookup would take longer
+ * than everything else. */
 bool without_mask(PyObject *array) {
     if (!PyType_HasFeature(Py_TYPE(array), Py_TPFLAGS_HEAPTYPE) ||
         !PyObject_HasAttrString((PyObject *)Py_TYPE(array), "filled"))
@@ -318,7 +320,8 @@ bool without_mask(PyObject *array) {
     return false;
 }
 
-/* Convert an array: an object with a buffer or, like tensors and images, __array__. */
+/* Convert an array: an object with a buffer or, like a tensor or image, with
+ * __array__. */
 static int array_value(State *state, bags_value *value, Held *held, PyObject *object) {
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
         !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||
@@ -340,7 +343,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS;
     if (!PyObject_CheckBuffer(object) ||
         PyObject_GetBuffer(object, held->buffer, flags)) {
-        PyErr_Clear(); /* not contiguous, or no buffer */
+        PyErr_Clear(); /* not contiguous, or has no buffer */
         if (!load_numpy(state))
             return -1;
         SET(held->object,
@@ -348,7 +351,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
         if (!held->object)
             return -1;
         if (PyObject_GetBuffer(held->object, held->buffer, flags)) {
-            if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* a dtype that it lacks */
+            if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* unknown dtype */
                 PyErr_Clear();
                 OWNED PyObject *dtype = PyObject_GetAttrString(held->object, "dtype");
                 PyErr_Format(PyExc_TypeError,
@@ -446,7 +449,7 @@ int int_value(bags_value *value, PyObject *object) {
 static int one_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object);
 
-/* The value of the type inside. */
+/* Convert a value for the type inside zstd(...). */
 static int compressed_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
     Field plain = *field;
@@ -497,7 +500,7 @@ static int one_value(
 
 static void release_buffer(Held *held) {
     if (held->buffer) {
-        PyBuffer_Release(held->buffer); /* of nothing, if it was refused */
+        PyBuffer_Release(held->buffer); /* does nothing if the buffer was refused */
         PyMem_Free(held->buffer);
     }
     held->buffer = NULL;
@@ -548,7 +551,7 @@ int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) 
         arena->held = held;
         arena->room = room;
     }
-    /* An encoder may append to the same writer, but this arena is this call's. */
+    /* An encoder may append to the same writer, but this arena belongs to this call. */
     Held *held = &arena->held[arena->count];
     held->object = Py_NewRef(object);
     held->buffer = NULL;
@@ -598,7 +601,7 @@ static PyObject *unpack_inside(State *state, const bags_value *packed, bool tree
                : unpack(state, value.object, tree);
 }
 
-/* An array of npy whose dtype is not a bags_dtype: dates, text, structures. */
+/* Load an npy array whose dtype is not a bags_dtype: dates, text, structures. */
 static PyObject *load_npy(State *state, const bags_value *value) {
     AT_END(bags_buffer_free) bags_buffer scratch = {0};
     bags_view file;
@@ -612,9 +615,9 @@ static PyObject *load_npy(State *state, const bags_value *value) {
     return opened ? PyObject_CallMethod(numpy, "load", "O", opened) : NULL;
 }
 
-/* Return the object of a value. If Python has none, raise a DataError that names the
- * place, as for an invalid blob, or an OverflowError for values that bags.h does not
- * support. */
+/* Return a value as an object. If Python cannot represent it, raises a DataError that
+ * names the place, as for an invalid blob; for values that bags.h does not support, an
+ * OverflowError. */
 static PyObject *placed_object(State *state, const Field *field, const Row *row,
     size_t item, uint64_t datapoint, PyObject *object) {
     PyObject *type, *value, *trace;
@@ -622,7 +625,7 @@ static PyObject *placed_object(State *state, const Field *field, const Row *row,
     bags_code code = BAGS_ERROR_CORRUPT;
     if (object)
         return object;
-    if (PyErr_ExceptionMatches(PyExc_OverflowError)) /* bags_tree_array */
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) /* from bags_tree_array */
         code = BAGS_ERROR_LIMIT;
     else if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
              !PyErr_ExceptionMatches(PyExc_ValueError))
@@ -644,7 +647,7 @@ static PyObject *placed_object(State *state, const Field *field, const Row *row,
     return raise_error(state, &err, row->source ? row->source->path : NULL);
 }
 
-/* By the codec of C. */
+/* Decode with the C codec. */
 static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item,
     uint64_t datapoint) {
@@ -712,7 +715,7 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         if (out || !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
             return out;
         PyErr_Clear();
-        break; /* C says where it is */
+        break; /* C reports where */
     case HOW_ARRAY:
         if (blob.size != field->size)
             break;

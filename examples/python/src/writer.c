@@ -1,4 +1,4 @@
-/* writer.c - DatasetWriter, also for shards. */
+/* writer.c - DatasetWriter, with and without shards. */
 #include "core.h"
 
 /* ---- opening ---- */
@@ -42,7 +42,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
         !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     options.registry = writer->base.state->registry;
-    options.any_type = true; /* the encoders that were passed define the types */
+    options.any_type = true; /* the types are defined by the encoders passed in */
     if (!take_fields(&writer->base, path, fields) || !begin_writer(writer, path) ||
         !writer_open(writer, path, &options))
         return -1;
@@ -62,20 +62,20 @@ static int add_value(
     return code;
 }
 
-/* The values of a field. Runs Python: iterators, encoders. */
+/* Add the values of a field. Runs Python code: iterators, encoders. */
 static int add_field(
     Written *writer, Arena *arena, const Field *field, PyObject *object) {
     if (!field->sequence)
         return add_value(writer, arena, field, object);
-    /* Iteration would find keys, or an order by chance. The limited API has the flag of
-     * collections.abc.Mapping, but not its name, Py_TPFLAGS_MAPPING. */
+    /* Iterating over it would yield keys, or values in arbitrary order. The limited API
+     * has the flag of collections.abc.Mapping, but not its name, Py_TPFLAGS_MAPPING. */
     bool unordered =
         PyAnySet_Check(object) || PyType_HasFeature(Py_TYPE(object), 1UL << 6);
     OWNED PyObject *iterator =
         unordered || PyUnicode_Check(object) || PyBytes_Check(object)
             ? NULL
             : PyObject_GetIter(object);
-    /* Others, such as lists and arrays of NumPy, run nothing of the user. */
+    /* Other iterables, such as lists and NumPy arrays, run no user code. */
     bool runs = iterator && !PyList_CheckExact(object) && !PyTuple_CheckExact(object) &&
                 (!PyObject_CheckBuffer(object) ||
                     PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE));
@@ -93,7 +93,7 @@ static int add_field(
     return PyErr_Occurred() ? -1 : code;
 }
 
-/* Append the values in the arena: counts[i] values of field i. */
+/* Append the values in the arena: counts[i] values for field i. */
 typedef struct Append {
     bags_entry *entries;
     uint64_t index;
@@ -124,7 +124,7 @@ static PyObject *append_values(Written *writer, Arena *arena, bags_entry *entrie
                : NULL;
 }
 
-/* KeyError if the names of a datapoint differ from the fields. */
+/* Raise a KeyError if the names in a datapoint differ from the fields. */
 static bool check_names(PyObject *self, PyObject *datapoint) {
     OWNED PyObject *done = PyObject_CallMethod(self, "_check", "O", datapoint);
     return done != NULL;
@@ -154,7 +154,7 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     bool plain = PyDict_CheckExact(datapoint);
     bool good =
-        plain || check_names(self, datapoint); /* before __missing__ adds some */
+        plain || check_names(self, datapoint); /* before __missing__ can add any */
     for (size_t i = 0; good && i < writer->base.count; i++) {
         const Field *field = &writer->base.fields[i];
         size_t before = arena->count;
@@ -181,7 +181,7 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     return out;
 }
 
-/* ---- the rest ---- */
+/* ---- close and other methods ---- */
 
 static bags_code sync_dataset(Written *writer, void *unused, bags_error *err) {
     (void)unused;

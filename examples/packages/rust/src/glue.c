@@ -1,4 +1,5 @@
-/* glue.c - bags.h for lib.rs, with numbers and structs that do not change with it. */
+/* glue.c - bags.h for lib.rs, using numbers and structs that stay the same when bags.h
+ * changes. */
 #define BAGS_STATIC
 #define BAGS_IMPLEMENTATION
 #include "bags.h"
@@ -29,7 +30,7 @@ typedef struct glue_entry {
     size_t count;
 } glue_entry;
 
-/* The scratch of datasets and of Bags. */
+/* Scratch memory for datasets and Bags. */
 typedef struct glue_row {
     bags_row row;
     bags_buffer buffer;
@@ -49,7 +50,7 @@ typedef struct glue_writer_options {
 
 _Static_assert(BAGS_ERROR_SIZE == 1024, "the size of lib.rs");
 
-/* True if it succeeded; otherwise *out has the error. */
+/* Returns true on success; otherwise stores the error in *out. */
 static bool done(bags_code code, const bags_error *err, glue_error *out) {
     if (!code)
         return true;
@@ -291,7 +292,8 @@ bool glue_writer_close(bags_writer *writer, glue_error *error) {
     return done(bags_writer_close(writer, &err), &err, error);
 }
 
-/* A datapoint that is begun and not ended leaves the shard unfinished. */
+/* Close the writer but leave the shard unfinished, by beginning a datapoint that is not
+ * ended. */
 void glue_writer_leave(bags_writer *writer) {
     bags_writer_flush(writer, NULL);
     bags_writer_begin(writer, NULL);
