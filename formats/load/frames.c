@@ -66,7 +66,7 @@ static bags_code frames_time(
             (uint64_t)blob.size);
         return frames_fail_times(s, item, err);
     }
-    uint64_t bits = bagi_load_u64(blob.data);
+    uint64_t bits = bags_load_bytes(blob.data, 8, false);
     memcpy(out, &bits, sizeof bits);
     return BAGS_OK;
 }
