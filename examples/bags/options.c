@@ -244,9 +244,17 @@ void options_need(const char *some, const char *others) {
     const char *rest, *one = find_given(some, &rest);
     if (!one || find_given(others, &rest))
         return;
-    size_t size = strcspn(others, "|");
-    usage("--%s needs --%.*s%s%s", one, (int)size, others, others[size] ? " or --" : "",
-        others + size + (others[size] != 0));
+    char needed[80] = "";
+    for (size_t used = 0, size; *others && used < sizeof needed; others += size) {
+        others += *others == '|';
+        size = strcspn(others, "|");
+        used += (size_t)snprintf(needed + used, sizeof needed - used, "%s--%.*s",
+            used == 0           ? ""
+            : others[size] == 0 ? " or "
+                                : ", ",
+            (int)size, others);
+    }
+    usage("--%s needs %s", one, needed);
 }
 
 /* Remove spaces at both ends. */

@@ -327,6 +327,7 @@ def frames_without_fields_are_the_clock_and_what_is_plain():
        (['--frames', 'task'], 'field "task": not a sequence'),
        (['--offsets', 'state=0:2'], '--offsets needs --frames'),
        (['--pad', 'drop'], '--pad needs --frames'),
+       (['--values'], '--values needs --tokens, --pack or --frames'),
        (['--frames', 'state', '--tokens', 'n=3'], '--tokens and --frames are mutually exclusive'),
        (['--frames', 'state', '--offsets', 'state'], '--offsets: expected FIELD=START:STOP'),
        (['--frames', 'state', '--offsets', 'state=1'], '"state=1": expected FIELD=START:STOP'),

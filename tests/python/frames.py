@@ -200,6 +200,16 @@ def items_of_a_video_are_its_frames():
            says=' items, but field "s" has ')
 
 
+def a_tolerance_absorbs_rounding():
+    with bags.DatasetWriter('x', {'state': 'int(1)[]'}) as writer:
+        writer.append({'state': [0, 1, 2, 3]})
+    for tolerance in ({}, {'tolerance': 0.05}):  # 0.2 + 0.1 is more than 0.3
+        state = {'rate': 10, 'seconds': [0.1], **tolerance}
+        batch, = bags.Loader('x', 4, shuffle=False, frames='state', fields={'state': state})
+        assert batch['state'].tolist() == [[1], [2], [3], [3]]
+        assert batch['state_pad'].tolist() == [[False], [False], [not tolerance], [True]]
+
+
 def wrong_use_names_the_field_and_the_option():
     _write('x')
 
