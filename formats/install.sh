@@ -17,7 +17,7 @@ absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 what=$1
 shift
 headers='formats.h codecs.h load/load.h storage/storage.h data/datasets.h import/import.h export/export.h'
-prefix=$(absolute "${PREFIX:-/usr/local}") libdir=$(absolute "${LIBDIR:-${PREFIX:-/usr/local}/lib}")
+prefix=$(absolute "${PREFIX:=${prefix:-/usr/local}}") libdir=$(absolute "${LIBDIR:-$PREFIX/lib}")
 to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
 version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
 abi=${version%.*}
