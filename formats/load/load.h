@@ -334,7 +334,7 @@ BAGS_EXPERIMENTAL void bags_order_free(bags_order *order);
 BAGS_EXPERIMENTAL bags_code bags_order_get(const bags_order *order, uint64_t epoch,
     uint64_t start, size_t count, bags_pick *picks, bags_error *err);
 
-/* ---- what becomes of a field ---- */
+/* ---- fields ---- */
 
 /* Functions from other files that the loader uses to make image tensors. A program
  * lists the functions that it links:

@@ -72,7 +72,7 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
     return digest;
 }
 
-/* ---- the identity of a state ---- */
+/* ---- a state's identity ---- */
 
 #define LOADER_SAMPLE 4096 /* bytes at the start of a blob used to identify it */
 
