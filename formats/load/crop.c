@@ -34,7 +34,7 @@ static bool loader_chance(uint64_t *random, double probability) {
     return probability > 0 && format_uniform(random) >= 1 - probability;
 }
 
-/* Like RandomResizedCrop of torchvision. */
+/* Like torchvision's RandomResizedCrop. */
 static bags_part loader_crop_random(
     const loader_column *c, uint64_t *state, const bags_image *image) {
     const double least = c->given.aspect.low, most = c->given.aspect.high;
@@ -270,7 +270,7 @@ static bags_code loader_decode_image(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* ---- the pixels of the tensor ---- */
+/* ---- the tensor's pixels ---- */
 
 /* Convert to gray or RGB as Pillow does: alpha is dropped. */
 static bags_code loader_convert_channels(

@@ -7,7 +7,7 @@
  *
  *     position of an epoch -> number of a frame    bags_order
  *     number               -> place of an episode  a search in `before`
- *     place                -> episode              the order of the episodes: selections
+ *     place                -> episode              the episodes' order: selections
  *
  * With BAGS_PAD_DROP, an episode's frames are a range of the clock's items, since times
  * do not decrease. The table holds only the range's length; its start is searched for
@@ -29,7 +29,7 @@
 #define FRAMES_BLOCK 1024     /* episodes counted at once */
 #define FRAMES_MOST (1 << 20) /* most items in a window */
 
-/* ---- the times of the items of an episode ---- */
+/* ---- item times ---- */
 
 /* A field of an episode, together with its items' times. */
 typedef struct frames_series {
@@ -290,7 +290,7 @@ static void frames_choose_at(
     }
 }
 
-/* ---- the frames of an episode ---- */
+/* ---- an episode's frames ---- */
 
 /* Find the first frame whose time plus `seconds` is at most the tolerance before `edge`
  * or, with `after`, more than the tolerance after `edge`. */

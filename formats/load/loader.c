@@ -603,7 +603,7 @@ void bags_loader_close(bags_loader *l) {
     bagi_loader_free(l);
 }
 
-/* ---- using it ---- */
+/* ---- using a loader ---- */
 
 /* Record the first failure; later calls repeat it. */
 static bags_code loader_fail(

@@ -409,7 +409,7 @@ static void order_apply_selection(const bags_order *order, bags_pick *pick) {
     pick->index = s->numbers[range] + (pick->index - s->before[range]);
 }
 
-/* ---- orders of several datasets ---- */
+/* ---- several datasets ---- */
 
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
     const bags_order_options *options, const bags_allocator *allocator,

@@ -198,7 +198,7 @@ struct bags_loader {
     bool stopping;
 };
 
-/* ---- the memory of a tensor ---- */
+/* ---- tensor memory ---- */
 
 /* Reserve the next bytes in a buffer. */
 static inline bags_code loader_part_reserve(
@@ -220,7 +220,7 @@ static inline bags_code loader_part_push(
     return code;
 }
 
-/* ---- small functions of several parts ---- */
+/* ---- small shared functions ---- */
 
 /* True if nonzero, including NaN. */
 static inline bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
@@ -242,7 +242,7 @@ static inline bool loader_is_damage(bags_code code) {
            code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_RANGE;
 }
 
-/* ---- what one part calls of another ---- */
+/* ---- functions called across parts ---- */
 
 /* opening.c: check the arguments and plan everything without reading; and free the
  * plan. */

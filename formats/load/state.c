@@ -72,7 +72,7 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
     return digest;
 }
 
-/* ---- the identity of a state ---- */
+/* ---- a state's identity ---- */
 
 #define LOADER_SAMPLE 4096 /* bytes at the start of a blob used to identify it */
 
@@ -94,7 +94,7 @@ static bags_code loader_hash_dataset(
             bags_view blob;
             bags_code code =
                 bags_reader_get_blob(reader, index, k, 0, row, &blob, &why);
-            if (code && !loader_is_damage(code)) { /* for example, there is no item 0 */
+            if (code && !loader_is_damage(code)) { /* no item 0: damage */
                 if (err)
                     *err = why;
                 return code;

@@ -378,7 +378,7 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
     return at;
 }
 
-/* ---- locks of blocks ---- */
+/* ---- block locks ---- */
 
 /* Lock (F_WRLCK) or unlock (F_UNLCK) the record of a block against other processes;
  * with `ask`, only test whether that is possible. Also true where such locks are not
@@ -428,7 +428,7 @@ static void cache_release(bags_cache *cache, cache_block *block) {
     block->claimed = false;
 }
 
-/* ---- what is missing ---- */
+/* ---- missing blocks ---- */
 
 /* Fetch these blocks through the inner hooks, neighbours together. */
 static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t count) {
@@ -857,7 +857,7 @@ static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop
     pthread_mutex_unlock(&cache->mutex);
 }
 
-/* ---- the other hooks ---- */
+/* ---- other hooks ---- */
 
 /* Find the object with this identity. NULL: nothing identifies it, so it is not cached
  * (both hashes are equal if a server sends neither ETag nor Last-Modified). */

@@ -62,13 +62,13 @@ typedef struct http_object {
     bags_buffer names; /* of a directory: NUL-terminated names, one after the other;
                           after a failure, links on a page that may not be a listing */
     size_t names_size;
-    /* Of a spec.json: */
+    /* For a spec.json: */
     bool used;                 /* a file next to it was opened, so a check can be due */
     bool grown;                /* the shard after it was missing and now exists */
     struct http_object *files; /* the files next to it that were looked up */
     uint64_t answered;         /* `looked` after the last of these lookups */
     size_t checks;             /* running requests that check these files */
-    /* Of reads in order: */
+    /* For sequential reads: */
     uint64_t last;   /* where the last read ended */
     uint64_t ahead;  /* where the read-ahead ends */
     uint64_t window; /* how far to read ahead; 0: reads are not sequential */
@@ -189,7 +189,7 @@ http_object *bagi_http_look_in(
  * errno; ENOMEM if `object` is NULL. */
 int bagi_http_wait(bags_http *http, http_object *object);
 
-/* ---- lists, and what exists: listing.c ---- */
+/* ---- listings: listing.c ---- */
 
 /* Start looking up the control for a path: a name that cannot exist. NULL: out of
  * memory. */

@@ -324,7 +324,7 @@ void bagi_http_describe(http_request *request, CURLcode result) {
     free(code);
 }
 
-/* ---- what is sent ---- */
+/* ---- sending ---- */
 
 /* Add a header, unless its value is NULL. */
 static bool http_add_header(
@@ -446,7 +446,7 @@ static bool http_set(http_request *request, CURL *easy) {
     return good;
 }
 
-/* ---- what is known of an object from another time ----
+/* ---- answers recorded by earlier lookups ----
  * With a recorded answer, a lookup only asks whether the ETag is still the same. */
 
 static bool http_is_tag(const char *tag) {
@@ -535,7 +535,7 @@ static bool http_remember(http_request *request) {
     return false;
 }
 
-/* ---- its life ---- */
+/* ---- beginning and end ---- */
 
 bool bagi_http_prepare(http_request *request) {
     const s3_settings *s3 = &request->engine->settings.s3;

@@ -219,10 +219,10 @@ typedef struct bags_http_options {
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_MEMORY    out of memory or threads
  *
- * The object has its own threads: one per core and per 16 connections, at most 4. After
- * a fork only the parent may use the object; in the child every hook fails. Initializes
- * libcurl, and libcrypto without its cleanup at exit, so that a program may exit while
- * the object is open.
+ * The object has its own threads: one per core, but at most 4 and at most one per 16
+ * connections. After a fork only the parent may use the object; in the child every hook
+ * fails. Initializes libcurl, and libcrypto without its cleanup at exit, so that a
+ * program may exit while the object is open.
  */
 BAGS_EXPERIMENTAL bags_http *bags_http_open(
     const bags_http_options *options, bags_error *err);

@@ -67,8 +67,8 @@ typedef struct http_request {
         first_size;         /* HTTP_ENDS: bytes from the end, or from the start */
     uint64_t start, stop;   /* HTTP_RANGE */
     uint64_t object_size;   /* HTTP_RANGE */
-    const char *object_tag; /* HTTP_RANGE: ETag or time of the object, or NULL */
-    const char *path;       /* what an answer is remembered under, or NULL */
+    const char *object_tag; /* HTTP_RANGE: the object's ETag or time, or NULL */
+    const char *path;       /* the key for remembering the answer, or NULL */
     bool from_start;        /* HTTP_ENDS, HTTP_NONE: the first bytes */
     bags_http_answer known; /* with its ETag for If-None-Match, or "" */
     bool timed;             /* the known answer has a Last-Modified */
@@ -79,7 +79,7 @@ typedef struct http_request {
     const char *send;
     size_t send_size;
     char md5[32]; /* of the data sent, in base64; "": not sent */
-    /* The answer: */
+    /* The response: */
     bags_buffer body;
     size_t size; /* bytes in the body */
     long status;
@@ -98,7 +98,7 @@ typedef struct http_request {
     size_t text_size, headers_size;
     double begun;
     bool cut; /* the rest of the body is not read */
-    /* Its life: */
+    /* Its progress: */
     CURL *easy;
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];

@@ -76,9 +76,9 @@ char *bagi_http_url(const http_settings *settings, const char *path, bool bucket
     return out;
 }
 
-/* ---- query and user of a path ----
- * The object that a path names also depends on the query and the user, or the endpoint of
- * S3: these belong to its identity. A signature does not: it differs each time. */
+/* ---- a path's query and user ----
+ * The object at a path also depends on the query and the user, or on S3's endpoint, so
+ * these are part of its identity. A signature is not, because it differs each time. */
 
 /* Signature parameters. A scheme's other parameters count only if its first one is
  * present. */
@@ -137,7 +137,7 @@ void bagi_http_find_places(http_settings *settings) {
 
 /* ---- answers ---- */
 
-/* The text after the next of these marks, up to the quote or the tag that ends it. */
+/* Find the next mark. Returns the text after it, up to the closing quote or tag. */
 static const char *http_after(
     const char *at, const char *stop, const char *mark, size_t *size) {
     size_t length = strlen(mark);

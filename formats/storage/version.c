@@ -6,11 +6,11 @@
  * first and the last file lookup. A check requests, in the same round trip as the
  * reads:
  *
- *     spec.json                       if a file next to it was looked up since the last check
- *     files that were requested       until they have the version of spec.json: refs.bag is
- *     before it was found             requested together with it
- *     the spec.json of the shard      if it was missing: if a longer dataset replaces this one
- *     after it                        during the open, its end would be missing
+ *     spec.json                if a file next to it was looked up since the last check
+ *     files requested before   until they match spec.json's version: refs.bag is
+ *     spec.json was found      requested together with it
+ *     the next shard's         if it was missing: when a longer dataset replaces this
+ *     spec.json                one during the open, its end would be missing
  *
  * If ETags are content hashes, or Last-Modified is missing, two versions may have
  * identical spec.json files. A check then requests all files, and is due after a lookup
