@@ -6107,8 +6107,8 @@ typedef struct bagi_dictionary_sum {
     uint32_t crc;
 } bagi_dictionary_sum;
 
-/* Read NAME.dict, if it exists, into an empty buffer unless that is NULL. An empty or
- * too large file is not a dictionary. */
+/* Read NAME.dict, if it exists, into an empty buffer unless that is NULL. A file that
+ * is empty or too large is BAGS_ERROR_CORRUPT. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
     bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -6202,9 +6202,10 @@ static void bagi_dictionaries_free(
 
 /* ========================================================================
  * >>set
- * The files of Bags that are read. A Bag is seen through two pointers, to the bytes of
- * its blobs and to their end offsets. Either points into a map or a copy, or is NULL:
- * then the file is read. It may belong to a set that limits the number of open files.
+ * The files of Bags being read. A Bag is accessed through two pointers, to its blobs'
+ * bytes and to their end offsets. Each points into a map or a copy, or is NULL, meaning
+ * that the file is read. A file may belong to a set that limits the number of open
+ * files.
  *
  *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
  *                                |
@@ -6217,44 +6218,42 @@ static void bagi_dictionaries_free(
  *
  * These invariants hold while a Bag is open:
  *
- *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
- *      are not checked: every read checks the entries that it uses.
- *   2. Any number of threads may read. Nothing changes but the files of a set, guarded
- *      by its mutex, and `order_checked` and `checked`, set atomically.
- *   3. A file that is mapped is not open. A file of a set may be closed and
- *      opened again; it must then be the same file, in the same shard.
+ *   1. `length`, `limit` and `table` fit the file sizes. The entries in between are not
+ *   checked: every read checks the entries it uses. 2. Any number of threads may read.
+ *   Nothing changes except a set's files, guarded by its mutex, and `order_checked` and
+ *   `checked`, set atomically. 3. A mapped file is not open. A set may close and reopen
+ *   a file; it must then be the same file, in the same shard.
  * ====================================================================== */
 
 typedef struct bagi_file {
-    char *path;        /* NULL: the Bag has no such file */
+    char *path;        /* NULL: the Bag does not have this file */
     const char *shown; /* the path in messages */
     uint64_t size;
     const unsigned char *map; /* NULL: not mapped */
     void *handle;             /* NULL: mapped, in memory, or closed for now */
     unsigned pins;            /* threads that are reading it */
-    bool listed;              /* it belongs to a set, open or not; constant once
+    bool listed;              /* it belongs to a set, whether open or not; constant once
                                  the Bag is open */
     bool grows;               /* a writer may append to it: `size` is a minimum */
-    uint64_t identity;        /* if it is listed and does not grow */
+    uint64_t identity;        /* set if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
 
 /*
- * Files that share a limit, by last use. The list holds the open ones.
+ * Files that share a limit. The list holds the open ones, by last use.
  *
- * The mutex guards the list and, of the files in it, handle, pins, newer and
- * older. A thread that reads a file has pinned it, and holds no lock while it
- * reads: a pinned file is never closed, so the limit can be exceeded while more
- * threads than that read at once.
+ * The mutex guards the list and its files' handle, pins, newer and older. A thread pins
+ * a file to read it, and holds no lock while reading. A pinned file is never closed, so
+ * the limit is exceeded when more threads than it allows read at once.
  */
 typedef struct bagi_files {
     bagi_mutex mutex;
-    bagi_guard guard; /* of a reader: this mutex inside its own */
+    bagi_guard guard; /* of a reader: its first mutex is taken before this one */
     size_t limit, count;
     bagi_file *newest, *oldest;
 } bagi_files;
 
-/* Take an open file out of the list. */
+/* Remove an open file from the list. */
 static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
     *(file->newer ? &file->newer->older : &files->newest) = file->older;
     *(file->older ? &file->older->newer : &files->oldest) = file->newer;
@@ -6284,7 +6283,7 @@ BAGI_COLD static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     return true;
 }
 
-/* Fail if the files belong to a reader whose locks are lost. */
+/* Fail if the files belong to a reader whose locks were lost in fork(). */
 static bags_code bagi_files_check(
     const bagi_files *files, const char *shown, bags_error *err) {
     if (!files->guard.lost)
@@ -6293,25 +6292,24 @@ static bags_code bagi_files_check(
         "%s: another thread was reading it during fork(); open it in the child", shown);
 }
 
-/* Where the ends of a Bag's blobs are:
+/* The location of the ends of a Bag's blobs:
  *
  *     BAGI_V1       NAME.bag    blobs | 0 | ends
  *     BAGI_V2       NAME.bag    blobs | ends
  *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
  *
- * bagi_bag_shape and bagi_bag_shape_split find out which. Everything else uses `table`,
- * `limit` and `length`, and the two functions below, except for files that
+ * bagi_bag_shape and bagi_bag_shape_split determine the layout. Everything else uses
+ * `table`, `limit` and `length`, and the two functions below, except for files that
  * only granular 0.20 writes: see bagi_refs_allow_empty.
  */
 typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
-/* A checksum sidecar, a table and the blobs are read in the same way. */
+/* Blobs, table and checksum sidecar are all read in the same way. */
 struct bag_reader {
     bagi_mapped mapped;     /* must be the first member */
-    uint64_t mapped_length; /* the same length, also where mapped.length is 0 */
+    uint64_t mapped_length; /* the same length, even where mapped.length is 0 */
     uint64_t touch_length;  /* the same for plain fields and refs: see bagi_touch */
-    /* The blobs, CRCs and ends that are in memory, starting with blob 0; NULL:
-     * read them. */
+    /* Blobs, CRCs and ends in memory, starting with blob 0; NULL: read them. */
     const unsigned char *in_memory[BAGI_FILES];
     uint64_t length; /* blobs */
     uint64_t limit;  /* no blob ends after this offset */
@@ -6320,23 +6318,23 @@ struct bag_reader {
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
-    bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
-    bagi_trailer trailer;           /* if checksums were opened */
+    bags_buffer cached[BAGI_FILES]; /* copies of the table and the CRCs */
+    bagi_trailer trailer;           /* set if checksums were opened */
     uint64_t record;                /* identity of its shard's record; 0: not checked */
     bool verify;                    /* compare returned blobs with their checksums */
     bool random;                    /* mapped, with no_read_ahead */
     bool is_refs;                   /* refs.bag */
-    void *order_checked; /* not NULL: blob i belongs to datapoint i; set atomically */
-    /* Not NULL: the record was compared after the files were opened. Set atomically,
-     * when blobs are read and files are far away. */
+    void *order_checked; /* non-NULL: blob i belongs to datapoint i; set atomically */
+    /* Non-NULL: the record was compared after the files were opened. Set atomically,
+     * when blobs of remote files are read. */
     void *checked;
     void *dictionary; /* a bagi_dictionary, once a value needed it; set atomically */
 };
 
 static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
 
-/* True if a 0 precedes the ends: then blob 0 is found like any other. The checksum of
- * the table includes it. */
+/* True if a 0 precedes the ends, so that blob 0 is found like any other. The table's
+ * checksum includes this 0. */
 static bool bagi_has_zero(const bag_reader *bag) { return bag->layout == BAGI_V1; }
 
 /* The file that contains the blobs, their CRCs or their ends. */
@@ -6348,13 +6346,13 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
 /* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
 static const size_t bagi_entry_size[] = {0, 4, 8};
 
-/* Where in that file the CRC or the end of a blob is. */
+/* The offset in that file of a blob's CRC or end. */
 static uint64_t bagi_bag_offset(const bag_reader *bag, int which, uint64_t index) {
     return (which == BAGI_ENDS ? bag->table : 0) + bagi_entry_size[which] * index;
 }
 
-/* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. */
+/* Open a file of a Bag. If the system refuses to open more, close others of the set.
+ * The caller holds the set's mutex. */
 BAGI_COLD static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
@@ -6371,8 +6369,8 @@ BAGI_COLD static bags_code bagi_file_open(
     return bagi_fail_io(env, error, file->path, "open", err);
 }
 
-/* Keep a file open while it is read. A listed one may have to be opened again: then it
- * must still be the same, in the same shard. */
+/* Keep a file open while it is read. A listed file may have to be reopened; it must
+ * then still be the same, in the same shard. */
 BAGI_COLD static bags_code bagi_file_pin(
     const bag_reader *bag, const bagi_file *of, void **handle, bags_error *err) {
     const bagi_env *env = bag->env;
@@ -6419,7 +6417,7 @@ BAGI_COLD static bags_code bagi_file_pin(
     return code;
 }
 
-/* If more files than the limit were being read at once, one is closed now. */
+/* If more files than the limit were being read at once, close one now. */
 BAGI_COLD static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)bagi_mutable(of);
@@ -6447,9 +6445,9 @@ BAGI_COLD static bags_code bagi_file_read(const bag_reader *bag, const bagi_file
     return code;
 }
 
-/* Announce how a part of a file will be read, if the system can use that: a map by its
- * address, a file only while it is open. Failures do not matter: what is announced is
- * read later, and reports them. */
+/* Announce how a part of a file will be read, if the system can use the advice: a map
+ * is given by its address, a file only while it is open. Failures do not matter,
+ * because the later read will report them. */
 BAGI_COLD static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, uint64_t size, bags_advice advice) {
     const bags_io *io = &bag->env->io;
@@ -6466,8 +6464,8 @@ BAGI_COLD static void bagi_file_advise(const bag_reader *bag, const bagi_file *f
     }
 }
 
-/* Open a file of a Bag for the first time. It is not in the list yet, so that no other
- * thread closes it while the Bag is opened. */
+/* Open a file of a Bag for the first time. It is not listed yet, so that no other
+ * thread closes it while the Bag is being opened. */
 BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
@@ -6484,14 +6482,15 @@ BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir
     return code;
 }
 
-/* How many files all datasets of this process have mapped. A map is a resource that
- * malloc needs, too: those beyond a quarter of what Linux allows are read. */
+/* The number of files mapped by all datasets of this process. Maps are a resource that
+ * malloc needs, too: beyond a quarter of the number that Linux allows, files are read
+ * instead. */
 static volatile long bagi_maps;
 enum { BAGI_MAPS_LIMIT = 16384 };
 
-/* Get the size of an open file and map it, if that is possible and allowed. If it is
- * not mapped, it may be closed and opened again: it is identified. An empty file needs
- * no map: nothing is read from it. */
+/* Get the size of an open file and map it, if possible and allowed. An unmapped file is
+ * identified, because it may be closed and reopened. An empty file needs no map:
+ * nothing is read from it. */
 BAGI_COLD static bags_code bagi_file_map(
     bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
     static const unsigned char nothing[1] = {0};
@@ -6534,9 +6533,9 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
 
 /* ========================================================================
  * >>open
- * Opens the files of a Bag, finds its variant, and checks its shape and its checksums'
- * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the
- * shard decides, for a standalone Bag its files:
+ * Opens a Bag's files, determines its variant, and checks its structure and its
+ * checksum trailer, in O(1). In a dataset, the shard determines the variant; for a
+ * standalone Bag, its files do:
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
@@ -6544,12 +6543,12 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *     NAME.idx otherwise                               split, or still being written
  * ====================================================================== */
 
-/* The values that the files of a shard must match. */
+/* Values that a shard's files must match. */
 typedef struct bagi_record {
     uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
     uint32_t spec;     /* CRC of the same */
-    uint32_t bound;    /* what the trailers of all its checksums contain, ... */
-    bool is_bound;     /* ... if that is known */
+    uint32_t bound;    /* the CRC that all its checksum trailers contain, ... */
+    bool is_bound;     /* ... if known */
     bool missing;      /* spec.json does not exist */
 } bagi_record;
 
@@ -6558,21 +6557,23 @@ typedef struct bagi_bag_options {
     bool split;       /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
-    bool grows;      /* a writer may be appending to it */
-    bool unfinished; /* the index is a journal that may list more blobs than
-                        exist: the caller finds out, and trims */
+    bool grows;      /* a writer may still be appending */
+    bool unfinished; /* the index is a journal that may list more blobs than exist: the
+                        caller checks, and trims */
     bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
 } bagi_bag_options;
 
-/* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
+/* Options for a finished, mapped Bag that is not split; standalone unless given a
+ * name. */
 static bagi_bag_options bagi_bag_options_new(void) {
     bagi_bag_options bag_options = BAGI_ZERO;
     bag_options.name = "";
     return bag_options;
 }
 
-/* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
+/* Determine the structure of a Bag that ends in its own table: v1, or v2 without the
+ * 0. */
 BAGI_COLD static bags_code bagi_bag_shape(
     bag_reader *bag, bool allow_empty, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
@@ -6589,7 +6590,8 @@ BAGI_COLD static bags_code bagi_bag_shape(
     bool is_table = table <= file->size - 8 && (file->size - table) % 8 == 0;
     if (is_table)
         BAGI_TRY(bagi_file_read(bag, file, table, number, 8, err));
-    /* Many files that are not Bags end in 8 zeros, the offset of their first byte. */
+    /* Many files that are not Bags end in 8 zeros, as if the table began at their first
+     * byte. */
     uint64_t first = bagi_load_u64(number);
     if (!is_table || first > table)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -6603,10 +6605,10 @@ BAGI_COLD static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
-/* The shape of a Bag with an index file; a torn last entry is ignored. A standalone one
- * may end in a table, whose shape is known then: if the index lists that table, it is
- * not needed. A valid v1 table that differs is an error, since either may be right; any
- * other is taken for bytes of blobs. */
+/* Determine the structure of a Bag with an index file; a torn last entry is ignored. A
+ * standalone Bag may also end in a table. If the index lists the same ends, the index
+ * is not needed. A valid v1 table that differs is an error, because either may be
+ * right. Anything else at the end is taken for blob bytes. */
 BAGI_COLD static bags_code bagi_bag_shape_split(
     bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
@@ -6648,8 +6650,8 @@ BAGI_COLD static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Set the pointer to the entries of a Bag, its end offsets or its CRCs, if they are
- * mapped; with `cache` they are read now and kept in memory. */
+/* Set the pointer to a Bag's entries, its end offsets or CRCs, if they are mapped. With
+ * `cache`, read them now and keep them in memory. */
 BAGI_COLD static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
     const bagi_file *file = bagi_bag_file(bag, which);
@@ -6671,7 +6673,7 @@ BAGI_COLD static bags_code bagi_bag_entries(
 
 /* ---- checksums next to a Bag ---- */
 
-/* Refuse what needs checksums in a build without them. */
+/* Refuse a request that needs checksums in a build without them. */
 BAGI_COLD static bags_code bagi_check_checksums(
     const char *path, bool needed, bags_error *err) {
     if (BAGI_CHECKSUMS || !needed)
@@ -6682,8 +6684,9 @@ BAGI_COLD static bags_code bagi_check_checksums(
         bags_path_tail(path));
 }
 
-/* Open NAME.crc, and read its trailer. That of a Bag that is being written is a journal
- * without one; after a power failure there may be fewer CRCs than ends. */
+/* Open NAME.crc, and read its trailer. While a Bag is being written, NAME.crc is a
+ * journal without a trailer; after a power failure it may have fewer CRCs than there
+ * are ends. */
 BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
@@ -6719,7 +6722,7 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         "%s: damaged, truncated, or never finished (no valid trailer)", file->shown);
 }
 
-/* Read the trailer of NAME.crc in a shard. */
+/* Read the trailer of a shard's NAME.crc. */
 BAGI_COLD static bags_code bagi_crcs_read_trailer(
     const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
@@ -6733,9 +6736,9 @@ BAGI_COLD static bags_code bagi_crcs_read_trailer(
     return code;
 }
 
-/* Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete,
- * of a Bag of this shape and name. A Bag of a dataset may be read as a standalone one,
- * and a standalone one may be renamed. */
+/* Do the O(1) checks on the sidecar of a Bag whose structure is known: it is complete,
+ * and belongs to a Bag with this structure and name. A dataset's Bag may be read as a
+ * standalone one, and a standalone one may be renamed. */
 BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
@@ -6747,7 +6750,7 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
             "%s: changed since its checksums were written (%" PRIu64
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
             blobs->shown, bag->length, blobs->size, trailer->length, trailer->size);
-    /* The name of a standalone Bag is the last part of its path. */
+    /* A standalone Bag's name is the last part of its path. */
     const char *name = dir->standalone ? dir->path : bag_options->name;
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
@@ -6764,8 +6767,8 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
         bag->file[BAGI_CRCS].shown, name, sum.exists ? "has changed" : "is missing");
 }
 
-/* Check that a sidecar with this trailer belongs to its shard, if that is known: to
- * spec.json and to the other Bags. */
+/* Check that a sidecar with this trailer belongs to its shard (to spec.json and to the
+ * other Bags), if the shard is known. */
 BAGI_COLD static bags_code bagi_crcs_check_shard(const char *path,
     const bagi_trailer *trailer, const bagi_record *record, bags_error *err) {
     if (!record->is_bound || trailer->shard == record->bound)
@@ -6786,7 +6789,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 
 /* ---- a Bag ---- */
 
-/* Close the files and free the copies of a Bag. It may be partly open, or NULL. */
+/* Close a Bag's files and free its copies. The Bag may be partly open, or NULL. */
 static void bagi_bag_free(bag_reader *bag) {
     if (!bag)
         return;
@@ -6797,12 +6800,12 @@ static void bagi_bag_free(bag_reader *bag) {
     bagi_free(&bag->env->memory, bag, sizeof *bag);
 }
 
-/* True for a standalone Bag that may have an index: NAME.bag. */
+/* True for a standalone Bag that may have an index because it is called NAME.bag. */
 static bool bagi_dir_may_have_index(const bagi_dir *dir) {
     return dir->standalone && !dir->bare;
 }
 
-/* The files of a Bag may be opened soon. */
+/* Announce that a Bag's files may be opened soon. */
 BAGI_COLD static void bagi_bag_expect(
     const bagi_dir *dir, const bagi_bag_options *bag_options) {
     bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_BLOBS]);
@@ -6814,13 +6817,13 @@ BAGI_COLD static void bagi_bag_expect(
 
 #ifdef BAGS_DEBUG
 /*
- * Invariants of an open Bag, besides those in the head of >>set.
+ * Invariants of an open Bag, in addition to the list in >>set.
  *
- *   - without .idx the blobs, a 0 if there is one, and the ends fill the file; with it,
+ *   - without .idx, the blobs, the 0 if present, and the ends fill the file; with .idx,
  *     the blobs are at its start
- *   - what finds a mapped blob finds all of them, or none
- *   - a file that is mapped is not open; a listed file belongs to a set
- *   - a Bag that is read by offsets has its files, or their content in memory
+ *   - the fields that find a mapped blob find either all blobs or none
+ *   - a mapped file is not open; a listed file belongs to a set
+ *   - a Bag read by offsets has its files, or their content in memory
  */
 static void bagi_bag_assert(const bag_reader *bag) {
     const bagi_mapped *mapped = &bag->mapped;
@@ -6837,7 +6840,7 @@ static void bagi_bag_assert(const bag_reader *bag) {
                                       bagi_load_u64(mapped->table) == 0));
     for (int i = 0; i < BAGI_FILES; i++) {
         const bagi_file *file = &bag->file[i];
-        /* The handle of a listed file is its set's, and may be closed meanwhile. */
+        /* A listed file's handle belongs to its set, and may be closed meanwhile. */
         assert(!file->listed || (bag->files && file->path && !file->map));
         assert(file->listed || !file->handle || (file->path && !file->map));
     }
@@ -6846,9 +6849,10 @@ static void bagi_bag_assert(const bag_reader *bag) {
 }
 #endif
 
-/* The shape of a Bag is known, and what it keeps in memory was read: nothing fails any
- * more. Set what finds a mapped blob, and leave the files to their set. A mapped
- * refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
+/* Called when a Bag's structure is known and its in-memory parts are loaded; nothing
+ * can fail any more. Set the fields that find a mapped blob, and leave the files to
+ * their set. A mapped refs.bag has BAGI_SLACK: it is never split, so its table
+ * follows. */
 BAGI_COLD static void bagi_bag_ready(
     bag_reader *bag, const bagi_bag_options *bag_options) {
     const bagi_env *env = bag->env;
@@ -6866,7 +6870,7 @@ BAGI_COLD static void bagi_bag_ready(
         bag->mapped.table = ends - 8;
         bag->mapped.limit = bag->limit;
         bag->mapped_length = bag->length;
-        /* Blobs that are requested or compared need more than two loads. */
+        /* Blobs to be requested or verified need more than two loads. */
         if (!bag->random && !bag->verify)
             bag->mapped.length = bag->length;
     }
@@ -6891,9 +6895,9 @@ BAGI_COLD static void bagi_bag_ready(
     BAGI_CHECK(bagi_bag_assert(bag));
 }
 
-/* Open the blobs of a Bag and its index, if there is one: *split. *moved: a standalone
- * Bag without an index changed meanwhile: its writer creates the index just after the
- * Bag. */
+/* Open a Bag's blobs and its index, if there is one (*split). *moved is set if a
+ * standalone Bag without an index changed meanwhile: a writer creates the index just
+ * after the Bag. */
 BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bool *split, bool *moved, bags_error *err) {
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
@@ -6913,7 +6917,7 @@ BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
         code = BAGS_OK;
     }
     BAGI_TRY(code);
-    /* The blobs are measured after the index, so that they cover it while a writer
+    /* Measure the blobs after the index, so that they cover it while a writer
      * appends. */
     if (*split)
         BAGI_TRY(bagi_file_map(bag, index, bag_options->no_mmap, err));
@@ -6922,7 +6926,7 @@ BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
     return BAGS_OK;
 }
 
-/* Find the shape of a Bag, and open its checksums if they are verified. */
+/* Determine a Bag's structure, and open its checksums if they are to be verified. */
 BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bool *moved, bags_error *err) {
     bool split = false, cache = bag_options->cache_index;
@@ -6950,9 +6954,9 @@ BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *di
 }
 
 /*
- * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. A
- * standalone Bag may change while it is opened: its writer removes the index when it is
- * finished. Then everything is opened again.
+ * Open a Bag; free it with bagi_bag_free. Without `files`, its files stay open. A
+ * standalone Bag may change while being opened, because its writer removes the index on
+ * finishing. In that case everything is opened again.
  */
 BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
@@ -6976,7 +6980,7 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (blobs->path)
             code = bagi_check_found(
                 env, blobs->path, bag_options->record.identity, code, &why);
-        /* Data that contradicts the index may have changed since it was measured. */
+        /* If data contradicts the index, it may have changed since it was measured. */
         uint64_t now = index->size;
         if (code == BAGS_ERROR_CORRUPT && dir->standalone && index->handle)
             moved = env->io.size(env->io.user, index->handle, &now) == 0 &&
@@ -6993,17 +6997,18 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     return code;
 }
 
-/* The first blobs of a Bag: how many, and where the last of them ends. */
+/* A prefix of a Bag's blobs: their number, and the end of the last one. */
 typedef struct bagi_extent {
     uint64_t length, end;
 } bagi_extent;
 
-/* Where a file of a Bag ends after them. */
+/* The size that a Bag's file has with only these blobs. */
 static uint64_t bagi_extent_size(bagi_extent extent, int which) {
     return which == BAGI_BLOBS ? extent.end : extent.length * bagi_entry_size[which];
 }
 
-/* Forget the blobs after these. Returns how many bytes of the files follow. */
+/* Forget the blobs after this prefix. Returns the number of bytes that follow it in the
+ * files. */
 static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
     uint64_t trailing = 0;
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7019,13 +7024,13 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
 /* ========================================================================
  * >>fetch
  * Reads the blobs that a caller requests, in any order. If a Bag is v1 and mapped,
- * bagi_mapped_get finds one of them with two loads. Every other read is a list of
- * spans: consecutive blobs of one Bag, and the place of the first among the results.
- * First all table entries that are not in memory are read, and the CRCs, if they are
- * compared; the entries are checked; then the blobs are read in the same way. The
- * buffer is sized once for each step. To prefetch, the same list is passed to the
- * system as advice. Hooks that read many ranges at once receive all ranges of a step in
- * one call.
+ * bagi_mapped_get finds a blob with two loads. Every other read is a list of spans;
+ * each span is a run of consecutive blobs of one Bag, with the position of the first
+ * among the results. First, all table entries not in memory are read, and CRCs to be
+ * compared; then the entries are checked; then the blobs are read in the same way. The
+ * buffer is sized once per step. To prefetch, the same list is passed to the system as
+ * advice. A hook that reads many ranges at once receives all ranges of a step in one
+ * call.
  * ====================================================================== */
 
 /* Describe an invalid blob entry. */
@@ -7043,8 +7048,8 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t 
         path, index, start, stop);
 }
 
-/* Compare consecutive blobs, whose ends are in order, with their checksums; their
- * bytes begin at `data`. */
+/* Compare consecutive blobs, with bytes starting at `data` and ends in order, with
+ * their checksums. */
 BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t index,
     uint64_t count, const unsigned char *ends, const unsigned char *crcs,
     const unsigned char *data, bags_error *err) {
@@ -7061,8 +7066,8 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t
     return BAGS_OK;
 }
 
-/* With no_read_ahead, bytes of several pages are requested before the first of
- * them is touched. */
+/* With no_read_ahead, request bytes that span several pages before touching the
+ * first. */
 static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t size) {
     if (bag->random && size > 4096)
         bagi_file_advise(bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
@@ -7072,19 +7077,19 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t offset, size; /* the part of its only blob; of others 0, UINT64_MAX */
-    uint64_t start, stop;  /* bytes in the file that is being read */
-    size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
+    uint64_t offset, size; /* the part of its only blob; otherwise 0, UINT64_MAX */
+    uint64_t start, stop;  /* byte range in the file being read */
+    size_t at[BAGI_FILES]; /* offset in the buffer of the bytes read from each file */
 } bagi_span;
 
-/* The bytes of the list per span: the ranges to read, at most one per span, follow the
- * spans, and then the Bags of these ranges. */
+/* The list's bytes per span: after the spans come the ranges to read, at most one per
+ * span, and then these ranges' Bags. */
 #define BAGI_SPAN_SIZE (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
     bags_buffer *list; /* the spans; it does not grow once all are added */
     size_t count;
-    bags_buffer *data; /* what was read, in `used` bytes; it may move */
+    bags_buffer *data; /* the bytes read so far, `used` of them; it may move */
     size_t used;
     bool advise; /* request the blobs and return without waiting */
     bool apart;  /* each blob has a span */
@@ -7119,7 +7124,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
     return BAGS_OK;
 }
 
-/* The order in the files, so that neighbours are read at once. */
+/* Sort by position in the files, so that neighbours are read at once. */
 static int bagi_span_order(const void *a, const void *b) {
     const bagi_span *x = (const bagi_span *)a, *y = (const bagi_span *)b;
     if (x->bag != y->bag)
@@ -7127,8 +7132,8 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* A remote read is valid only if the shard is checked after it: announce the check
- * first, read, then check. Refs are checked with the blobs that they refer to. */
+/* A remote read is valid only if the shard is checked afterwards: announce the check,
+ * read, then check. Refs are checked together with the blobs they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -7144,21 +7149,21 @@ BAGI_COLD static bags_code bagi_fetch_check(
     return code;
 }
 
-/* One step of a fetch: the ranges of this file of the Bags to read, or to request. */
+/* One step of a fetch: ranges to read or request from one kind of file of the Bags. */
 typedef struct bagi_step {
     int which;
     bool request;
     bags_io_read *reads; /* `count` ranges, and their Bags: see BAGI_SPAN_SIZE */
     const bag_reader **bags;
     size_t count;
-    const bag_reader *any; /* a Bag not in memory; NULL: nothing is to be read */
+    const bag_reader *any; /* a Bag that is not in memory; NULL: nothing to read */
     uint64_t total;        /* bytes */
 } bagi_step;
 
-/* Collect the ranges start .. stop of all spans, unless they are in memory. Adjacent
- * ranges become one; ranges of a map with a small gap are requested as one. */
+/* Collect the ranges start .. stop of all spans that are not in memory. Adjacent ranges
+ * are merged; so are requests for ranges of a map with a small gap between them. */
 static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
-    const uint64_t gap = 8192; /* bytes between two parts requested as one */
+    const uint64_t gap = 8192; /* most bytes between parts that are requested as one */
     int which = step->which;
     bagi_span *span = bagi_fetch_spans(fetch);
     uint64_t end = 0;
@@ -7197,8 +7202,8 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     }
 }
 
-/* Read the ranges, or request them. Files that read_many reads are pinned: the caller
- * unpins them. That hook returns no failure: bytes that are missing are read again. */
+/* Read the ranges, or request them. Files passed to read_many are pinned; the caller
+ * unpins them. That hook reports no failure, so missing bytes are read again. */
 static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
     const bags_io *io = &step->any->env->io;
     bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
@@ -7270,8 +7275,8 @@ static const unsigned char *bagi_fetch_result(
            (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
-/* Reduce a span, whose bytes in the file are known, to its part. A blob's checksum
- * covers all its bytes. */
+/* Reduce a span, once its byte range in the file is known, to the requested part. A
+ * blob's checksum covers all its bytes. */
 static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
     uint64_t all = span->stop - span->start, offset = BAGI_MIN(span->offset, all);
     uint64_t left = all - offset, size = BAGI_MIN(span->size, left);
@@ -7287,10 +7292,10 @@ static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
 }
 
 /*
- * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
- * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables and
- * the CRCs are read; the entries are checked; the blobs are read and compared with the
- * CRCs; the results are set.
+ * Run the fetch. Blob i of a span becomes items[place + i]. If items is NULL, get the
+ * result with bagi_fetch_result. The steps: sort the spans; read their table entries
+ * and CRCs; check the entries; read the blobs and compare them with the CRCs; set the
+ * results.
  */
 static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
@@ -7309,7 +7314,7 @@ static bags_code bagi_fetch_run_all(
                     "blob", BAGI_MAX(span->first, bag->length), bag->length, err),
                 "%s: ", bag->file[BAGI_BLOBS].shown);
         span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
-        span->start -= span->first ? 8 : 0; /* with the end before */
+        span->start -= span->first ? 8 : 0; /* include the preceding end */
         span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
     BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_ENDS, err));
@@ -7320,9 +7325,9 @@ static bags_code bagi_fetch_run_all(
     }
     if (verify)
         BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_CRCS, err));
-    /* Blobs of a valid table do not overlap: this bounds what is read by the size
-     * of the file. */
-    uint64_t last_blob = 0, last_byte = 0; /* of the spans of a Bag so far */
+    /* Blobs of a valid table do not overlap. Checking this limits reads to the file
+     * size. */
+    uint64_t last_blob = 0, last_byte = 0; /* of a Bag's spans so far */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
@@ -7390,8 +7395,8 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
     return BAGS_OK;
 }
 
-/* Not inline, and without an output parameter: see >>bag. A fetch repeats what the
- * mapped read has checked, because the fast path does not say what is wrong. */
+/* Not inline, and without an output parameter: see >>bag. The fetch repeats the checks
+ * of the mapped read, because the fast path does not tell what is wrong. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -7435,7 +7440,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     return BAGS_OK;
 }
 
-/* Every index becomes a span, unless it follows the one before. */
+/* Every index starts a new span unless it follows the previous index. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
@@ -7509,13 +7514,13 @@ BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start
 
 /* ========================================================================
  * >>cursor
- * Reads the blobs of a Bag from front to back, with memory of a fixed size: for
- * recovery, verify and checksum. A cursor is a forward walk over the blobs of a Bag.
- * Data that is not mapped or cached passes through windows of a fixed size. An invalid entry
- * is reported once: if it is outside the data, the next blob is measured from the last
- * valid end; if it is smaller than the entry before, either entry may be wrong, and the
- * next blob is measured from it. The bytes of a blob next to an invalid entry are not
- * usable, nor the bytes of overlapping blobs beyond twice the size of the data.
+ * A cursor reads a Bag's blobs from front to back in a fixed amount of memory, for
+ * recovery, verify and checksum. Data that is not mapped or cached passes through
+ * windows of a fixed size. An invalid entry is reported once. If it is outside the
+ * data, the next blob is measured from the last valid end. If it is smaller than the
+ * previous entry, either may be wrong, and the next blob is measured from it. The bytes
+ * of a blob next to an invalid entry are unusable, as are overlapping blobs once they
+ * exceed twice the data's size.
  * ====================================================================== */
 
 #define BAGI_CURSOR_ENTRIES ((size_t)4096)
@@ -7524,19 +7529,19 @@ BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start
 
 typedef struct bagi_cursor {
     const bag_reader *bag;
-    uint64_t next, last;  /* the blobs that are left: next <= i < last */
+    uint64_t next, last;  /* the remaining blobs: next <= i < last */
     uint64_t index;       /* the current blob: */
     uint64_t start, stop; /* its byte range */
-    bool valid;           /* its end is in order */
-    bool usable;          /* and so is its start: its bytes can be read */
-    bool overlap;         /* the blobs overlap, and not all are usable */
-    bool outside;         /* the entry before is outside the data */
+    bool valid;           /* the current blob's end is in order */
+    bool usable;          /* so is its start: its bytes can be read */
+    bool overlap;         /* blobs overlap, and not all are usable */
+    bool outside;         /* the previous entry is outside the data */
     uint64_t budget;      /* bytes that may still be usable */
-    uint64_t block;       /* the first entry of the window; `next` is */
-    uint64_t loaded;      /* before `loaded` if the window has the next one */
+    uint64_t block;       /* the window's first entry */
+    uint64_t loaded;      /* the window has the next entry if next < loaded */
     const unsigned char *ends, *crcs;
-    unsigned char *window; /* of both, if they are read */
-    bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
+    unsigned char *window; /* holds ends and CRCs if they are read */
+    bags_buffer bytes;     /* the window of bytes, at .. at + held */
     uint64_t at;
     size_t held;
     uint32_t table_crc, crcs_crc; /* running CRCs of the table and of the CRCs */
@@ -7585,13 +7590,13 @@ static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t a
         cursor->window + at - before, (size_t)count * size + before, err);
 }
 
-/* Go to the next blob; there must be one. If the window lacks its entry, a window of
- * them is read first. */
+/* Advance to the next blob; there must be one. If its entry is not in the window, read
+ * the next window of entries first. */
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (cursor->next == cursor->loaded) {
         uint64_t count = BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
-        /* A journal may have fewer. */
+        /* A journal may have fewer CRCs. */
         uint64_t crcs = BAGI_CHECKSUMS ? bag->trailer.length : 0;
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
         if (!cursor->window &&
@@ -7642,7 +7647,7 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size
         uint64_t rest = bag->limit - at;
         size_t window = BAGI_MAX(size, BAGI_CURSOR_BYTES);
         if (at < cursor->at || at > cursor->at + cursor->held)
-            window = size; /* more only pays where the blobs are in order */
+            window = size; /* reading more only pays off if blobs are in order */
         window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
         BAGI_TRY(bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err));
@@ -7674,8 +7679,8 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
-/* Parse the current blob of refs.bag, if usable, into *row. Read at most one byte
- * more than a valid row can have. */
+/* Parse the current blob of refs.bag, if usable, into *row. Read at most one byte more
+ * than the largest valid row. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     size_t count, bags_ref *refs, bags_view *row, bool *valid, bags_error *err) {
     uint64_t most = bagi_refs_most(count) + 1;
@@ -7686,8 +7691,8 @@ static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     return code;
 }
 
-/* Go over `count` more blobs of a journal that are complete: in the file and, if
- * checksums were opened, with those. Otherwise *reason states why not. */
+/* Advance over `count` blobs of a journal if they are complete: present in the file
+ * and, if checksums were opened, matching them. Otherwise *reason states why not. */
 static bags_code bagi_cursor_complete(
     bagi_cursor *cursor, uint64_t count, const char **reason, bags_error *err) {
     const bag_reader *bag = cursor->bag;
@@ -7718,29 +7723,29 @@ static bags_code bagi_cursor_complete(
 typedef struct bagi_scan {
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
-    const char *reason; /* why the next one is not; NULL: there is none */
-    bool drafted;       /* the datapoint after the last one of refs has a draft */
+    const char *reason; /* why the next one is incomplete; NULL: there is none */
+    bool drafted;       /* the datapoint after the last one in refs has a draft */
     bool partial;       /* the draft is complete: the last datapoint of `length` */
-    uint64_t items;     /* of the sequences of that one */
+    uint64_t items;     /* in that datapoint's sequences */
 } bagi_scan;
 
-/* A Bag that is scanned, and its blobs that belong to complete datapoints. */
+/* A Bag being scanned, and its blobs that belong to complete datapoints. */
 typedef struct bagi_scan_cursor {
     bagi_cursor cursor;
     bagi_extent complete;
 } bagi_scan_cursor;
 
-/* A scan of Bags, one per field (of these types) and then refs. A standalone Bag has no
- * fields, and types is NULL: then its blobs are the datapoints. */
+/* A scan of Bags: one per field (of these types), then refs. For a standalone Bag,
+ * without fields, types is NULL, and its blobs count as the datapoints. */
 typedef struct bagi_scanning {
     bag_reader **readers;
     const bags_type *types;
     size_t count;
     bagi_scan_cursor *bags; /* one per reader */
-    bags_ref *refs;         /* of the row that is looked at */
+    bags_ref *refs;         /* of the row being examined */
 } bagi_scanning;
 
-/* Trim the Bags to what is complete, and count the bytes after it. */
+/* Trim the Bags to the complete part, and count the bytes after it. */
 static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
     const bags_allocator *memory = &scan->readers[0]->env->memory;
     size_t count = scan->count;
@@ -7753,7 +7758,7 @@ static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
     bagi_free(memory, scan->refs, count * sizeof *scan->refs);
 }
 
-/* Go over the blobs of `refs`: they are in the files and match their checksums.
+/* Advance over the blobs of `refs` if they are in the files and match their checksums.
  * Otherwise *reason states why not. */
 static bags_code bagi_scan_refs(
     bagi_scanning *scan, const char **reason, bags_error *err) {
@@ -7761,7 +7766,7 @@ static bags_code bagi_scan_refs(
     for (size_t i = 0; i < scan->count && !code && !*reason; i++) {
         bagi_cursor *cursor = &scan->bags[i].cursor;
         bags_ref ref = scan->refs[i];
-        /* Blobs before `next` are complete: datapoints may share them. */
+        /* Blobs before `next` were found complete: datapoints may share them. */
         uint64_t before = ref.count ? cursor->next - ref.first : 0;
         if (before > cursor->next)
             *reason = "refs.bag and a journal disagree";
@@ -7771,7 +7776,7 @@ static bags_code bagi_scan_refs(
     return code;
 }
 
-/* The blobs that the cursors have passed belong to complete datapoints. */
+/* Record that the blobs passed by the cursors belong to complete datapoints. */
 static void bagi_scan_keep(bagi_scanning *scan) {
     for (size_t i = 0; i <= scan->count; i++) {
         bagi_scan_cursor *bag = &scan->bags[i];
@@ -7782,9 +7787,9 @@ static void bagi_scan_keep(bagi_scanning *scan) {
     }
 }
 
-/* Find the longest prefix of complete datapoints: those whose refs are valid and
- * whose blobs are in the files and match their checksums. End the scan with
- * bagi_scan_close, also after a failure. */
+/* Find the longest prefix of complete datapoints: their refs are valid, and their blobs
+ * are in the files and match their checksums. End the scan with bagi_scan_close, even
+ * after a failure. */
 static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
     const bags_type *types, size_t count, bagi_scan *found, bags_error *err) {
     const bags_allocator *memory = &readers[0]->env->memory;
@@ -7820,11 +7825,11 @@ static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
 
 /* ========================================================================
  * >>bag-read
- * Standalone Bags: bag_reader_*, apart from the functions that read blobs, at the end
- * of >>fetch.
+ * Standalone Bags: bag_reader_*, except the functions that read blobs (at the end of
+ * >>fetch).
  * ====================================================================== */
 
-/* Refuse a value that the enum does not have, or that a call never accepts. */
+/* Refuse a value that is not in the enum, or that the call never accepts. */
 static bags_code bagi_check_unfinished(
     const char *path, bags_unfinished unfinished, int never, bags_error *err) {
     if ((unsigned)unfinished <= BAGS_UNFINISHED_READ && (int)unfinished != never)
@@ -7921,7 +7926,7 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
         code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
     if (!code)
         bagi_bag_ready(reader, &bag_options);
-    file->map = NULL; /* the caller's: not to be unmapped */
+    file->map = NULL; /* the caller's memory: do not unmap it */
     if (!code)
         return reader;
     bagi_standalone_free(env, reader);
