@@ -7952,27 +7952,28 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>bag-write
- * A Bag that is being written is an array of three streams: its blobs, their CRCs
- * (optional), and the journal of their ends. It becomes the table when the Bag
- * is finished. Owns the buffers and the order in which they reach the system; called
- * by bag_writer_*, at the end of this section, and by >>dataset-write.
+ * A Bag being written is an array of three streams: its blobs, their CRCs (optional),
+ * and the journal of their ends. The journal becomes the table when the Bag is
+ * finished. This section owns the buffers and the order in which they reach the system;
+ * bag_writer_*, at the end of this section, and >>dataset-write call it.
  *
- *   - A bagi_writing keeps the first failure of its streams; after it they do nothing,
- *     so that callers check once.
- *   - An entry of the journal reaches the system after the blob that it ends, and that
- *     blob's CRC; so a prefix of the journal is always valid.
- *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
- *     Bag is finished.
+ *   - A bagi_writing keeps its streams' first failure; after it they do nothing, so
+ *     callers need to check only once.
+ *   - A journal entry reaches the system after its blob and the blob's CRC, so any
+ *     prefix of the journal is valid.
+ *   - Bytes in a file after `end` are leftovers: they are overwritten, or truncated
+ *     before the Bag is finished.
  *   - bagi_output_seal writes the trailer of NAME.crc, for all sections.
- *   - No memory grows with the Bag.
+ *   - Memory use does not grow with the Bag.
  * ====================================================================== */
 
-/* State that the streams of a writer share. */
+/* State shared by a writer's streams. */
 typedef struct bagi_writing {
     bagi_env env;
-    bool no_sync;       /* until a sync is requested: the rest is synced then */
+    bool no_sync;       /* cleared when a sync is requested, so that the rest is
+                           synced */
     uint64_t process;   /* which opened it */
-    bags_error failure; /* the first one; its code is BAGS_OK if there is none */
+    bags_error failure; /* the first failure; its code is BAGS_OK if there is none */
 } bagi_writing;
 
 static void bagi_writing_init(
@@ -7983,8 +7984,8 @@ static void bagi_writing_init(
     writing->process = bagi_process();
 }
 
-/* True in the process that opened the writer. In a child made by fork() it has
- * failed: the files, and the lock, are the parent's. */
+/* True in the process that opened the writer. In a child after fork(), the writer has
+ * failed, because the files and the lock belong to the parent. */
 static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
     bool ours = writing->process == bagi_process();
     if (BAGI_UNLIKELY(!ours) && !writing->failure.code)
@@ -8002,7 +8003,7 @@ static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) 
     return writing->failure.code;
 }
 
-/* Refuse a call that changed nothing, and keep the first refusal for close. */
+/* Refuse a call that has changed nothing, and keep the first refusal for close. */
 BAGI_COLD static bags_code bagi_refuse_call(
     bags_error *first, const bags_error *why, bags_error *err) {
     if (!first->code)
@@ -8011,7 +8012,8 @@ BAGI_COLD static bags_code bagi_refuse_call(
     return why->code;
 }
 
-/* The result of close: a failure (it leaves files unfinished) before a refusal. */
+/* The result of close. A failure takes precedence over a refusal, because it leaves
+ * files unfinished. */
 static bags_code bagi_writing_close(
     const bagi_writing *writing, const bags_error *refusal, bags_error *err) {
     if (writing->failure.code || !refusal->code)
@@ -8023,7 +8025,7 @@ static bags_code bagi_writing_close(
 #define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
 
 /* Lock an open file, and check that its path still leads to it. The message names
- * `path` and states why another process has locked it. */
+ * `path` and says why another process has locked it. */
 BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
     const char *file_path, const char *path, const char *why, bags_error *err) {
     int error = env->io.lock ? env->io.lock(env->io.user, file)
@@ -8035,8 +8037,8 @@ BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
 }
 
 /*
- * A file that is written through a buffer, in pieces that begin at multiples of the
- * buffer's capacity: the kernel maps large, aligned writes fastest.
+ * A file written through a buffer, in pieces that begin at multiples of the buffer's
+ * capacity, because large, aligned writes are fastest in the kernel.
  *
  *     0          base      written      end      high
  *     | written to file    |  in buffer |        | once part of the file
@@ -8045,14 +8047,14 @@ BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
 typedef struct bagi_stream {
     bagi_writing *writing;
     char *path;
-    void *handle;          /* NULL: the file is not used, and every call does nothing */
+    void *handle;          /* NULL: there is no file, and all calls do nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
-    size_t capacity;       /* of the buffer; the first file gets it */
+    size_t capacity;       /* of the buffer; allocated for the first file */
     uint64_t base;
     uint64_t end;     /* bytes appended */
     uint64_t written; /* bytes passed to the system */
-    uint64_t high;    /* the file may have this size, or disk space: truncate it */
-    uint64_t started; /* bytes whose writing to the disk was started */
+    uint64_t high;    /* the file may have this size or disk space: truncate it */
+    uint64_t started; /* bytes that the system was told to start writing to disk */
 } bagi_stream;
 
 static bool bagi_stream_idle(const bagi_stream *stream) {
@@ -8064,8 +8066,9 @@ static void bagi_stream_fail(const bagi_stream *stream, int error, const char *d
         &stream->writing->env, error, stream->path, doing, &stream->writing->failure);
 }
 
-/* Open a new file, or with BAGS_IO_WRITE a file of an earlier writer, to continue at
- * its end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
+/* Open a new file or, with BAGS_IO_WRITE, an earlier writer's file, to continue at its
+ * end or, after bagi_stream_rewind, before its end. The buffer is kept for the next
+ * file. */
 BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->writing->failure;
@@ -8086,14 +8089,14 @@ BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->base =
         stream->end - (stream->capacity ? stream->end % stream->capacity : 0);
     stream->written = stream->started = stream->end;
-    /* How much disk space was reserved for it is unknown. */
+    /* It is unknown how much disk space was reserved for it. */
     stream->high = io->reserve ? UINT64_MAX : stream->end;
 }
 
-/* Write to the file at `written`, past the buffer: the caller moves `end`. A child
- * of the process that opened the stream writes nothing, because the files are the
- * parent's. A write may be short, as the system's may. If it writes nothing, it is a
- * failure, or this would not end. */
+/* Write to the file at `written`, bypassing the buffer: the caller advances `end`. A
+ * child of the process that opened the stream writes nothing, because the files belong
+ * to the parent. Short writes are allowed, as in the system. A write of 0 bytes is a
+ * failure; otherwise this loop would never end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const uint64_t mebibyte = (uint64_t)1 << 20;
@@ -8107,8 +8110,8 @@ static void bagi_stream_write(
             bagi_shown(&stream->writing->env, stream->path));
         return;
     }
-    /* Request disk space ahead of it: as much again as the file has, so that small
-     * files use no more than they need. A full disk is reported by the write. */
+    /* Request disk space ahead: as much again as the file has, so that small files use
+     * no more than they need. The write itself will report a full disk. */
     uint64_t end = stream->written + size;
     if (io->reserve && end > stream->high && size >= mebibyte) {
         stream->high = end + BAGI_MIN(end, 64 * mebibyte);
@@ -8129,7 +8132,7 @@ static void bagi_stream_write(
         if (stream->high < stream->written)
             stream->high = stream->written;
     }
-    /* Start to write to the disk early, so that the sync at the end waits less. */
+    /* Start writing to disk early, so that the final sync waits less. */
     uint64_t waiting = stream->written - stream->started;
     if (io->write_back && !stream->writing->no_sync && waiting >= 16 * mebibyte) {
         io->write_back(io->user, stream->handle, stream->started, waiting);
@@ -8137,33 +8140,33 @@ static void bagi_stream_write(
     }
 }
 
-/* Write the bytes of the buffer that the file does not have yet. */
+/* Write the buffered bytes that are not in the file yet. */
 static void bagi_stream_flush(bagi_stream *stream) {
     if (stream->written < stream->end)
         bagi_stream_write(stream, stream->buffer + (stream->written - stream->base),
             (size_t)(stream->end - stream->written));
 }
 
-/* Bytes that fit into the buffer. */
+/* The number of bytes that still fit into the buffer. */
 static size_t bagi_stream_space(const bagi_stream *stream) {
     return stream->capacity - (size_t)(stream->end - stream->base);
 }
 
-/* Flush, so that the buffer is free for what follows. */
+/* Flush, so that the buffer is empty. */
 static void bagi_stream_empty(bagi_stream *stream) {
     bagi_stream_flush(stream);
     if (stream->written == stream->end)
         stream->base = stream->end;
 }
 
-/* Add bytes at the end. After a failure nothing is added, and `end` stays: the failure
- * that is kept says so to the caller. */
+/* Append bytes. After a failure nothing is appended, and `end` stays; the stored
+ * failure tells the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     while (size > 0 && !bagi_stream_idle(stream)) {
         size_t step = bagi_stream_space(stream);
         if (step == stream->capacity && size >= step) {
-            /* Complete pieces bypass the buffer. */
+            /* Full pieces bypass the buffer. */
             step = size - size % step;
             bagi_stream_write(stream, data, step);
             stream->end = stream->written;
@@ -8180,8 +8183,8 @@ static void bagi_stream_append(
     }
 }
 
-/* Drop what was appended after `end`. If it is in the file already, it is written
- * over, or truncated when the file is finished. */
+/* Drop everything appended after `end`. Bytes already in the file are overwritten, or
+ * truncated when the file is finished. */
 static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     if (end < stream->base)
         stream->base = end - end % stream->capacity;
@@ -8192,8 +8195,8 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     stream->end = end;
 }
 
-/* Cut off what the file has after the end: bytes that a rewind dropped, and disk space
- * that was reserved. */
+/* Cut off everything after the end: bytes dropped by a rewind, and reserved disk
+ * space. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->writing->env.io;
     if (bagi_stream_idle(stream) || stream->high <= stream->end)
@@ -8203,7 +8206,7 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->end;
 }
 
-/* Fail if the path does not lead to the open file any more. */
+/* Fail if the path no longer leads to the open file. */
 static void bagi_stream_check(bagi_stream *stream) {
     if (!bagi_stream_idle(stream))
         bagi_check_same(&stream->writing->env, stream->handle, stream->path,
@@ -8216,7 +8219,7 @@ static void bagi_stream_sync(bagi_stream *stream) {
         bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
 }
 
-/* Close the file also after a failure. A failed close may have lost data. */
+/* Close the file, even after a failure. A failed close may have lost data. */
 static void bagi_stream_close(bagi_stream *stream) {
     if (stream->handle) {
         const bags_io *io = &stream->writing->env.io;
@@ -8237,8 +8240,8 @@ static void bagi_stream_forget(bagi_stream *stream) {
     bagi_stream_close(stream);
 }
 
-/* Remove a file that this writer created or resumed, unless its path leads to another
- * one now. */
+/* Remove a file that this writer created or resumed, unless its path now leads to
+ * another file. */
 static void bagi_stream_remove(bagi_stream *stream) {
     bags_error ignored;
     if (stream->handle && bagi_writing_is_ours(stream->writing, stream->path) &&
@@ -8247,8 +8250,8 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Read the file of a flushed stream through its buffer: continue *crc,
- * and append it to another stream, unless that is NULL. */
+/* Read a flushed stream's file through its buffer: extend *crc, and append the bytes to
+ * another stream unless that is NULL. */
 static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) {
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
@@ -8262,32 +8265,32 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     }
 }
 
-/* ---- a Bag that is being written ---- */
+/* ---- a Bag being written ---- */
 
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
     bool checksums;       /* there is a stream of CRCs */
-    bool v2;              /* its table has no leading 0: see bagi_layout */
+    bool v2;              /* the table has no leading 0: see bagi_layout */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
-    uint64_t before;                /* blobs of the files that were written before */
-    bagi_extent kept;               /* used by complete datapoints */
-    bagi_extent resumed;            /* what existed when it was opened */
-    bagi_extent held;               /* if it holds: the blobs after these are held */
+    uint64_t before;                /* blobs of earlier shards' files */
+    bagi_extent kept;               /* blobs used by complete datapoints */
+    bagi_extent resumed;            /* the blobs that existed when it was opened */
+    bagi_extent held;               /* if `holds`: the blobs after these are held */
     bagi_dictionary_sum dictionary; /* NAME.dict of the shard */
-    bool stored;                    /* it is known to be the codec's */
-    bool holds; /* blobs for a dictionary: see bags_codec_dictionary */
+    bool stored;                    /* the dictionary is known to be the codec's */
+    bool holds; /* it holds blobs for a dictionary: see bags_codec_dictionary */
 } bagi_output;
 
 #ifdef BAGS_DEBUG
 /*
- * Invariants of an open Bag between calls, unless the writing has failed. For
- * each stream:
- *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
- *     has: a full one was written
+ * Invariants of an open Bag between calls, unless the writing has failed. For each
+ * stream:
+ *   - base <= written <= end, and end - base is less than the buffer's capacity: a full
+ *     buffer was written
  *   - written <= high, so that a truncation is never forgotten; started <= written
- * Of the streams together:
- *   - each has an entry for every blob, so that they are rewound to the same blob
+ * For the streams together:
+ *   - each has an entry for every blob, so that all are rewound to the same blob
  *   - if the last entry was passed to the system, so were all blobs and CRCs
  *   - resumed <= kept <= length
  *   - no byte of a held blob was passed to the system
@@ -8323,8 +8326,8 @@ static void bagi_output_assert(const bagi_output *output) {
 }
 #endif
 
-/* Set up the streams, with buffers of the size that is an option. Those of the ends and
- * CRCs are full after the same number of blobs. */
+/* Set up the streams, with buffers of the size given in the options. The buffers for
+ * ends and CRCs are full after the same number of blobs. */
 BAGI_COLD static void bagi_output_init(
     bagi_output *output, bagi_writing *writing, size_t buffer_size) {
     size_t size = 4096;
@@ -8346,7 +8349,7 @@ static void bagi_output_free(bagi_output *output) {
             output->stream[i].capacity);
 }
 
-/* Open the files, new ones or the files of an earlier writer, unless they are open. */
+/* Open the files, either new ones or an earlier writer's, unless they are open. */
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
     static const bagi_extent none = {0, 0};
@@ -8359,13 +8362,13 @@ static void bagi_output_open(
             bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
-/* Which streams of a Bag: the streams that the journal's entries refer to (written
- * before the journal; they stay when the Bag is finished), and the journal. */
+/* Sets of a Bag's streams: those with content that the journal's entries refer to
+ * (written before the journal, and kept when the Bag is finished), and the journal. */
 #define BAGI_CONTENT (1U << BAGI_BLOBS | 1U << BAGI_CRCS)
 #define BAGI_JOURNAL (1U << BAGI_ENDS)
 #define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
 
-/* Do the same with these streams of several Bags. */
+/* Call a function for these streams of several Bags. */
 static void bagi_outputs_each(bagi_output *outputs, size_t count, unsigned streams,
     void (*each)(bagi_stream *stream)) {
     for (size_t i = 0; i < count; i++)
@@ -8378,9 +8381,9 @@ static void bagi_output_flush(bagi_output *output) {
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_flush);
 }
 
-/* The blob does not fit into its buffer, or its entry would fill the other. When a
- * piece of blobs was written, so are their entries: otherwise a full buffer of
- * entries would often interrupt a piece of blobs. */
+/* The blob does not fit in its buffer, or its entry would fill the entry buffer.
+ * Writing a piece of blobs also writes their entries; otherwise a full entry buffer
+ * would often interrupt a piece of blobs. */
 BAGI_NOINLINE static void bagi_output_spill(
     bagi_output *output, const unsigned char *data, size_t size) {
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -8422,8 +8425,8 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-/* Forget the blobs after these. All files go back together, so that they agree about
- * how many blobs there are. */
+/* Forget the blobs after `extent`. All files are rewound together, so that they agree
+ * on the number of blobs. */
 static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     for (int i = 0; i < BAGI_FILES; i++)
         if (output->stream[i].handle)
@@ -8432,13 +8435,13 @@ static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     output->holds = output->holds && extent.length > output->held.length;
 }
 
-/* True if one more blob is not spilled. */
+/* True if another blob of this size fits without a spill. */
 static bool bagi_output_fits(const bagi_output *output, size_t size) {
     return size < bagi_stream_space(&output->stream[BAGI_BLOBS]) &&
            bagi_stream_space(&output->stream[BAGI_ENDS]) > 8;
 }
 
-/* Hold the blobs that follow. They are at the start of the buffers. */
+/* Hold the blobs that follow. They are placed at the start of the buffers. */
 BAGI_COLD static void bagi_output_hold(bagi_output *output) {
     bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_empty);
     bagi_outputs_each(output, 1, BAGI_JOURNAL, bagi_stream_empty);
@@ -8447,7 +8450,7 @@ BAGI_COLD static void bagi_output_hold(bagi_output *output) {
     output->holds = true;
 }
 
-/* Continue a Bag that a writer left, after these blobs. */
+/* Continue a Bag left by another writer, after these blobs. */
 static void bagi_output_continue(
     bagi_output *output, const bagi_dir *dir, const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
@@ -8457,14 +8460,14 @@ static void bagi_output_continue(
     output->kept = output->resumed = extent;
 }
 
-/* Size of the Bag if it were closed now. */
+/* The Bag's size if it were closed now. */
 static uint64_t bagi_output_size(const bagi_output *output) {
     return output->stream[BAGI_BLOBS].end + 8 * (output->length + 1);
 }
 
-/* Make the Bag complete, except for the trailer of its checksums; the files stay
- * open. If the journal is kept, it is on the disk before there is a table, so that it
- * never lists fewer blobs. */
+/* Complete the Bag, except for its checksum trailer; the files stay open. A journal
+ * that is kept is synced before the table is written, so that it never lists fewer
+ * blobs. */
 BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -8488,7 +8491,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     output->trailer = trailer;
 }
 
-/* Write the trailer, if there are checksums, and sync the files that stay. */
+/* Write the trailer, if there are checksums, and sync the files that remain. */
 BAGI_COLD static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
@@ -8519,8 +8522,8 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Fail if the paths do not lead to the Bag's files any more, or in a child of the
- * process that opened it. */
+/* Fail if the paths no longer lead to the Bag's files, or in a child of the process
+ * that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
     if (bagi_writing_is_ours(&writer->writing, writer->output.stream[BAGI_BLOBS].path))
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
@@ -8542,14 +8545,14 @@ BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     writer->keep_idx = options->keep_idx;
     if (!bagi_dir_standalone(&writer->writing.env, path, &writer->dir, failure))
         bagi_check_checksums(path, options->checksum, failure);
-    /* The Bag is locked before its journal exists: where there is a journal, there is
+    /* Lock the Bag before its journal exists, so that a journal is always covered by
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!failure->code)
         bagi_lock_file(&writer->writing.env, blobs->handle, blobs->path, blobs->path,
             BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
-    /* Checksums that remain from another Bag would be taken for this one's. */
+    /* Checksums left over from another Bag would be taken for this one's. */
     if (!options->checksum &&
         bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
@@ -8603,7 +8606,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     return bagi_writing_end(&writer->writing, err);
 }
 
-/* The names of the files must be on the disk too. */
+/* The file names must be on disk, too. */
 BAGS_API BAGI_COLD bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     BAGI_TRY(bag_writer_flush(writer, err));
@@ -8624,7 +8627,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
     return writer ? bagi_output_size(&writer->output) : 0;
 }
 
-/* The journal must be as complete as the Bag even if it is removed: a power failure
+/* The journal must be as complete as the Bag, although it is removed: a power failure
  * may undo the removal, and readers look at it. */
 BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
@@ -8650,7 +8653,7 @@ BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *er
 BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    /* In a child process they are only closed. */
+    /* In a child process, only close them. */
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_remove);
     bagi_bag_writer_free(writer);
 }
@@ -8659,12 +8662,11 @@ BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
 
 /* ========================================================================
  * >>spec
- * The fields of a dataset, sorted by name as they are on disk, with their types and
- * codecs; and spec.json with their list. Owns the rules for field names: what
- * writers refuse is what some system cannot read, what readers refuse would lead
- * outside the dataset. A spec is filled, then sealed, and does not change after that.
- * All shards of a dataset have the same one: see bagi_common. Called by readers,
- * writers, recovery and verify.
+ * A dataset's fields, sorted by name as on disk, with their types and codecs; and their
+ * list, spec.json. This section owns the rules for field names: writers refuse names
+ * that some system cannot read, readers refuse names that lead outside the dataset. A
+ * spec is filled, then sealed, and does not change after that. All shards of a dataset
+ * have the same spec: see bagi_common. Called by readers, writers, recovery and verify.
  * ====================================================================== */
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
@@ -8674,10 +8676,10 @@ typedef struct bagi_spec {
     bags_buffer array;
     bags_field *fields; /* its content */
     size_t count;
-    bags_type *types; /* NULL until sealed, like coders */
+    bags_type *types; /* NULL until sealed, like `coders` */
     bagi_coder *coders;
     bags_buffer text; /* of spec.json, */
-    size_t text_size; /* if it was read or written */
+    size_t text_size; /* set if the spec was read or written */
 } bagi_spec;
 
 /* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
@@ -8695,8 +8697,8 @@ BAGI_COLD static void bagi_spec_free(const bags_allocator *memory, bagi_spec *sp
     memset(spec, 0, sizeof *spec);
 }
 
-/* Add a field at the end. One whose texts could not be allocated is counted too, with
- * NULL in their place, so that bagi_spec_free frees the other text. */
+/* Append a field. If one of its texts cannot be allocated, the field is counted anyway,
+ * with NULL for that text, so that bagi_spec_free frees the other one. */
 BAGI_COLD static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
@@ -8714,7 +8716,7 @@ static int bagi_field_order(const void *a, const void *b) {
     return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
 }
 
-/* The index of a name among the sorted fields; `count` if it is missing. */
+/* The index of a name among the sorted fields, or `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     bags_field key = {name, NULL};
     const bags_field *found = spec->count
@@ -8756,21 +8758,21 @@ BAGI_COLD static bags_code bagi_spec_compare(
         spec->fields, spec->count, other->fields, other->count, where, err);
 }
 
-/* A spec with the text of another one need not be parsed. */
+/* True if both specs have the same text, so that one need not be parsed. */
 static bool bagi_spec_same_text(const bagi_spec *a, const bagi_spec *b) {
     return a->text_size > 0 && a->text_size == b->text_size &&
            memcmp(a->text.data, b->text.data, a->text_size) == 0;
 }
 
-/* The name of a Bag: of a field, or for `count` of the refs. A standalone Bag has no
- * spec, and no name. */
+/* A Bag's name: the name of a field or, for index `count`, "refs". A standalone Bag has
+ * no spec and no name. */
 static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
     return !spec ? "" : field < spec->count ? spec->fields[field].name : "refs";
 }
 
-/* Parse the types and open their codecs. That a type has no codec, or arguments
- * which its codec refuses, is not a failure here: its blobs can be read and written.
- * The failure comes when a value is needed. */
+/* Parse the types and open their codecs. A type without a codec, or with arguments that
+ * its codec refuses, is no failure here, because its blobs can be read and written. The
+ * failure comes when a value is needed. */
 BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -8793,7 +8795,8 @@ BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spe
 
 /* ---- names ---- */
 
-/* True for a name that Windows gives to a device, whatever follows its first dot. */
+/* True for a name that Windows reserves for a device, whatever follows its first
+ * dot. */
 BAGI_COLD static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
     char low[5] = {0};
@@ -8825,7 +8828,8 @@ BAGI_COLD static const char *bagi_name_fault_read(const char *name) {
 }
 
 #ifndef BAGS_NO_WRITER
-/* Why writers refuse it: every system must be able to read what they write. */
+/* Why writers refuse a field's name: every system must be able to read what they
+ * write. */
 BAGI_COLD static const char *bagi_name_fault_write(const char *name) {
     size_t size = strlen(name);
     if (size == 0)
@@ -8857,7 +8861,7 @@ static bags_code bagi_fail_field(
 
 /* ---- spec.json ---- */
 
-/* Add a field that was read. */
+/* Add a field read from spec.json. */
 BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
     bagi_spec *spec, const char *name, const char *type, bags_error *err) {
     BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
@@ -8871,7 +8875,7 @@ BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
         order ? "follows a greater name; fields must be sorted by name" : "duplicate");
 }
 
-/* Parse the text of a spec that has nothing else and is not sealed. */
+/* Parse the text of a spec that has only its text and is not sealed. */
 BAGI_COLD static bags_code bagi_spec_parse(
     const bags_allocator *memory, bagi_spec *spec, bags_error *err) {
     size_t size = spec->text_size;
@@ -8901,18 +8905,17 @@ BAGI_COLD static bags_code bagi_spec_parse(
 }
 
 /*
- * The common spec of all shards of a dataset: the first one that was read.
+ * The spec that all shards of a dataset share: the first one read.
  */
 typedef struct bagi_common {
     const bags_registry *registry;
-    bagi_spec spec; /* its types are NULL: none was read yet */
+    bagi_spec spec; /* its `types` are NULL until one is read */
 } bagi_common;
 
 /*
- * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
- * common spec; a later one must be equal. If it differs, it is an error, and
- * *own (may be NULL) receives that shard's spec. *record is what it is, if it could
- * be read.
+ * Read a shard's spec.json (or spec.json.partial). The first valid one becomes the
+ * common spec; later ones must be equal. A different one is an error, and *own (may be
+ * NULL) receives that shard's spec. *record describes the file, if it could be read.
  */
 BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
@@ -8946,7 +8949,7 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
 }
 
 #ifndef BAGS_NO_WRITER
-/* The text of spec.json, *size bytes. */
+/* Make the text of spec.json, *size bytes. */
 BAGI_COLD static bags_code bagi_spec_text(
     const bagi_spec *spec, bags_buffer *out, size_t *size, bags_error *err) {
     size_t at = 0, i = 0, texts = 2 * spec->count;
@@ -8973,7 +8976,7 @@ BAGI_COLD static bags_code bagi_spec_text(
     return BAGS_OK;
 }
 
-/* Check the caller's fields, and sort copies of them. */
+/* Check the caller's fields, and make sorted copies of them. */
 BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
     bagi_spec *spec, const bags_registry *registry, const bags_field *fields,
     size_t count, bool any_type, bags_error *err) {
@@ -9011,8 +9014,8 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
     code = bagi_spec_seal(memory, spec, registry, err);
 
-    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
-     * they are only too large for this platform, and integers of 0 bytes. */
+    /* Refuse types that no value can satisfy: arguments that the type's codec refuses,
+     * unless they are merely too large for this platform, and integers of 0 bytes. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
         const bags_type *type = &spec->types[i];
@@ -9050,11 +9053,10 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 
 /* ========================================================================
  * >>shards
- * The numbered directories of a dataset, and what is in one: which names are shards,
- * whether a directory is a finished shard, an unfinished one or neither, how the Bags
- * of either are opened, and which of their datapoints are complete. Called by the
- * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
- * shard.
+ * A dataset's numbered directories and their content: which names are shards, whether a
+ * directory is a finished shard, an unfinished one or neither, how to open their Bags,
+ * and which of their datapoints are complete. Called by the dataset reader, verify,
+ * checksum, the writer and recovery; nothing here changes a shard.
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial (later
  *     spec.json) makes it an unfinished one. With neither, no writer created it.
@@ -9066,10 +9068,10 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 /* ---- names ---- */
 
 #define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
-/* Digits of the largest number, without and with leading zeros. */
+/* The most digits of a shard number, without and with leading zeros. */
 enum { BAGI_SHARD_DIGITS = 18, BAGI_DIGITS_MAX = 255 };
 
-/* The number of a shard, and how many digits its name has. */
+/* A shard's number, and the number of digits in its name. */
 typedef struct bagi_shard_id {
     uint64_t number;
     unsigned digits;
@@ -9081,15 +9083,17 @@ typedef struct bagi_shard_list {
     bags_buffer array;
     bagi_shard_id *ids; /* its content, sorted by number */
     size_t count;
-    bool single;           /* not sharded: one name without digits, of the dataset */
-    size_t checked;        /* how many bagi_shard_list_check has passed */
-    bags_error *err;       /* while they are collected */
+    bool single;           /* not sharded: the only name, the dataset's, has no
+                              digits */
+    size_t checked;        /* the number of names that bagi_shard_list_check has
+                              passed */
+    bags_error *err;       /* while names are collected */
     bags_code code;        /* if a number was too large */
-    const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
+    const bagi_spec *spec; /* non-NULL: all Bags of its fields will be opened */
 } bagi_shard_list;
 
-/* The directory of a shard; for a name without digits, of an unsharded
- * dataset. Free it with bagi_dir_free, also after a failure. */
+/* Set up the directory of a shard or, for a name without digits, of an unsharded
+ * dataset. Free it with bagi_dir_free, even after a failure. */
 BAGI_COLD static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env,
     const char *path, bagi_shard_id name, bags_error *err) {
     char text[BAGI_DIGITS_MAX + 2] = "";
@@ -9141,8 +9145,9 @@ BAGI_COLD static int bagi_shard_list_collect(void *user, const char *text) {
     return bagi_shard_list_push(list, name, list->err) ? ENOMEM : 0;
 }
 
-/* By number. Two names of one number (refused later) are ordered by their
- * digits, so that the message does not depend on how the system lists them. */
+/* By number. Two names with the same number (refused later) are ordered by their
+ * digits, so that the message does not depend on the order in which the system lists
+ * them. */
 static int bagi_shard_list_order(const void *a, const void *b) {
     const bagi_shard_id *x = (const bagi_shard_id *)a, *y = (const bagi_shard_id *)b;
     if (x->number != y->number)
@@ -9150,8 +9155,8 @@ static int bagi_shard_list_order(const void *a, const void *b) {
     return (x->digits > y->digits) - (x->digits < y->digits);
 }
 
-/* Find the next fault of the names: a number that is too large, then a number of two
- * shards. */
+/* Find the next fault in the names: first a number that is too large, then a duplicate
+ * number. */
 BAGI_COLD static bags_code bagi_shard_list_check(
     bagi_shard_list *list, bags_error *err) {
     bags_code code = list->code;
@@ -9167,8 +9172,8 @@ BAGI_COLD static bags_code bagi_shard_list_check(
     return code;
 }
 
-/* List the shards of a dataset; free list->array, also after a failure. After a fault
- * of the names, the list is complete. */
+/* List a dataset's shards; free list->array, even after a failure. If only the names
+ * are at fault, the list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_read(
     const bagi_env *env, const char *path, bagi_shard_list *list, bags_error *err) {
     memset(list, 0, sizeof *list);
@@ -9197,8 +9202,8 @@ BAGI_COLD static bags_code bagi_check_worker(
         path ? bags_path_tail(path) : "", start, *stop);
 }
 
-/* Refuse missing numbers among the shards of a worker; the first 20 are listed. `why`
- * states what may be the cause, and the remedy. */
+/* Refuse missing numbers among a worker's shards; the message lists the first 20. `why`
+ * states the possible cause and the remedy. */
 BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t start,
     uint64_t step, const char *why, bags_error *err) {
     uint64_t next = start, found = 0, missing = 0;
@@ -9208,7 +9213,7 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
         uint64_t number = list->ids[i].number;
         if (!bagi_is_of_worker(list->ids[i], start, step))
             continue;
-        found += number >= next; /* of two shards with one number, one */
+        found += number >= next; /* counts two shards with the same number once */
         if (number > next)
             missing += (number - next) / step;
         for (; next < number && listed < 20; next += step) {
@@ -9228,15 +9233,15 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     return BAGS_ERROR_GAP;
 }
 
-/* Why a reader is refused that finds gaps. */
+/* Why a reader refuses gaps. */
 #define BAGI_GAPS_READ                                                                 \
     "lost, or their workers are not done; set allow_gaps to read the others, or "      \
     "close gaps with bags_finalize"
 
-#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, */
-#define BAGI_BAGS_AHEAD 64    /* or with all of their Bags */
+#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, ... */
+#define BAGI_BAGS_AHEAD 64    /* ... or if all of their Bags are, too */
 
-/* All Bags of a shard may be opened soon, with their checksums. */
+/* Announce that all Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
     bagi_bag_options bag_options = bagi_bag_options_new();
     bag_options.verify_checksums = true;
@@ -9246,8 +9251,8 @@ static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
     }
 }
 
-/* Call each() with the directory of every shard of a worker, and its index among
- * the names, until it fails. Those that follow may be opened soon. */
+/* Call each() with the directory of every shard of a worker, and its index among the
+ * names, until it fails. Announce that the following shards may be opened soon. */
 BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t start,
     uint64_t stop, bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
@@ -9287,15 +9292,15 @@ static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *e
     return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
-/* True for an unsharded dataset or a shard, finished or not. The record is checked
- * before what it is renamed to, so that one of them is seen. */
+/* True for an unsharded dataset or a shard, finished or not. spec.json.partial is
+ * checked before spec.json, so that a rename in between cannot hide both. */
 static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", ".partial", code, err) ||
            bagi_is_finished(dir, code, err);
 }
 
-/* Refuse shards in a directory that bagi_is_single: which of the two datasets is
- * meant is unknown. */
+/* Refuse shards in a directory that is bagi_is_single: it is unclear which of the two
+ * datasets is meant. */
 BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
@@ -9321,7 +9326,7 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
     return code;
 }
 
-/* For the list hook: *left is 0 if one of the first names is a file of a shard. */
+/* For the list hook: *left becomes 0 if one of the first names is a shard's file. */
 BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     const char *end = strrchr(name, '.');
     bool found =
@@ -9333,8 +9338,8 @@ BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
 }
 
 /* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no
- * writer has it; another value if that cannot be found out, since there are no locks,
- * or they have no effect. The lock is released at once. */
+ * writer holds it, or another value if this is unknown because locks are unavailable or
+ * have no effect. The lock is released at once. */
 BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     const bagi_env *env = dir->env;
     const bags_io *io = &env->io;
@@ -9352,7 +9357,7 @@ BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     return error;
 }
 
-/* Other directories may have numbers as names, too, as in /proc. */
+/* Other directories may have numeric names, too, as in /proc. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
     const int most = 100;
@@ -9387,7 +9392,7 @@ BAGI_COLD static bags_code bagi_check_finished(
 }
 
 /* Find the dataset at a path and list its shards, after checking that there are not two
- * datasets. Free list->array, also after a failure. After a fault of the names, the
+ * datasets. Free list->array, even after a failure. If only the names are at fault, the
  * list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_find(
     const bagi_dir *dir, bagi_shard_list *list, bags_error *err) {
@@ -9418,7 +9423,7 @@ BAGI_COLD static bags_code bagi_shard_list_find(
 
 /* ---- a finished shard ---- */
 
-/* Find out whether a shard is split. Without refs.bag it must be: no field is a
+/* Determine whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
 BAGI_COLD static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
@@ -9441,9 +9446,9 @@ BAGI_COLD static bags_code bagi_shard_variant(
         dir->shown);
 }
 
-/* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. *bag_options states how to open the Bags, apart from
- * their names. */
+/* Count a shard's datapoints: refs.bag has one blob per datapoint; if the shard is
+ * split, all fields have the same length. *bag_options states how to open the Bags,
+ * except for their names. */
 BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, const bag_reader *refs,
     bool allow_unequal, uint64_t *length, bags_error *err) {
@@ -9484,15 +9489,15 @@ BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
         dir->shown, spec->fields[least].name, low, spec->fields[most].name, high);
 }
 
-/* True if Bags may have 0 bytes: only next to Bags of granular 0.20 and 0.21, as
- * refs.bag shows. */
+/* True if Bags may be empty files: only granular 0.20 and 0.21 write these, and
+ * refs.bag shows whether they wrote the shard. */
 static bool bagi_refs_allow_empty(const bag_reader *refs) {
     return refs && (refs->layout == BAGI_V2 || refs->length == 0);
 }
 
-/* Find the common content of the trailers of a shard's checksums if none of its files
- * was replaced. All must exist. `refs`: the trailer of refs.crc, if it was read
- * already. */
+/* Find the CRC that all checksum trailers of a shard contain unless one of its files
+ * was replaced. All trailers must exist. `refs` is the trailer of refs.crc, if already
+ * read. */
 BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
     bool split, const bagi_trailer *refs, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
@@ -9510,9 +9515,9 @@ BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec 
 }
 
 /*
- * Open a finished shard by its spec.json, as *bag_options states apart from names: its
- * number of datapoints, and in *bag_options its variant, what its files are compared
- * with, and whether Bags may have 0 bytes.
+ * Open a finished shard by its spec.json, as *bag_options states except for names.
+ * Returns its number of datapoints and, in *bag_options, its variant, the values its
+ * files must match, and whether Bags may be empty files.
  */
 BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_bag_options *bag_options, uint64_t *length,
@@ -9552,7 +9557,7 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
 
 /* ---- an unfinished shard ---- */
 
-/* `bags` may be NULL, and each of them too. */
+/* `bags` may be NULL, and so may each of its elements. */
 static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
         bagi_bag_free(bags[i]);
@@ -9560,11 +9565,11 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
 
-/* Open the Bags of an unfinished shard, for bagi_scan_rows: one per field, then refs,
- * which is opened first, so that the fields cover what it refers to. If it does not
- * list a datapoint (*listed, also after a failure), the others stay NULL, unless
- * *listed was true before. Free them
- * with bagi_bags_free, also after a failure. */
+/* Open an unfinished shard's Bags for bagi_scan_rows: one per field, then refs. Refs is
+ * opened first, so that the fields cover everything it refers to. *listed is set, even
+ * after a failure, if it lists a datapoint; otherwise the other Bags stay NULL, unless
+ * *listed was true on entry. Free the Bags with bagi_bags_free, even after a
+ * failure. */
 BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
     bag_reader ***out, bool *listed, bags_error *err) {
@@ -9589,9 +9594,9 @@ BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
 #ifndef BAGS_NO_WRITER
 /* ---- the mark of a finalized dataset ---- */
 
-/* The mark of a dataset whose shards were renumbered is a file in the first of them,
- * which every reader ignores. It exists before a shard is renamed, and goes with the
- * shard to 000000. It is empty. */
+/* A dataset whose shards were renumbered is marked by an empty file in its first shard
+ * that every reader ignores. It exists before a shard is renamed, and moves with the
+ * shard to 000000. */
 #define BAGI_MARK "finalized"
 
 /* True if a shard has the mark. */
