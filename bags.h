@@ -9612,20 +9612,20 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
 
 /* ========================================================================
  * >>dataset-write
- * Owns every change to a shard that is not finished: claiming, writing, finishing,
- * resuming, recovering and removing it. bags_writer_*, and bags_recover in the next
- * section, call it. Invariants at every moment, also after a kill:
+ * Owns every change to an unfinished shard: claiming, writing, finishing, resuming,
+ * recovering and removing it. Called by bags_writer_*, and by bags_recover in
+ * >>recover. Invariants at every moment, even after a kill:
  *
- *   - A shard is finished if it has spec.json; nothing here changes it then, but removes
- *     its journals. Until its directory is synced, a power failure may undo the rename: it
- *     is then unfinished again, with all of its data on stable storage, unless no_sync is
- *     set.
- *   - A datapoint exists once its entry in refs.idx does; what it refers to was
- *     passed to the system before. A partial datapoint exists once its draft does.
- *   - Files are changed only while the record is held: locked, and found at its
- *     path after that (bagi_writer_check).
+ *   - A shard is finished if it has spec.json; after that, this section only removes
+ *     its journals. Until its directory is synced, a power failure may undo the rename.
+ *     The shard is then unfinished again, with all its data on stable storage unless
+ *     no_sync is set.
+ *   - A datapoint exists once its entry in refs.idx does; the data it refers to reached
+ *     the system earlier. A partial datapoint exists once its draft does.
+ *   - Files are changed only while the record is held: it is locked, and was then found
+ *     at its path (bagi_writer_check).
  *
- * The life of a shard, with the function that makes each transition:
+ * A shard's life cycle, with the function that makes each transition:
  *
  *     (nothing) <-----------------------------------------------------+
  *         | bagi_writer_claim: mkdir, then                            |
@@ -9633,9 +9633,9 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     CLAIMED    the fields' .bag, .idx and .crc are created          |
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
- *     WRITTEN    in buffers; full ones spill; before a               |
- *                blob that needs NAME.dict, that is on the disk. The  |
- *                first blobs of a field may be held for it            |
+ *     WRITTEN    in buffers that spill when full. A blob's          |
+ *                NAME.dict is synced before the blob is written. The  |
+ *                first blobs of a field may be held to make it        |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
  *         v datapoint a draft of it, in refs.partial                  |
@@ -9650,36 +9650,37 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     A crash anywhere above COMMITTED leaves the same files without  |
  *     a lock. bagi_writer_find (resume, recover): lock, scan; _take:  |
  *       no datapoint: bagi_writer_discard ----------------------------+
- *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
- *       (append refuses it: its input must not be appended again)
+ *       otherwise: truncate the bytes after the last one. The shard is RECOVERED,
+ *       that is, WRITTEN again. (append refuses it: its input must not be appended
+ *       again)
  *
- * refs.partial is a list of drafts, all of one size, to which each flush inside of a
- * datapoint appends one. It is created by the first, and removed with the journals; no
- * reader opens it, and versions that do not know it ignore it.
+ * refs.partial is a list of drafts, all of the same size. Each flush within a datapoint
+ * appends one. The first such flush creates the file, and it is removed together with
+ * the journals; no reader opens it, and older versions ignore it.
  *
  *     row            8 bytes: the number of the datapoint in the shard
- *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far; of
- *                    a plain field without a value, count is 0
+ *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far;
+ *                    count is 0 for a plain field without a value
  *     CRC            4 bytes: the CRC-32C of the draft up to here
  *
- * All integers are little-endian. Only drafts of the datapoint after the last one in
- * refs.idx count, and of these the last whose blobs are complete; so a draft is void as
- * soon as its datapoint is flushed. A draft whose counts are all 0 ends those before it
- * of this datapoint and of later ones: it was cancelled, or is written again. It is on
- * the disk before their blobs are written over.
+ * All integers are little-endian. Only drafts for the datapoint after the last one in
+ * refs.idx count, and only the last of these with complete blobs; so a draft becomes
+ * void once its datapoint is flushed. A draft with all counts 0 voids the earlier
+ * drafts of this datapoint and of later ones, because the datapoint was cancelled or is
+ * being rewritten. It is on disk before their blobs are overwritten.
  *
- * Locks are the system's, on an open file: they end with the process. The locks of each
- * operation, in this order; none of them waits while it holds another one:
+ * Locks are system locks on an open file, so they end with the process. Each operation
+ * takes its locks in this order, and never waits for one while holding another:
  *
  *     who                  locks               if another process holds it
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
- *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all but
- *     append, bags_recover created if missing  bags_recover wait 0.02 s before
+ *                                              claims again once that removed it
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all except
+ *     append, bags_recover created if missing  bags_recover wait 0.02 s first
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
- *     readers that refuse  the same            state that the writer is running
+ *     readers that refuse  the same            report that the writer is running
  *     an unfinished shard
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
@@ -9689,17 +9690,17 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     standalone Bag
  *     live readers         nothing             read up to the journals' ends
  *
- * The lock of spec.json.partial covers everything in its directory; the rename to
- * spec.json takes it along until the writer closes the file. mkdir, not a lock,
- * decides between two writers that claim one number. bags_finalize and a claim that
- * meet: it makes its mark and then lists the shards, a claim creates its directory and
- * then searches for the mark, so that one sees the other.
+ * The lock on spec.json.partial covers everything in its directory; it survives the
+ * rename to spec.json until the writer closes the file. mkdir, not a lock, decides
+ * between two writers that claim the same number. If bags_finalize and a claim run at
+ * the same time, at least one sees the other: bags_finalize makes its mark and then
+ * lists the shards; a claim creates its directory and then looks for the mark.
  * ====================================================================== */
 
-/* A field of a writer, besides its type. */
+/* A writer's field, apart from its type. */
 typedef struct bagi_slot_state {
-    size_t order; /* slot i: the sorted index of the caller's field i */
-    bool given;   /* the current datapoint has this field already */
+    size_t order; /* in slot i: the sorted index of the caller's field i */
+    bool given;   /* the current datapoint already has this field */
 } bagi_slot_state;
 
 struct bags_writer {
@@ -9708,52 +9709,53 @@ struct bags_writer {
     bool sharded;
     char *path;             /* of the dataset */
     const char *shown;      /* the same in messages */
-    bagi_spec spec;         /* with its text, if the fields are known */
+    bagi_spec spec;         /* includes its text if the fields are known */
     bagi_slot_state *slots; /* one per field */
     bagi_output *outputs;   /* one per field, then refs */
     uint64_t number;        /* of the next shard */
     uint64_t length, shards;
-    uint64_t size;    /* of the Bags of finished shards */
+    uint64_t size;    /* of the Bags in finished shards */
     uint64_t resumed; /* datapoints that existed, with RESUME */
-    double flushed;   /* when flush_seconds was last reached */
+    double flushed;   /* time of the last flush for flush_seconds */
 
     /* The shard being written. */
-    bagi_dir dir;       /* it owns its path; NULL: there is none */
+    bagi_dir dir;       /* owns its path; NULL: no shard */
     bagi_stream record; /* its spec.json.partial */
     bagi_stream drafts; /* its refs.partial, if it has one */
 
     /* The dataset's directories. */
-    void *last;        /* spec.json of the shard before, open; NULL: none */
+    void *last;        /* the previous shard's spec.json, open; NULL: none */
     char *last_path;   /* of it */
-    bool created_path; /* the directory of the shards did not exist before */
-    bool compared;     /* the fields, with a shard of another worker */
+    bool created_path; /* this writer created the directory of the shards */
+    bool compared;     /* the fields were compared with another worker's shard */
 
     /* The current datapoint. */
     bags_ref *refs;
-    unsigned char *row;  /* its blob of refs.bag, or its draft */
+    unsigned char *row;  /* its row of refs.bag, or its draft */
     bags_buffer scratch; /* for codecs */
-    bags_buffer recoded; /* a blob that was held */
-    bool begun;          /* by bags_writer_begin */
-    bool partial;        /* blobs of it may be appended */
+    bags_buffer recoded; /* a held blob, encoded again */
+    bool begun;          /* started by bags_writer_begin */
+    bool partial;        /* some of its blobs may have been appended */
     bool drafted;        /* it has a draft */
     bags_error pending;  /* why it is refused */
     bags_error refusal;  /* the first refused call */
 
-    const bags_recover_options *recovering; /* NULL: the shard is written, or resumed */
+    const bags_recover_options *recovering; /* NULL: the shard is being written or
+                                               resumed */
 };
 
 #ifdef BAGS_DEBUG
 /*
  * Invariants of a writer between calls, in each state.
  *
- *   no shard (dir.path is NULL): nothing is open; no datapoint was begun
- *   writing:   the record is open, and so are the Bags, as bagi_output_assert states;
- *              refs has a blob for every datapoint of the shard
- *   a datapoint is written (partial): only then may a field have more than it keeps;
- *              refs has not. If it was begun by bags_writer_begin, it is written
- *   failed:    files may be closed; what is open belongs to a shard
- *   always:    a worker's next number is its own; what was appended to this shard is
- *              among what was appended to all
+ *   no shard (dir.path is NULL): nothing is open, and no datapoint was begun
+ *   writing:   the record and the Bags are open, as bagi_output_assert states; refs has
+ *              a blob for every datapoint of the shard
+ *   a datapoint is being written (partial): only then may a field, but not refs, have
+ *   more blobs than it keeps. bags_writer_begin also sets partial
+ *   failed:    files may be closed; any open files belong to a shard
+ *   always:    a worker's next number is its own; this shard's datapoints are included
+ *              in the total
  */
 static void bagi_writer_assert(const bags_writer *writer) {
     const bagi_output *refs = &writer->outputs[writer->spec.count];
@@ -9781,7 +9783,7 @@ static void bagi_writer_assert(const bags_writer *writer) {
 }
 #endif
 
-/* Do the same with these streams of all Bags of the shard. */
+/* Call a function for these streams of all Bags in the shard. */
 static void bagi_writer_each(
     bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
     if (writer->outputs)
@@ -9790,16 +9792,16 @@ static void bagi_writer_each(
 
 /* ---- claiming a shard ---- */
 
-/* Let all Bags of the shard have checksums. */
+/* Enable checksums for all Bags of the shard. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         writer->outputs[i].checksums = true;
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
- * file that it holds open and locked, no other process has finished it, and the paths
- * of its Bags lead to what it writes. Called before everything that changes files by
- * their paths, or reports that they are written. */
+ * file that the writer holds open and locked; no other process has finished it; and its
+ * Bags' paths lead to the files being written. Called before anything that changes
+ * files by path or reports them as written. */
 static bags_code bagi_writer_check(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     if (!bagi_writing_is_ours(&writer->writing, writer->path) || failure->code)
@@ -9817,8 +9819,8 @@ static bags_code bagi_writer_check(bags_writer *writer) {
 
 enum { BAGI_LOCK_TRIES = 200, BAGI_RESUME_TRIES = 20 }; /* a millisecond each */
 
-/* Lock the open record. It may have been replaced or removed in between:
- * then another process has the shard. */
+/* Lock the open record. If it was replaced or removed in between, another process has
+ * the shard. */
 BAGI_COLD static bags_code bagi_writer_lock(
     bags_writer *writer, int tries, bags_error *err) {
     const bagi_stream *record = &writer->record;
@@ -9836,10 +9838,10 @@ BAGI_COLD static bags_code bagi_writer_lock(
     return code;
 }
 
-/* Open and lock spec.json.partial of a shard that another writer has left, or create it
- * if that writer crashed before creating it. Fail if locks have no effect, as on some
- * network file systems: another open file could lock the record too. (Claiming a shard
- * is safe without them.) With BAGS_IO_READ, only test the lock. */
+/* Open and lock spec.json.partial of a shard left by another writer, or create it if
+ * that writer crashed before it could. Fail if locks have no effect, as on some network
+ * file systems, because another open file could lock the record, too. (Claiming a shard
+ * is safe without locks.) With BAGS_IO_READ, only test the lock. */
 BAGI_COLD static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
@@ -9849,7 +9851,7 @@ BAGI_COLD static bags_code bagi_writer_open_record(
     bags_code code = record->path
                          ? bagi_open(env, record->path, mode, &record->handle, err)
                          : BAGS_ERROR_MEMORY;
-    if (code == BAGS_ERROR_EXISTS) /* its writer has just created it */
+    if (code == BAGS_ERROR_EXISTS) /* its writer just created it */
         code = bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER, writer->dir.shown);
     if (!code)
@@ -9869,12 +9871,12 @@ BAGI_COLD static bags_code bagi_writer_open_record(
         else if (error != EWOULDBLOCK)
             code = bagi_fail_io(env, error, record->path, "lock", err);
     }
-    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
+    if (mode == BAGS_IO_READ) /* a writer that is just starting must not fail */
         bagi_stream_forget(record);
     return code;
 }
 
-/* Forget the shard; its files stay as they are. */
+/* Forget the shard; leave its files as they are. */
 BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         writer->outputs[i].checksums = false;
@@ -9886,8 +9888,8 @@ BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     writer->writing.no_sync = writer->options.no_sync;
 }
 
-/* After bags_finalize a worker's numbers no longer follow from shard_start and
- * shard_stop: it would continue what another one wrote. */
+/* After bags_finalize, a worker's numbers no longer follow from shard_start and
+ * shard_stop: it would continue another worker's shards. */
 BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9896,8 +9898,8 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         writer->shown);
 }
 
-/* Fail if another dataset replaced the one of this writer, or with
- * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
+/* Fail if another dataset replaced this writer's, or with BAGS_ERROR_EXISTS if
+ * bags_finalize is renumbering it. */
 BAGI_COLD static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
@@ -9910,7 +9912,8 @@ BAGI_COLD static bags_code bagi_writer_check_last(
     return code;
 }
 
-/* A finished shard must still exist when a call between two shards reports it. */
+/* Between two shards, a call that reports the finished shard must check that it still
+ * exists. */
 BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
     if (!writer->writing.failure.code && !writer->dir.path && writer->last &&
@@ -9918,12 +9921,13 @@ BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
         writer->writing.failure = why;
 }
 
-/* Remove an unfinished shard whose record is held: the files of the Bags, unless they
- * are next to a spec.json of another process, the record, and the directory, unless it
- * contains something *other. Those of refs go first: without refs.idx no datapoint
- * exists, and without refs.crc recovery expects no checksums; so an interrupted removal
- * can be continued. The drafts go before all others, also from the disk: otherwise what
- * they refer to would be missing. Files are closed before, for Windows. */
+/* Remove an unfinished shard whose record is held: the Bags' files, unless they are
+ * next to another process's spec.json; the record; and the directory, unless it
+ * contains something else (*other). Drafts are removed first, and the removal is
+ * synced, because otherwise the blobs they refer to could be missing. The files of refs
+ * are next: without refs.idx no datapoint exists, and without refs.crc recovery expects
+ * no checksums, so an interrupted removal can be continued. Files are closed first, for
+ * Windows. */
 BAGI_COLD static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -9955,8 +9959,8 @@ BAGI_COLD static bags_code bagi_writer_discard(
     return code;
 }
 
-/* Remove the shard being written, unless it is complete and only waiting for the
- * disk failed, and the dataset's directory if this writer created it for nothing. */
+/* Remove the shard being written, unless it is complete and only syncing failed. Also
+ * remove the dataset's directory if this writer created it and it is empty. */
 BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
     const bags_io *io = &writer->writing.env.io;
     bool other = false;
@@ -9966,7 +9970,7 @@ BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
         io->remove_dir(io->user, writer->path);
 }
 
-/* Refuse shards in the directory of an unsharded dataset. */
+/* Refuse an unsharded dataset in a directory that has shards. */
 BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
     bags_error *err = &writer->writing.failure;
@@ -9980,8 +9984,8 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
         writer->shown);
 }
 
-/* The path to create exists already. In a sharded dataset it is the next
- * shard of this worker: another one with the same number made it, or an earlier run. */
+/* The path to create already exists. In a sharded dataset it is this worker's next
+ * shard, created by another worker with the same number or by an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, bags_error *err) {
     const bags_writer_options *options = &writer->options;
@@ -10011,7 +10015,7 @@ BAGI_COLD static bags_code bagi_fail_claimed(
         "%s: already exists; remove it, or write to a new path", path);
 }
 
-/* Start with a shard; if the dataset is sharded, with this name. */
+/* Enter a shard; if the dataset is sharded, the one with this name. */
 BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->writing.failure;
     if (!writer->sharded)
@@ -10043,9 +10047,9 @@ BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Create the record and the files of a shard whose directory was created. The record is
- * locked as long as the writer lives. It is on the disk before any other file is
- * created, so that a shard that has files without it was not left by a writer. */
+/* Create the record and files of a shard whose directory was created. The record stays
+ * locked as long as the writer lives. It is synced before any other file is created, so
+ * a shard that has files but no record was not left by a writer. */
 BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     const bagi_dir *dir = &writer->dir;
     const bagi_spec *spec = &writer->spec;
@@ -10053,7 +10057,7 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->writing.no_sync;
     bagi_stream_open(record, dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (err->code == BAGS_ERROR_EXISTS) /* a recovery has created it */
+    if (err->code == BAGS_ERROR_EXISTS) /* a recovery created it */
         err->code = BAGS_ERROR_LOCKED;
     BAGI_TRY(err->code);
     if (bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why)) {
@@ -10065,10 +10069,10 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     if (!no_sync)
         bagi_stream_sync(record);
     BAGI_TRY(err->code);
-    BAGI_TRY(bagi_writer_check_last(writer, err)); /* it is too late for this shard */
+    BAGI_TRY(bagi_writer_check_last(writer, err)); /* too late for this shard */
 
-    /* Only refs.crc is synced together with the record, also with no_sync, so
-     * that recovery knows that there are checksums. */
+    /* Only refs.crc is synced together with the record, even with no_sync, so that
+     * recovery knows that there are checksums. */
     if (checksum) {
         bagi_writer_add_checksums(writer);
         bagi_stream_open(&writer->outputs[spec->count].stream[BAGI_CRCS], dir, "refs",
@@ -10084,8 +10088,8 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     return err->code;
 }
 
-/* Claim the next shard, or leave nothing of it. If another process created a file or
- * has locked the record, only files that are open here are removed. */
+/* Claim the next shard, or leave no trace of it. If another process created a file or
+ * locked the record, only files opened here are removed. */
 BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     const bags_io *io = &writer->writing.env.io;
     bags_error ignored;
@@ -10109,8 +10113,8 @@ BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     return code;
 }
 
-/* A recovery that sees the shard before its record is locked removes it as the shard
- * of a crashed writer. Then claim it again, when it is gone. */
+/* A recovery that sees the shard before its record is locked takes it for a crashed
+ * writer's and removes it. In that case wait until it is gone, and claim it again. */
 BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
@@ -10128,14 +10132,14 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
 }
 
 /* ---- dictionaries ----
- * If a codec makes a dictionary of the first values of a field, their blobs are held: they
- * are appended and counted like all others, but stay in the buffers of the field. A flush
- * of the field releases them: the codec makes the dictionary, the writer stores it, and the
- * codec encodes the blobs again. */
+ * If a codec makes a dictionary from a field's first values, their blobs are held: they
+ * are appended and counted like all others, but stay in the field's buffers. Flushing
+ * the field releases them: the codec makes the dictionary, the writer stores it, and
+ * the codec encodes the blobs again. */
 
-/* Find the dictionary that a blob needs and, if the shard does not have it, store it:
- * on the disk before the blob is appended, since without it that blob and all after it
- * would be lost. A failure to write is a failure of the writing. */
+/* Find the dictionary that a blob needs and, if the shard lacks it, store it. It is
+ * synced before the blob is appended, because without it that blob and all later ones
+ * would be lost. A failed write stops the writer. */
 static bags_code bagi_writer_use(
     bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10177,8 +10181,7 @@ static bags_code bagi_writer_use(
     return BAGS_OK;
 }
 
-/* Encode a blob again, with the dictionary that it may need then. It is not replaced
- * unless it becomes smaller. */
+/* Encode a blob again, with the dictionary. Replace it only if it becomes smaller. */
 BAGI_COLD static bags_code bagi_writer_recode(
     bags_writer *writer, size_t field, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10194,8 +10197,8 @@ BAGI_COLD static bags_code bagi_writer_recode(
     return BAGS_OK;
 }
 
-/* Encode the held blobs of a field again. A blob never grows, so that each is written
- * over bytes that were read before. */
+/* Encode a field's held blobs again. Blobs never grow, so each overwrites only bytes
+ * that were already read. */
 BAGI_COLD static bags_code bagi_writer_replace(
     bags_writer *writer, size_t field, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10228,8 +10231,8 @@ BAGI_COLD static bags_code bagi_writer_replace(
     return BAGS_OK;
 }
 
-/* End the holds of fields, whose blobs may then pass to the system. A failure stops the
- * writer. */
+/* Release the held blobs of fields, so that they may pass to the system. A failure
+ * stops the writer. */
 BAGI_COLD static void bagi_writer_release(
     bags_writer *writer, size_t field, size_t stop) {
     bags_error *failure = &writer->writing.failure;
@@ -10264,7 +10267,7 @@ static void bagi_writer_flush_fields(bags_writer *writer) {
     bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
 
-/* Flush what was appended to the shard, if it is still this writer's. */
+/* Flush the shard if it is still this writer's. */
 static void bagi_writer_flush_ours(bags_writer *writer) {
     if (!writer->dir.path || bagi_writer_check(writer))
         return;
@@ -10272,12 +10275,12 @@ static void bagi_writer_flush_ours(bags_writer *writer) {
     bagi_output_flush(&writer->outputs[writer->spec.count]);
 }
 
-/* Bytes of a draft of a datapoint with so many fields: less than bagi_refs_most for one
- * field more. */
+/* The size of a draft for a datapoint with `count` fields. It is less than
+ * bagi_refs_most for one more field. */
 static size_t bagi_draft_size(size_t count) { return 8 + 16 * count + 4; }
 
-/* Append a draft of datapoint `row` of the shard: with its refs so far, or with NULL
- * one after which there is none of this datapoint, and of those after it. */
+/* Append a draft of datapoint `row` in the shard with its refs so far. If `refs` is
+ * NULL, the draft voids the earlier drafts of this datapoint and of later ones. */
 BAGI_COLD static void bagi_writer_draft(
     bags_writer *writer, uint64_t row, const bags_ref *refs) {
     bagi_stream *drafts = &writer->drafts;
@@ -10295,14 +10298,15 @@ BAGI_COLD static void bagi_writer_draft(
     drafts->end = drafts->written;
 }
 
-/* End the drafts of datapoint `row`, on the disk before its blobs are written over. */
+/* Void the drafts of datapoint `row`, and sync this before its blobs are
+ * overwritten. */
 BAGI_COLD static void bagi_writer_end_drafts(bags_writer *writer, uint64_t row) {
     bagi_writer_draft(writer, row, NULL);
     bagi_stream_sync(&writer->drafts);
     writer->drafted = false;
 }
 
-/* After a flush: add a draft of the datapoint that was begun, if it has a value. */
+/* After a flush, add a draft of the current datapoint if it has a value. */
 BAGI_COLD static void bagi_writer_draft_begun(bags_writer *writer) {
     bool has_value = false;
     for (size_t i = 0; i < writer->spec.count; i++)
@@ -10323,8 +10327,8 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_parent(env, writer->path, failure);
 }
 
-/* Set the fields of a trailer that bind a Bag to its shard (`bound`), its name and its
- * dictionary. A standalone Bag has no spec. */
+/* Set the trailer fields that bind a Bag to its shard (`bound`), name and dictionary. A
+ * standalone Bag has no spec. */
 static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     size_t field, const bagi_dictionary_sum *dictionary, uint32_t bound) {
     trailer->binds_shard = spec != NULL;
@@ -10332,7 +10336,7 @@ static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     trailer->shard = spec ? bound : 0;
 }
 
-/* Bytes of the Bags of the shard being written, if it were finished now. */
+/* Total size of the shard's Bags if it were finished now. */
 static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     uint64_t size = 0;
     for (size_t i = 0; i <= writer->spec.count; i++)
@@ -10340,8 +10344,8 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     return size;
 }
 
-/* True if datapoints of the shard share a blob: each of them has added one to every
- * plain field otherwise. */
+/* True if datapoints of the shard share a blob. Otherwise each added one blob to every
+ * plain field. */
 static bool bagi_writer_shares(const bags_writer *writer) {
     const bagi_output *outputs = writer->outputs;
     size_t count = writer->spec.count;
@@ -10352,14 +10356,14 @@ static bool bagi_writer_shares(const bags_writer *writer) {
     return shares;
 }
 
-/* Fail if a shard of another worker has other fields: no reader could open both. One
- * shard is enough: the writers of other shards compare theirs, too, when they finish
- * one, and before that each has a record that the others find. `where` is where this
- * writer's fields are. */
+/* Fail if another worker's shard has different fields: no reader could open both.
+ * Comparing one shard is enough: other workers also compare when they finish a shard,
+ * and until then each has a record that the others find. `where` names the location of
+ * this writer's fields. */
 BAGI_COLD static bags_code bagi_writer_compare(
     bags_writer *writer, const bagi_shard_list *list, const char *where) {
     static const char *const suffixes[] = {
-        ".partial", ""}; /* a rename may be between */
+        ".partial", ""}; /* a rename may come in between */
     const bags_writer_options *options = &writer->options;
     bags_error *err = &writer->writing.failure, why;
     for (size_t i = 0; i < list->count && !writer->compared && !err->code; i++) {
@@ -10374,7 +10378,7 @@ BAGI_COLD static bags_code bagi_writer_compare(
                 &found.text, &found.text_size, NULL, &why);
             code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
         }
-        /* A record that is being written is not complete yet. */
+        /* A record that is being written is still incomplete. */
         writer->compared = !code && bagi_spec_same_text(&found, &writer->spec);
         if (!code && !writer->compared && found.text_size)
             code = bagi_spec_parse(&list->env->memory, &found, &why);
@@ -10393,7 +10397,8 @@ BAGI_COLD static bags_code bagi_writer_compare(
     return err->code;
 }
 
-/* Do so before a shard is finished, unless a shard of another worker was compared. */
+/* Compare before a shard is finished, unless another worker's shard was already
+ * compared. */
 BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *failure = &writer->writing.failure, why;
@@ -10409,8 +10414,8 @@ BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
     bags_buffer_free(&list.array);
 }
 
-/* Finish the shard being written: from the tables to the rename of the record. If it
- * fails, the shard stays unfinished, and can be recovered. */
+/* Finish the shard being written, from writing its tables to renaming its record. On
+ * failure, the shard stays unfinished and can be recovered. */
 BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *failure = &writer->writing.failure;
@@ -10423,7 +10428,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     uint64_t size = bagi_writer_shard_size(writer);
     bagi_writer_compare_first(writer);
 
-    /* The checksums can be bound together only when all Bags are complete. */
+    /* Checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
         bagi_output_finish(output, keep_idx);
@@ -10438,8 +10443,8 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
-    /* Keep the record open, without a lock: as long as it is at its path, the dataset
-     * was not replaced. */
+    /* Keep the record open, without a lock: while it is at its path, the dataset was
+     * not replaced. */
     if (writer->sharded && !failure->code) {
         bagi_close_read(env, writer->last);
         bagi_free_text(&env->memory, writer->last_path);
@@ -10472,7 +10477,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Flush if the last time is flush_seconds ago. */
+/* Flush if the last flush was flush_seconds ago. */
 static void bagi_writer_flush_in_time(bags_writer *writer) {
     double now = bagi_seconds(), since = now - writer->flushed;
     if (since >= 0 && since < writer->options.flush_seconds)
@@ -10481,8 +10486,8 @@ static void bagi_writer_flush_in_time(bags_writer *writer) {
     bagi_writer_flush_ours(writer);
 }
 
-/* True if the shard has reached one of its limits. Held blobs are released first, since
- * they become smaller. */
+/* True if the shard has reached one of its limits. Held blobs are released first,
+ * because they may become smaller. */
 static bool bagi_writer_full(bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
@@ -10497,11 +10502,11 @@ static bool bagi_writer_full(bags_writer *writer) {
 }
 
 /* ---- datapoints ----
- * bagi_datapoint_begin, then _field and _add for every value, then _end keeps
- * or drops the datapoint. The refusal of a datapoint is `pending`; the failure of the
- * writing stops the writer. */
+ * bagi_datapoint_begin, then _field and _add for every value, then _end, to keep or
+ * drop the datapoint. A datapoint's refusal is kept in `pending`; a failed write stops
+ * the writer. */
 
-/* Refuse a call that is out of order, such as begin within a datapoint. */
+/* Refuse a call out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
@@ -10510,7 +10515,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
     return bagi_refuse_call(&writer->refusal, &why, err);
 }
 
-/* The blobs of every Bag belong to complete datapoints. */
+/* Record that all blobs of all Bags belong to complete datapoints. */
 static void bagi_datapoint_keep(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++) {
         bagi_output *output = &writer->outputs[i];
@@ -10520,7 +10525,7 @@ static void bagi_datapoint_keep(bags_writer *writer) {
     writer->partial = writer->drafted = false;
 }
 
-/* Drop the datapoint that was begun: in every Bag the blobs after the last complete
+/* Drop the current datapoint: in every Bag, the blobs after the last complete
  * datapoint. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     if (BAGI_UNLIKELY(writer->drafted))
@@ -10544,8 +10549,8 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Refuse the current datapoint. `field` is at fault; it may be unknown to the dataset,
- * or NULL. */
+/* Refuse the current datapoint because of `field` (may be NULL or unknown to the
+ * dataset). */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
     bags_error *err = &writer->pending;
@@ -10556,7 +10561,7 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
     return code;
 }
 
-/* Find the blob of the shard that a value refers to. */
+/* Find the blob in the shard that a value refers to. */
 static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
     const bags_value *value, uint64_t *blob, bags_error *err) {
     uint64_t first = writer->outputs[field].before;
@@ -10570,9 +10575,9 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
-/* Before a blob is appended, store the dictionary that it needs, or hold the blob. Held
+/* Before a blob is appended, store the dictionary it needs, or hold the blob. Held
  * blobs are released first if the new one cannot follow them: the codec has enough
- * values, the caller encoded the blob, or it does not fit into the buffer. */
+ * values, the caller encoded the blob, or it does not fit in the buffer. */
 BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     size_t field, const bags_value *value, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10596,8 +10601,8 @@ BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     return needs ? bagi_writer_use(writer, field, *blob, err) : BAGS_OK;
 }
 
-/* Encode a value and append it to its field, or refer to a blob of it. A value that
- * cannot be encoded goes to `pending`, a failure to write to the writing. */
+/* Encode a value and append it to its field, or refer to an earlier blob. An encoding
+ * failure goes to `pending`; a failed write stops the writer. */
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10636,7 +10641,7 @@ static bags_code bagi_datapoint_add(
 }
 
 /* Find the field of an entry or a call, and note that it is given. `guess` is a
- * position among the caller's fields. Returns the count of fields on failure. */
+ * position among the caller's fields. Returns the number of fields on failure. */
 static size_t bagi_datapoint_field(
     bags_writer *writer, const char *name, size_t guess, bool again) {
     const bagi_spec *spec = &writer->spec;
@@ -10659,7 +10664,7 @@ static size_t bagi_datapoint_field(
 }
 
 /* End a datapoint: write its refs and keep it, or drop it and report why. A sequence
- * that was streamed may be missing: it is empty. */
+ * may be missing when streaming: it is empty. */
 static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bags_error *err) {
     const bagi_spec *spec = &writer->spec;
@@ -10675,8 +10680,8 @@ static bags_code bagi_datapoint_end(
         return bagi_refuse_call(&writer->refusal, why, err);
     }
     if (!failure->code) {
-        /* The blobs of the refs must be in the fields' files before they are in
-         * theirs. */
+        /* Blobs must be in the fields' files before the refs to them are in the refs
+         * file. */
         size_t size =
             bagi_refs_write(spec->types, spec->count, writer->refs, writer->row);
         if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
@@ -10725,13 +10730,13 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
-    else if (writer->begun) /* what follows is of another datapoint */
+    else if (writer->begun) /* later calls concern another datapoint */
         bagi_datapoint_fail(
             writer, BAGS_ERROR_STATE, NULL, "begun again before it was ended");
     return code;
 }
 
-/* Common part of set and push. The first failure refuses the datapoint. */
+/* The common part of set and push. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     BAGI_BEGIN(writer, err);
@@ -10766,8 +10771,8 @@ BAGS_API bags_code bags_writer_push(
     return bagi_writer_stream(writer, field, item, true, err);
 }
 
-/* A refused datapoint of which something was flushed stops the writer, so that recovery
- * keeps that. */
+/* A refused datapoint that was partly flushed stops the writer, so that recovery keeps
+ * the flushed part. */
 static void bagi_writer_stop_refused(bags_writer *writer) {
     if (!writer->pending.code || !writer->drafted)
         return;
@@ -10823,7 +10828,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *e
     if (!writer->writing.failure.code)
         bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
     bagi_writer_sync_parents(writer);
-    writer->writing.no_sync = false; /* nor for the rest of the shard */
+    writer->writing.no_sync = false; /* from now on, for the entire shard */
     return bagi_writing_end(&writer->writing, err);
 }
 
@@ -10854,8 +10859,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- a writer ---- */
 
-/* Free a writer, partly open or not, and leave its shard on disk as it is. The
- * allocator is copied, since it is part of what is freed. */
+/* Free a writer, even a partly open one, and leave its shard on disk as it is. The
+ * allocator is copied because it is part of the memory being freed. */
 BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->writing.env.memory;
     size_t count = writer->spec.count;
@@ -10875,7 +10880,7 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Create a writer that has a path and options, and no fields yet. */
+/* Create a writer that has a path and options, but no fields yet. */
 BAGI_COLD static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
@@ -10915,7 +10920,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     return NULL;
 }
 
-/* Allocate what a writer with its fields needs. */
+/* Allocate the memory that a writer needs for its fields. */
 BAGI_COLD static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
@@ -10933,7 +10938,7 @@ BAGI_COLD static bags_code bagi_writer_prepare(
     return BAGS_OK;
 }
 
-/* ---- what a crashed writer left ---- */
+/* ---- files left by a crashed writer ---- */
 
 static int bagi_has_foreign_files(void *user, const char *name) {
     *(bool *)user =
@@ -10941,8 +10946,8 @@ static int bagi_has_foreign_files(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-/* True if a file of refs has more than `most` (few) bytes; a missing one has
- * none. */
+/* True if a file of refs has more than `most` (few) bytes; a missing one counts as
+ * empty. */
 BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     size_t most, bags_code *code, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -10955,7 +10960,7 @@ BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     return found == BAGS_ERROR_LIMIT;
 }
 
-/* Read draft number `index`. *valid unless it is damaged. */
+/* Read draft number `index`. *valid is set unless it is damaged. */
 BAGI_COLD static bags_code bagi_draft_read(const bagi_scanning *scan,
     const bagi_dir *dir, void *file, uint64_t index, unsigned char *draft,
     uint64_t *row, bool *valid, bags_error *err) {
@@ -10973,7 +10978,7 @@ BAGI_COLD static bags_code bagi_draft_read(const bagi_scanning *scan,
     return BAGS_OK;
 }
 
-/* True for a draft of a datapoint that was dropped. */
+/* True for a draft that voids earlier ones: its datapoint was dropped. */
 static bool bagi_draft_ends(const bagi_scanning *scan) {
     uint64_t used = 0;
     for (size_t i = 0; i < scan->count; i++)
@@ -10981,12 +10986,12 @@ static bool bagi_draft_ends(const bagi_scanning *scan) {
     return used == 0;
 }
 
-/* Find the last draft of the datapoint after the complete ones that is complete, and
- * keep it unless `drop`: its refs. It is one more datapoint. Drafts follow each other
- * like rows of refs.bag, each with the blobs of the draft before. The drafts of this
- * datapoint begin after the last one that ends them or belongs to an earlier datapoint.
- * Damaged ones were not on the disk. The cursors are new, since the cursors of an
- * incomplete row may be past the blobs of its drafts. `draft` is memory for one. */
+/* Find the last complete draft of the datapoint after the complete ones and, unless
+ * `drop`, keep its refs as one more datapoint. Drafts follow each other like rows of
+ * refs.bag, each including the blobs of the previous one. This datapoint's drafts begin
+ * after the last draft that voids them or belongs to an earlier datapoint. Damaged
+ * drafts had not reached the disk. New cursors are needed, because those used for an
+ * incomplete row may be past its drafts' blobs. `draft` is memory for one draft. */
 BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
     void *file, unsigned char *draft, bool drop, bags_ref *refs, bagi_scan *found,
     bags_error *err) {
@@ -11032,7 +11037,7 @@ BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir 
     return BAGS_OK;
 }
 
-/* The value that the caller of bags_recover has for a field; NULL: none. */
+/* The value that the caller of bags_recover passed for a field; NULL if none. */
 static const bags_value *bagi_writer_given(
     const bags_writer *writer, const char *field) {
     const bags_recover_options *with = writer->recovering;
@@ -11042,8 +11047,8 @@ static const bags_value *bagi_writer_given(
     return NULL;
 }
 
-/* Check that the datapoint which was not ended has a value for every plain field, or is
- * given one, and that what is given is for plain fields. */
+/* Check that the partial datapoint has, or is given, a value for every plain field, and
+ * that values are given only for plain fields. */
 BAGI_COLD static bags_code bagi_writer_check_partial(
     const bags_writer *writer, const bagi_scan *found, bags_error *err) {
     const bags_recover_options *with = writer->recovering;
@@ -11073,9 +11078,9 @@ BAGI_COLD static bags_code bagi_writer_check_partial(
     return BAGS_OK;
 }
 
-/* Find the complete datapoints of a shard of known fields. A shard without any
- * must look like a shard whose writer crashed early: otherwise the damage is not from
- * a crash; do not guess. */
+/* Find the complete datapoints of a shard with known fields. A shard without any must
+ * look like its writer crashed early. Otherwise a crash does not explain the damage: do
+ * not guess. */
 BAGI_COLD static bags_code bagi_writer_scan(
     bags_writer *writer, bagi_scan *found, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -11089,13 +11094,13 @@ BAGI_COLD static bags_code bagi_writer_scan(
     void *file = NULL; /* of drafts */
     bags_code code = BAGS_OK;
     bool drafts = bagi_dir_has(dir, "refs", BAGI_DRAFTS, &code, err);
-    bool listed = drafts; /* or else refs.idx decides */
+    bool listed = drafts; /* otherwise refs.idx decides */
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     BAGI_TRY(code);
     BAGI_TRY(bagi_check_checksums(dir->shown, bag_options.verify_checksums, err));
     if (bag_options.verify_checksums) {
         bagi_writer_add_checksums(writer);
-        writer->options.checksum = true; /* and for the shards after it */
+        writer->options.checksum = true; /* also for later shards */
     }
     code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, &listed, err);
     if (!code && listed) {
@@ -11144,16 +11149,16 @@ BAGI_COLD static bags_code bagi_writer_scan(
         dir->shown, found->reason ? found->reason : "files are missing");
 }
 
-/* The files of a shard that exist. */
+/* The state of a shard, by the files that exist. */
 typedef enum bagi_left {
     BAGI_LEFT_FINISHED,  /* spec.json */
-    BAGI_LEFT_CLAIMED,   /* a directory: its writer had no record yet */
-    BAGI_LEFT_STARTED,   /* its record, and no datapoint */
-    BAGI_LEFT_DATAPOINTS /* that were not finished */
+    BAGI_LEFT_CLAIMED,   /* a directory, without a record yet */
+    BAGI_LEFT_STARTED,   /* a record, but no datapoint */
+    BAGI_LEFT_DATAPOINTS /* datapoints, unfinished */
 } bagi_left;
 
-/* Read the record. *known: its fields are the writer's; a writer that has none gets
- * them. Otherwise *fault is what is wrong. */
+/* Read the record. *known is set if its fields are the writer's; a writer without
+ * fields gets them. Otherwise *fault describes the problem. */
 BAGI_COLD static bags_code bagi_writer_read_record(
     bags_writer *writer, bool *known, bags_error *fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
@@ -11177,7 +11182,8 @@ BAGI_COLD static bags_code bagi_writer_read_record(
         code = bagi_spec_parse(memory, spec, err);
         if (!code)
             code = bagi_spec_seal(memory, spec, writer->options.registry, err);
-        /* The number of fields comes from an untrusted file: each gets little. */
+        /* The number of fields comes from an untrusted file, so each gets a small
+         * buffer. */
         if (!code)
             code = bagi_writer_prepare(writer, (size_t)64 << 10, err);
         *known = !code;
@@ -11190,16 +11196,16 @@ BAGI_COLD static bags_code bagi_writer_read_record(
 }
 
 /*
- * Find out what exists of a shard, of a sharded dataset the one of this name, and
- * unless it is finished, lock its record and find its complete datapoints. A dry run
- * changes nothing and keeps no lock.
+ * Find out which parts of a shard exist (in a sharded dataset, the shard with this
+ * name). Unless it is finished, lock its record and find its complete datapoints. A dry
+ * run changes nothing and keeps no lock.
  */
 BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name,
     bool dry_run, bagi_left *left, bagi_scan *found) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->writing.env.io;
     bags_error *failure = &writer->writing.failure, ignored;
-    bags_error why; /* a missing file is not a failure of the writer */
+    bags_error why; /* a missing file does not fail the writer */
     bags_error fault;
     bool known = false, other = false;
     bags_fail(&fault, BAGS_ERROR_CORRUPT,
@@ -11211,7 +11217,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     if (bagi_is_finished(dir, &code, failure) || code)
         return code;
 
-    /* Lock the record before it is read. Without one, nothing was written. */
+    /* Lock the record before reading it. Without a record, nothing was written. */
     bool record = bagi_dir_has(dir, "spec.json", ".partial", &code, &why);
     if (!code && record)
         code = bagi_writer_open_record(
@@ -11219,8 +11225,8 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     if (!code && record)
         code = bagi_writer_read_record(writer, &known, &fault, &why);
 
-    /* A shard whose fields are unknown can only be one whose writer crashed before it
-     * created their files. */
+    /* If the fields are unknown, the shard's writer must have crashed before it created
+     * their files. */
     if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
     } else if (!code) {
@@ -11239,7 +11245,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
     ignored.code = BAGS_OK;
     if (code && bagi_is_finished(dir, &ignored.code, &ignored))
-        return BAGS_OK; /* meanwhile, by its writer or a recovery */
+        return BAGS_OK; /* finished meanwhile by its writer or a recovery */
     *left = found->length ? BAGI_LEFT_DATAPOINTS
             : record      ? BAGI_LEFT_STARTED
                           : BAGI_LEFT_CLAIMED;
@@ -11248,9 +11254,9 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     return code;
 }
 
-/* Let the codecs start, with the dictionaries of the shard that is continued or else of
- * the one before it (without digits: there is none). A field whose name is too long for
- * the names of those files has none. */
+/* Start the codecs, with the dictionaries of the continued shard or else of the
+ * previous one (none if its name has no digits). A field whose name is too long for a
+ * dictionary file has none. */
 BAGI_COLD static bags_code bagi_writer_start(
     bags_writer *writer, bagi_shard_id before) {
     const bagi_env *env = &writer->writing.env;
@@ -11285,8 +11291,8 @@ BAGI_COLD static bags_code bagi_writer_start(
     return code;
 }
 
-/* End the datapoint of the draft that was found: append the values that were given for
- * it, and then its row. */
+/* End the datapoint whose draft was found: append the values given for it, then its
+ * row. */
 BAGI_COLD static bags_code bagi_writer_complete(
     bags_writer *writer, const bagi_scan *found) {
     const bagi_shard_id none = {0, 0};
@@ -11321,15 +11327,15 @@ BAGI_COLD static bags_code bagi_writer_complete(
     return failure->code;
 }
 
-/* Take over the shard that was found: continue after its datapoints (APPEND refuses
- * that), or remove it if it has none. */
+/* Take over the shard found: continue after its datapoints (refused with APPEND), or
+ * remove it if it has none. */
 BAGI_COLD static bags_code bagi_writer_take(
     bags_writer *writer, bagi_left left, bagi_scan *found) {
     const bags_writer_options *options = &writer->options;
     const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->writing.failure;
     bool other = false;
-    /* Also without datapoints: the shards before may have some of its input. */
+    /* Even without datapoints: earlier shards may contain some of its input. */
     if (options->existing == BAGS_EXISTING_APPEND &&
         (left == BAGI_LEFT_DATAPOINTS ||
             (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
@@ -11353,7 +11359,7 @@ BAGI_COLD static bags_code bagi_writer_take(
             dir->shown);
     bagi_writer_check(writer);
 
-    /* The blobs of drafts are truncated, or written over, unless they are kept. */
+    /* Unless drafts are kept, their blobs are truncated or overwritten. */
     if (bagi_dir_has(dir, "refs", BAGI_DRAFTS, &failure->code, failure)) {
         bagi_stream_open(&writer->drafts, dir, "refs", BAGI_DRAFTS, BAGS_IO_WRITE);
         writer->drafts.written -=
@@ -11377,8 +11383,8 @@ BAGI_COLD static bags_code bagi_writer_take(
 
 #define BAGI_WORKERS_TRIED 4096
 
-/* The smallest number of workers none of whom lacks a shard before its last; 0: there
- * is no evidence for any. */
+/* The smallest number of workers with which no worker lacks a shard before its last
+ * one; 0 if no number fits. */
 BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     uint64_t last = list->count ? list->ids[list->count - 1].number : 0;
     for (uint64_t workers = 1; workers <= last && workers <= BAGI_WORKERS_TRIED;
@@ -11396,8 +11402,9 @@ BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     return 0;
 }
 
-/* Check that the existing shards fit this worker's numbers: they were not renumbered;
- * its first shard does not exist, or `existing` is set; none of its own is missing. */
+/* Check that existing shards fit this worker's numbers: they were not renumbered; the
+ * worker's first shard does not exist unless `existing` is set; none of its shards is
+ * missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
     bags_error *err = &writer->writing.failure;
@@ -11422,14 +11429,15 @@ BAGI_COLD static bags_code bagi_writer_check_names(
     return bagi_check_gaps(list, start, stop, why, err);
 }
 
-/* True if a finished shard has such files next to its Bags. A split one has no refs. */
+/* True if a finished shard has files with this suffix next to its Bags. A split shard
+ * has no refs. */
 static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
     const char *suffix, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "refs", suffix, code, err) ||
            bagi_dir_has(dir, bagi_spec_name(spec, 0), suffix, code, err);
 }
 
-/* Let new shards have checksums and journals if the first finished shard has. */
+/* Give new shards checksums and journals if the first finished shard has them. */
 BAGI_COLD static bags_code bagi_writer_follow(
     bags_writer *writer, const bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
@@ -11462,18 +11470,18 @@ BAGI_COLD static bags_code bagi_writer_follow(
     return err->code;
 }
 
-/* Check the existing shards. With RESUME, count the finished shards of this worker,
- * and take over the others. The last one is continued, unless it is full; the others
- * are finished. *before is the last finished one. */
+/* Check the existing shards. With RESUME, count this worker's finished shards and take
+ * over the unfinished ones: continue the last unless it is full, and finish the others.
+ * *before is the last finished shard. */
 BAGI_COLD static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_shard_list *list, bagi_shard_id *before) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    uint64_t next = 0; /* after the last shard that counts, and stays */
+    uint64_t next = 0; /* the number after the last shard that counts and stays */
     bagi_common common = BAGI_ZERO;
     bool finalized = false;
-    bagi_shard_id last = {0, 0}; /* that has datapoints */
+    bagi_shard_id last = {0, 0}; /* the last shard that has datapoints */
     BAGI_TRY(bagi_writer_check_names(writer, list, &finalized));
     BAGI_TRY(bagi_writer_compare(writer, list, writer->shown));
     if (!writer->options.existing)
@@ -11525,7 +11533,7 @@ BAGI_COLD static bags_code bagi_writer_resume(
     return err->code;
 }
 
-/* Continue an unsharded dataset, or claim it again if it has no datapoint. */
+/* Continue an unsharded dataset, or claim it again if it has no datapoints. */
 BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     bags_error *err = &writer->writing.failure;
     bagi_left left;
@@ -11544,13 +11552,13 @@ BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
 
 /* The kind of dataset at the path of a writer. */
 typedef enum bagi_existing {
-    BAGI_NOTHING, /* or what exists fails the claim */
+    BAGI_NOTHING, /* or something that makes the claim fail */
     BAGI_SINGLE,  /* an unsharded dataset, to be resumed */
     BAGI_SHARDS   /* shards of this worker or of others */
 } bagi_existing;
 
-/* Find out what exists at the path: only if it may be continued, or if other workers
- * may have written it. Free list->array, also after a failure. */
+/* Find out what exists at the path, but only if it may be continued or other workers
+ * may have written it. Free list->array, even after a failure. */
 BAGI_COLD static bags_code bagi_writer_look(
     bags_writer *writer, bagi_existing *existing, bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
@@ -11600,7 +11608,8 @@ BAGI_COLD static bags_code bagi_writer_set_fields(
     return BAGS_OK;
 }
 
-/* An unsharded dataset is claimed at once, a shard when its first datapoint arrives. */
+/* Claim an unsharded dataset at once, but a shard only when its first datapoint
+ * arrives. */
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
@@ -11628,7 +11637,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
             break;
         }
     }
-    /* A shard claimed for a codec that cannot start is removed. */
+    /* Remove a shard that was claimed before a codec failed to start. */
     if (!code && bagi_writer_start(writer, before) &&
         !writer->outputs[writer->spec.count].resumed.length) {
         bags_error ignored;
@@ -11653,7 +11662,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         bagi_writer_stop_refused(writer);
     if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
         writer->partial) {
-        writer->drafted = false; /* its draft stays, for recovery */
+        writer->drafted = false; /* keep its draft for recovery */
         bagi_datapoint_rewind(writer);
     }
     if (!failure->code && writer->begun && !writer->pending.code) {
@@ -11662,7 +11671,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
             bagi_writer_refuse_state(writer, "begun and not ended", failure);
     }
     bagi_writer_check_idle(writer);
-    /* An unfinished shard without a datapoint would stop readers. */
+    /* Readers would refuse an unfinished shard without datapoints. */
     if (!failure->code && writer->dir.path && writer->sharded &&
         writer->outputs[writer->spec.count].length == 0)
         bagi_writer_drop(writer, failure);
@@ -11673,8 +11682,8 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     return code;
 }
 
-/* The data from before this writer stays, as unfinished as it was. So does a complete
- * shard if only waiting for the disk failed. */
+/* Data from before this writer stays, as unfinished as it was. So does a complete shard
+ * if only syncing failed. */
 BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
@@ -11683,7 +11692,7 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bool ours = bagi_writing_is_ours(&writer->writing, writer->path);
     bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
-        writer->writing.failure.code = BAGS_OK; /* truncate in any case */
+        writer->writing.failure.code = BAGS_OK; /* truncate even after a failure */
         if (writer->drafts.handle)
             bagi_writer_end_drafts(
                 writer, writer->outputs[writer->spec.count].resumed.length);
