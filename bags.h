@@ -6107,8 +6107,8 @@ typedef struct bagi_dictionary_sum {
     uint32_t crc;
 } bagi_dictionary_sum;
 
-/* Read NAME.dict, if it exists, into an empty buffer unless that is NULL. An empty or
- * too large file is not a dictionary. */
+/* Read NAME.dict, if it exists, into an empty buffer unless that is NULL. A file that
+ * is empty or too large is BAGS_ERROR_CORRUPT. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
     bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -6202,9 +6202,10 @@ static void bagi_dictionaries_free(
 
 /* ========================================================================
  * >>set
- * The files of Bags that are read. A Bag is seen through two pointers, to the bytes of
- * its blobs and to their end offsets. Either points into a map or a copy, or is NULL:
- * then the file is read. It may belong to a set that limits the number of open files.
+ * The files of Bags being read. A Bag is accessed through two pointers, to its blobs'
+ * bytes and to their end offsets. Each points into a map or a copy, or is NULL, meaning
+ * that the file is read. A file may belong to a set that limits the number of open
+ * files.
  *
  *     bagi_file_attach --> bagi_file_map --> mapped: closed by bagi_bag_open
  *                                |
@@ -6217,44 +6218,42 @@ static void bagi_dictionaries_free(
  *
  * These invariants hold while a Bag is open:
  *
- *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
- *      are not checked: every read checks the entries that it uses.
- *   2. Any number of threads may read. Nothing changes but the files of a set, guarded
- *      by its mutex, and `order_checked` and `checked`, set atomically.
- *   3. A file that is mapped is not open. A file of a set may be closed and
- *      opened again; it must then be the same file, in the same shard.
+ *   1. `length`, `limit` and `table` fit the file sizes. The entries in between are not
+ *   checked: every read checks the entries it uses. 2. Any number of threads may read.
+ *   Nothing changes except a set's files, guarded by its mutex, and `order_checked` and
+ *   `checked`, set atomically. 3. A mapped file is not open. A set may close and reopen
+ *   a file; it must then be the same file, in the same shard.
  * ====================================================================== */
 
 typedef struct bagi_file {
-    char *path;        /* NULL: the Bag has no such file */
+    char *path;        /* NULL: the Bag does not have this file */
     const char *shown; /* the path in messages */
     uint64_t size;
     const unsigned char *map; /* NULL: not mapped */
     void *handle;             /* NULL: mapped, in memory, or closed for now */
     unsigned pins;            /* threads that are reading it */
-    bool listed;              /* it belongs to a set, open or not; constant once
+    bool listed;              /* it belongs to a set, whether open or not; constant once
                                  the Bag is open */
     bool grows;               /* a writer may append to it: `size` is a minimum */
-    uint64_t identity;        /* if it is listed and does not grow */
+    uint64_t identity;        /* set if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
 
 /*
- * Files that share a limit, by last use. The list holds the open ones.
+ * Files that share a limit. The list holds the open ones, by last use.
  *
- * The mutex guards the list and, of the files in it, handle, pins, newer and
- * older. A thread that reads a file has pinned it, and holds no lock while it
- * reads: a pinned file is never closed, so the limit can be exceeded while more
- * threads than that read at once.
+ * The mutex guards the list and its files' handle, pins, newer and older. A thread pins
+ * a file to read it, and holds no lock while reading. A pinned file is never closed, so
+ * the limit is exceeded when more threads than it allows read at once.
  */
 typedef struct bagi_files {
     bagi_mutex mutex;
-    bagi_guard guard; /* of a reader: this mutex inside its own */
+    bagi_guard guard; /* of a reader: its first mutex is taken before this one */
     size_t limit, count;
     bagi_file *newest, *oldest;
 } bagi_files;
 
-/* Take an open file out of the list. */
+/* Remove an open file from the list. */
 static void bagi_files_unlink(bagi_files *files, bagi_file *file) {
     *(file->newer ? &file->newer->older : &files->newest) = file->older;
     *(file->older ? &file->older->newer : &files->oldest) = file->newer;
@@ -6284,7 +6283,7 @@ BAGI_COLD static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     return true;
 }
 
-/* Fail if the files belong to a reader whose locks are lost. */
+/* Fail if the files belong to a reader whose locks were lost in fork(). */
 static bags_code bagi_files_check(
     const bagi_files *files, const char *shown, bags_error *err) {
     if (!files->guard.lost)
@@ -6293,25 +6292,24 @@ static bags_code bagi_files_check(
         "%s: another thread was reading it during fork(); open it in the child", shown);
 }
 
-/* Where the ends of a Bag's blobs are:
+/* The location of the ends of a Bag's blobs:
  *
  *     BAGI_V1       NAME.bag    blobs | 0 | ends
  *     BAGI_V2       NAME.bag    blobs | ends
  *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
  *
- * bagi_bag_shape and bagi_bag_shape_split find out which. Everything else uses `table`,
- * `limit` and `length`, and the two functions below, except for files that
+ * bagi_bag_shape and bagi_bag_shape_split determine the layout. Everything else uses
+ * `table`, `limit` and `length`, and the two functions below, except for files that
  * only granular 0.20 writes: see bagi_refs_allow_empty.
  */
 typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
-/* A checksum sidecar, a table and the blobs are read in the same way. */
+/* Blobs, table and checksum sidecar are all read in the same way. */
 struct bag_reader {
     bagi_mapped mapped;     /* must be the first member */
-    uint64_t mapped_length; /* the same length, also where mapped.length is 0 */
+    uint64_t mapped_length; /* the same length, even where mapped.length is 0 */
     uint64_t touch_length;  /* the same for plain fields and refs: see bagi_touch */
-    /* The blobs, CRCs and ends that are in memory, starting with blob 0; NULL:
-     * read them. */
+    /* Blobs, CRCs and ends in memory, starting with blob 0; NULL: read them. */
     const unsigned char *in_memory[BAGI_FILES];
     uint64_t length; /* blobs */
     uint64_t limit;  /* no blob ends after this offset */
@@ -6320,23 +6318,23 @@ struct bag_reader {
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
-    bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
-    bagi_trailer trailer;           /* if checksums were opened */
+    bags_buffer cached[BAGI_FILES]; /* copies of the table and the CRCs */
+    bagi_trailer trailer;           /* set if checksums were opened */
     uint64_t record;                /* identity of its shard's record; 0: not checked */
     bool verify;                    /* compare returned blobs with their checksums */
     bool random;                    /* mapped, with no_read_ahead */
     bool is_refs;                   /* refs.bag */
-    void *order_checked; /* not NULL: blob i belongs to datapoint i; set atomically */
-    /* Not NULL: the record was compared after the files were opened. Set atomically,
-     * when blobs are read and files are far away. */
+    void *order_checked; /* non-NULL: blob i belongs to datapoint i; set atomically */
+    /* Non-NULL: the record was compared after the files were opened. Set atomically,
+     * when blobs of remote files are read. */
     void *checked;
     void *dictionary; /* a bagi_dictionary, once a value needed it; set atomically */
 };
 
 static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
 
-/* True if a 0 precedes the ends: then blob 0 is found like any other. The checksum of
- * the table includes it. */
+/* True if a 0 precedes the ends, so that blob 0 is found like any other. The table's
+ * checksum includes this 0. */
 static bool bagi_has_zero(const bag_reader *bag) { return bag->layout == BAGI_V1; }
 
 /* The file that contains the blobs, their CRCs or their ends. */
@@ -6348,13 +6346,13 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
 /* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
 static const size_t bagi_entry_size[] = {0, 4, 8};
 
-/* Where in that file the CRC or the end of a blob is. */
+/* The offset in that file of a blob's CRC or end. */
 static uint64_t bagi_bag_offset(const bag_reader *bag, int which, uint64_t index) {
     return (which == BAGI_ENDS ? bag->table : 0) + bagi_entry_size[which] * index;
 }
 
-/* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. */
+/* Open a file of a Bag. If the system refuses to open more, close others of the set.
+ * The caller holds the set's mutex. */
 BAGI_COLD static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
@@ -6371,8 +6369,8 @@ BAGI_COLD static bags_code bagi_file_open(
     return bagi_fail_io(env, error, file->path, "open", err);
 }
 
-/* Keep a file open while it is read. A listed one may have to be opened again: then it
- * must still be the same, in the same shard. */
+/* Keep a file open while it is read. A listed file may have to be reopened; it must
+ * then still be the same, in the same shard. */
 BAGI_COLD static bags_code bagi_file_pin(
     const bag_reader *bag, const bagi_file *of, void **handle, bags_error *err) {
     const bagi_env *env = bag->env;
@@ -6419,7 +6417,7 @@ BAGI_COLD static bags_code bagi_file_pin(
     return code;
 }
 
-/* If more files than the limit were being read at once, one is closed now. */
+/* If more files than the limit were being read at once, close one now. */
 BAGI_COLD static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)bagi_mutable(of);
@@ -6447,9 +6445,9 @@ BAGI_COLD static bags_code bagi_file_read(const bag_reader *bag, const bagi_file
     return code;
 }
 
-/* Announce how a part of a file will be read, if the system can use that: a map by its
- * address, a file only while it is open. Failures do not matter: what is announced is
- * read later, and reports them. */
+/* Announce how a part of a file will be read, if the system can use the advice: a map
+ * is given by its address, a file only while it is open. Failures do not matter,
+ * because the later read will report them. */
 BAGI_COLD static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, uint64_t size, bags_advice advice) {
     const bags_io *io = &bag->env->io;
@@ -6466,8 +6464,8 @@ BAGI_COLD static void bagi_file_advise(const bag_reader *bag, const bagi_file *f
     }
 }
 
-/* Open a file of a Bag for the first time. It is not in the list yet, so that no other
- * thread closes it while the Bag is opened. */
+/* Open a file of a Bag for the first time. It is not listed yet, so that no other
+ * thread closes it while the Bag is being opened. */
 BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
@@ -6484,14 +6482,15 @@ BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir
     return code;
 }
 
-/* How many files all datasets of this process have mapped. A map is a resource that
- * malloc needs, too: those beyond a quarter of what Linux allows are read. */
+/* The number of files mapped by all datasets of this process. Maps are a resource that
+ * malloc needs, too: beyond a quarter of the number that Linux allows, files are read
+ * instead. */
 static volatile long bagi_maps;
 enum { BAGI_MAPS_LIMIT = 16384 };
 
-/* Get the size of an open file and map it, if that is possible and allowed. If it is
- * not mapped, it may be closed and opened again: it is identified. An empty file needs
- * no map: nothing is read from it. */
+/* Get the size of an open file and map it, if possible and allowed. An unmapped file is
+ * identified, because it may be closed and reopened. An empty file needs no map:
+ * nothing is read from it. */
 BAGI_COLD static bags_code bagi_file_map(
     bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
     static const unsigned char nothing[1] = {0};
@@ -6534,9 +6533,9 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
 
 /* ========================================================================
  * >>open
- * Opens the files of a Bag, finds its variant, and checks its shape and its checksums'
- * trailer, in O(1). Which variant a Bag is depends on where it is. In a dataset the
- * shard decides, for a standalone Bag its files:
+ * Opens a Bag's files, determines its variant, and checks its structure and its
+ * checksum trailer, in O(1). In a dataset, the shard determines the variant; for a
+ * standalone Bag, its files do:
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
@@ -6544,12 +6543,12 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *     NAME.idx otherwise                               split, or still being written
  * ====================================================================== */
 
-/* The values that the files of a shard must match. */
+/* Values that a shard's files must match. */
 typedef struct bagi_record {
     uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
     uint32_t spec;     /* CRC of the same */
-    uint32_t bound;    /* what the trailers of all its checksums contain, ... */
-    bool is_bound;     /* ... if that is known */
+    uint32_t bound;    /* the CRC that all its checksum trailers contain, ... */
+    bool is_bound;     /* ... if known */
     bool missing;      /* spec.json does not exist */
 } bagi_record;
 
@@ -6558,21 +6557,23 @@ typedef struct bagi_bag_options {
     bool split;       /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
-    bool grows;      /* a writer may be appending to it */
-    bool unfinished; /* the index is a journal that may list more blobs than
-                        exist: the caller finds out, and trims */
+    bool grows;      /* a writer may still be appending */
+    bool unfinished; /* the index is a journal that may list more blobs than exist: the
+                        caller checks, and trims */
     bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
 } bagi_bag_options;
 
-/* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
+/* Options for a finished, mapped Bag that is not split; standalone unless given a
+ * name. */
 static bagi_bag_options bagi_bag_options_new(void) {
     bagi_bag_options bag_options = BAGI_ZERO;
     bag_options.name = "";
     return bag_options;
 }
 
-/* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
+/* Determine the structure of a Bag that ends in its own table: v1, or v2 without the
+ * 0. */
 BAGI_COLD static bags_code bagi_bag_shape(
     bag_reader *bag, bool allow_empty, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
@@ -6589,7 +6590,8 @@ BAGI_COLD static bags_code bagi_bag_shape(
     bool is_table = table <= file->size - 8 && (file->size - table) % 8 == 0;
     if (is_table)
         BAGI_TRY(bagi_file_read(bag, file, table, number, 8, err));
-    /* Many files that are not Bags end in 8 zeros, the offset of their first byte. */
+    /* Many files that are not Bags end in 8 zeros, as if the table began at their first
+     * byte. */
     uint64_t first = bagi_load_u64(number);
     if (!is_table || first > table)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -6603,10 +6605,10 @@ BAGI_COLD static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
-/* The shape of a Bag with an index file; a torn last entry is ignored. A standalone one
- * may end in a table, whose shape is known then: if the index lists that table, it is
- * not needed. A valid v1 table that differs is an error, since either may be right; any
- * other is taken for bytes of blobs. */
+/* Determine the structure of a Bag with an index file; a torn last entry is ignored. A
+ * standalone Bag may also end in a table. If the index lists the same ends, the index
+ * is not needed. A valid v1 table that differs is an error, because either may be
+ * right. Anything else at the end is taken for blob bytes. */
 BAGI_COLD static bags_code bagi_bag_shape_split(
     bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
@@ -6648,8 +6650,8 @@ BAGI_COLD static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Set the pointer to the entries of a Bag, its end offsets or its CRCs, if they are
- * mapped; with `cache` they are read now and kept in memory. */
+/* Set the pointer to a Bag's entries, its end offsets or CRCs, if they are mapped. With
+ * `cache`, read them now and keep them in memory. */
 BAGI_COLD static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
     const bagi_file *file = bagi_bag_file(bag, which);
@@ -6671,7 +6673,7 @@ BAGI_COLD static bags_code bagi_bag_entries(
 
 /* ---- checksums next to a Bag ---- */
 
-/* Refuse what needs checksums in a build without them. */
+/* Refuse a request that needs checksums in a build without them. */
 BAGI_COLD static bags_code bagi_check_checksums(
     const char *path, bool needed, bags_error *err) {
     if (BAGI_CHECKSUMS || !needed)
@@ -6682,8 +6684,9 @@ BAGI_COLD static bags_code bagi_check_checksums(
         bags_path_tail(path));
 }
 
-/* Open NAME.crc, and read its trailer. That of a Bag that is being written is a journal
- * without one; after a power failure there may be fewer CRCs than ends. */
+/* Open NAME.crc, and read its trailer. While a Bag is being written, NAME.crc is a
+ * journal without a trailer; after a power failure it may have fewer CRCs than there
+ * are ends. */
 BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
@@ -6719,7 +6722,7 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         "%s: damaged, truncated, or never finished (no valid trailer)", file->shown);
 }
 
-/* Read the trailer of NAME.crc in a shard. */
+/* Read the trailer of a shard's NAME.crc. */
 BAGI_COLD static bags_code bagi_crcs_read_trailer(
     const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
@@ -6733,9 +6736,9 @@ BAGI_COLD static bags_code bagi_crcs_read_trailer(
     return code;
 }
 
-/* Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete,
- * of a Bag of this shape and name. A Bag of a dataset may be read as a standalone one,
- * and a standalone one may be renamed. */
+/* Do the O(1) checks on the sidecar of a Bag whose structure is known: it is complete,
+ * and belongs to a Bag with this structure and name. A dataset's Bag may be read as a
+ * standalone one, and a standalone one may be renamed. */
 BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
@@ -6747,7 +6750,7 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
             "%s: changed since its checksums were written (%" PRIu64
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
             blobs->shown, bag->length, blobs->size, trailer->length, trailer->size);
-    /* The name of a standalone Bag is the last part of its path. */
+    /* A standalone Bag's name is the last part of its path. */
     const char *name = dir->standalone ? dir->path : bag_options->name;
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
@@ -6764,8 +6767,8 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
         bag->file[BAGI_CRCS].shown, name, sum.exists ? "has changed" : "is missing");
 }
 
-/* Check that a sidecar with this trailer belongs to its shard, if that is known: to
- * spec.json and to the other Bags. */
+/* Check that a sidecar with this trailer belongs to its shard (to spec.json and to the
+ * other Bags), if the shard is known. */
 BAGI_COLD static bags_code bagi_crcs_check_shard(const char *path,
     const bagi_trailer *trailer, const bagi_record *record, bags_error *err) {
     if (!record->is_bound || trailer->shard == record->bound)
@@ -6786,7 +6789,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 
 /* ---- a Bag ---- */
 
-/* Close the files and free the copies of a Bag. It may be partly open, or NULL. */
+/* Close a Bag's files and free its copies. The Bag may be partly open, or NULL. */
 static void bagi_bag_free(bag_reader *bag) {
     if (!bag)
         return;
@@ -6797,12 +6800,12 @@ static void bagi_bag_free(bag_reader *bag) {
     bagi_free(&bag->env->memory, bag, sizeof *bag);
 }
 
-/* True for a standalone Bag that may have an index: NAME.bag. */
+/* True for a standalone Bag that may have an index because it is called NAME.bag. */
 static bool bagi_dir_may_have_index(const bagi_dir *dir) {
     return dir->standalone && !dir->bare;
 }
 
-/* The files of a Bag may be opened soon. */
+/* Announce that a Bag's files may be opened soon. */
 BAGI_COLD static void bagi_bag_expect(
     const bagi_dir *dir, const bagi_bag_options *bag_options) {
     bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_BLOBS]);
@@ -6814,13 +6817,13 @@ BAGI_COLD static void bagi_bag_expect(
 
 #ifdef BAGS_DEBUG
 /*
- * Invariants of an open Bag, besides those in the head of >>set.
+ * Invariants of an open Bag, in addition to the list in >>set.
  *
- *   - without .idx the blobs, a 0 if there is one, and the ends fill the file; with it,
+ *   - without .idx, the blobs, the 0 if present, and the ends fill the file; with .idx,
  *     the blobs are at its start
- *   - what finds a mapped blob finds all of them, or none
- *   - a file that is mapped is not open; a listed file belongs to a set
- *   - a Bag that is read by offsets has its files, or their content in memory
+ *   - the fields that find a mapped blob find either all blobs or none
+ *   - a mapped file is not open; a listed file belongs to a set
+ *   - a Bag read by offsets has its files, or their content in memory
  */
 static void bagi_bag_assert(const bag_reader *bag) {
     const bagi_mapped *mapped = &bag->mapped;
@@ -6837,7 +6840,7 @@ static void bagi_bag_assert(const bag_reader *bag) {
                                       bagi_load_u64(mapped->table) == 0));
     for (int i = 0; i < BAGI_FILES; i++) {
         const bagi_file *file = &bag->file[i];
-        /* The handle of a listed file is its set's, and may be closed meanwhile. */
+        /* A listed file's handle belongs to its set, and may be closed meanwhile. */
         assert(!file->listed || (bag->files && file->path && !file->map));
         assert(file->listed || !file->handle || (file->path && !file->map));
     }
@@ -6846,9 +6849,10 @@ static void bagi_bag_assert(const bag_reader *bag) {
 }
 #endif
 
-/* The shape of a Bag is known, and what it keeps in memory was read: nothing fails any
- * more. Set what finds a mapped blob, and leave the files to their set. A mapped
- * refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
+/* Called when a Bag's structure is known and its in-memory parts are loaded; nothing
+ * can fail any more. Set the fields that find a mapped blob, and leave the files to
+ * their set. A mapped refs.bag has BAGI_SLACK: it is never split, so its table
+ * follows. */
 BAGI_COLD static void bagi_bag_ready(
     bag_reader *bag, const bagi_bag_options *bag_options) {
     const bagi_env *env = bag->env;
@@ -6866,7 +6870,7 @@ BAGI_COLD static void bagi_bag_ready(
         bag->mapped.table = ends - 8;
         bag->mapped.limit = bag->limit;
         bag->mapped_length = bag->length;
-        /* Blobs that are requested or compared need more than two loads. */
+        /* Blobs to be requested or verified need more than two loads. */
         if (!bag->random && !bag->verify)
             bag->mapped.length = bag->length;
     }
@@ -6891,9 +6895,9 @@ BAGI_COLD static void bagi_bag_ready(
     BAGI_CHECK(bagi_bag_assert(bag));
 }
 
-/* Open the blobs of a Bag and its index, if there is one: *split. *moved: a standalone
- * Bag without an index changed meanwhile: its writer creates the index just after the
- * Bag. */
+/* Open a Bag's blobs and its index, if there is one (*split). *moved is set if a
+ * standalone Bag without an index changed meanwhile: a writer creates the index just
+ * after the Bag. */
 BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bool *split, bool *moved, bags_error *err) {
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
@@ -6913,7 +6917,7 @@ BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
         code = BAGS_OK;
     }
     BAGI_TRY(code);
-    /* The blobs are measured after the index, so that they cover it while a writer
+    /* Measure the blobs after the index, so that they cover it while a writer
      * appends. */
     if (*split)
         BAGI_TRY(bagi_file_map(bag, index, bag_options->no_mmap, err));
@@ -6922,7 +6926,7 @@ BAGI_COLD static bags_code bagi_bag_attach(bag_reader *bag, const bagi_dir *dir,
     return BAGS_OK;
 }
 
-/* Find the shape of a Bag, and open its checksums if they are verified. */
+/* Determine a Bag's structure, and open its checksums if they are to be verified. */
 BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bool *moved, bags_error *err) {
     bool split = false, cache = bag_options->cache_index;
@@ -6950,9 +6954,9 @@ BAGI_COLD static bags_code bagi_bag_try_open(bag_reader *bag, const bagi_dir *di
 }
 
 /*
- * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. A
- * standalone Bag may change while it is opened: its writer removes the index when it is
- * finished. Then everything is opened again.
+ * Open a Bag; free it with bagi_bag_free. Without `files`, its files stay open. A
+ * standalone Bag may change while being opened, because its writer removes the index on
+ * finishing. In that case everything is opened again.
  */
 BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
@@ -6976,7 +6980,7 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (blobs->path)
             code = bagi_check_found(
                 env, blobs->path, bag_options->record.identity, code, &why);
-        /* Data that contradicts the index may have changed since it was measured. */
+        /* If data contradicts the index, it may have changed since it was measured. */
         uint64_t now = index->size;
         if (code == BAGS_ERROR_CORRUPT && dir->standalone && index->handle)
             moved = env->io.size(env->io.user, index->handle, &now) == 0 &&
@@ -6993,17 +6997,18 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     return code;
 }
 
-/* The first blobs of a Bag: how many, and where the last of them ends. */
+/* A prefix of a Bag's blobs: their number, and the end of the last one. */
 typedef struct bagi_extent {
     uint64_t length, end;
 } bagi_extent;
 
-/* Where a file of a Bag ends after them. */
+/* The size that a Bag's file has with only these blobs. */
 static uint64_t bagi_extent_size(bagi_extent extent, int which) {
     return which == BAGI_BLOBS ? extent.end : extent.length * bagi_entry_size[which];
 }
 
-/* Forget the blobs after these. Returns how many bytes of the files follow. */
+/* Forget the blobs after this prefix. Returns the number of bytes that follow it in the
+ * files. */
 static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
     uint64_t trailing = 0;
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7019,13 +7024,13 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
 /* ========================================================================
  * >>fetch
  * Reads the blobs that a caller requests, in any order. If a Bag is v1 and mapped,
- * bagi_mapped_get finds one of them with two loads. Every other read is a list of
- * spans: consecutive blobs of one Bag, and the place of the first among the results.
- * First all table entries that are not in memory are read, and the CRCs, if they are
- * compared; the entries are checked; then the blobs are read in the same way. The
- * buffer is sized once for each step. To prefetch, the same list is passed to the
- * system as advice. Hooks that read many ranges at once receive all ranges of a step in
- * one call.
+ * bagi_mapped_get finds a blob with two loads. Every other read is a list of spans;
+ * each span is a run of consecutive blobs of one Bag, with the position of the first
+ * among the results. First, all table entries not in memory are read, and CRCs to be
+ * compared; then the entries are checked; then the blobs are read in the same way. The
+ * buffer is sized once per step. To prefetch, the same list is passed to the system as
+ * advice. A hook that reads many ranges at once receives all ranges of a step in one
+ * call.
  * ====================================================================== */
 
 /* Describe an invalid blob entry. */
@@ -7043,8 +7048,8 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t 
         path, index, start, stop);
 }
 
-/* Compare consecutive blobs, whose ends are in order, with their checksums; their
- * bytes begin at `data`. */
+/* Compare consecutive blobs, with bytes starting at `data` and ends in order, with
+ * their checksums. */
 BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t index,
     uint64_t count, const unsigned char *ends, const unsigned char *crcs,
     const unsigned char *data, bags_error *err) {
@@ -7061,8 +7066,8 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t
     return BAGS_OK;
 }
 
-/* With no_read_ahead, bytes of several pages are requested before the first of
- * them is touched. */
+/* With no_read_ahead, request bytes that span several pages before touching the
+ * first. */
 static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t size) {
     if (bag->random && size > 4096)
         bagi_file_advise(bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
@@ -7072,19 +7077,19 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t offset, size; /* the part of its only blob; of others 0, UINT64_MAX */
-    uint64_t start, stop;  /* bytes in the file that is being read */
-    size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
+    uint64_t offset, size; /* the part of its only blob; otherwise 0, UINT64_MAX */
+    uint64_t start, stop;  /* byte range in the file being read */
+    size_t at[BAGI_FILES]; /* offset in the buffer of the bytes read from each file */
 } bagi_span;
 
-/* The bytes of the list per span: the ranges to read, at most one per span, follow the
- * spans, and then the Bags of these ranges. */
+/* The list's bytes per span: after the spans come the ranges to read, at most one per
+ * span, and then these ranges' Bags. */
 #define BAGI_SPAN_SIZE (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
     bags_buffer *list; /* the spans; it does not grow once all are added */
     size_t count;
-    bags_buffer *data; /* what was read, in `used` bytes; it may move */
+    bags_buffer *data; /* the bytes read so far, `used` of them; it may move */
     size_t used;
     bool advise; /* request the blobs and return without waiting */
     bool apart;  /* each blob has a span */
@@ -7119,7 +7124,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
     return BAGS_OK;
 }
 
-/* The order in the files, so that neighbours are read at once. */
+/* Sort by position in the files, so that neighbours are read at once. */
 static int bagi_span_order(const void *a, const void *b) {
     const bagi_span *x = (const bagi_span *)a, *y = (const bagi_span *)b;
     if (x->bag != y->bag)
@@ -7127,8 +7132,8 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* A remote read is valid only if the shard is checked after it: announce the check
- * first, read, then check. Refs are checked with the blobs that they refer to. */
+/* A remote read is valid only if the shard is checked afterwards: announce the check,
+ * read, then check. Refs are checked together with the blobs they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -7144,21 +7149,21 @@ BAGI_COLD static bags_code bagi_fetch_check(
     return code;
 }
 
-/* One step of a fetch: the ranges of this file of the Bags to read, or to request. */
+/* One step of a fetch: ranges to read or request from one kind of file of the Bags. */
 typedef struct bagi_step {
     int which;
     bool request;
     bags_io_read *reads; /* `count` ranges, and their Bags: see BAGI_SPAN_SIZE */
     const bag_reader **bags;
     size_t count;
-    const bag_reader *any; /* a Bag not in memory; NULL: nothing is to be read */
+    const bag_reader *any; /* a Bag that is not in memory; NULL: nothing to read */
     uint64_t total;        /* bytes */
 } bagi_step;
 
-/* Collect the ranges start .. stop of all spans, unless they are in memory. Adjacent
- * ranges become one; ranges of a map with a small gap are requested as one. */
+/* Collect the ranges start .. stop of all spans that are not in memory. Adjacent ranges
+ * are merged; so are requests for ranges of a map with a small gap between them. */
 static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
-    const uint64_t gap = 8192; /* bytes between two parts requested as one */
+    const uint64_t gap = 8192; /* most bytes between parts that are requested as one */
     int which = step->which;
     bagi_span *span = bagi_fetch_spans(fetch);
     uint64_t end = 0;
@@ -7197,8 +7202,8 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     }
 }
 
-/* Read the ranges, or request them. Files that read_many reads are pinned: the caller
- * unpins them. That hook returns no failure: bytes that are missing are read again. */
+/* Read the ranges, or request them. Files passed to read_many are pinned; the caller
+ * unpins them. That hook reports no failure, so missing bytes are read again. */
 static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
     const bags_io *io = &step->any->env->io;
     bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
@@ -7270,8 +7275,8 @@ static const unsigned char *bagi_fetch_result(
            (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
-/* Reduce a span, whose bytes in the file are known, to its part. A blob's checksum
- * covers all its bytes. */
+/* Reduce a span, once its byte range in the file is known, to the requested part. A
+ * blob's checksum covers all its bytes. */
 static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
     uint64_t all = span->stop - span->start, offset = BAGI_MIN(span->offset, all);
     uint64_t left = all - offset, size = BAGI_MIN(span->size, left);
@@ -7287,10 +7292,10 @@ static bags_code bagi_span_cut(bagi_span *span, bool verify, bags_error *err) {
 }
 
 /*
- * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
- * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables and
- * the CRCs are read; the entries are checked; the blobs are read and compared with the
- * CRCs; the results are set.
+ * Run the fetch. Blob i of a span becomes items[place + i]. If items is NULL, get the
+ * result with bagi_fetch_result. The steps: sort the spans; read their table entries
+ * and CRCs; check the entries; read the blobs and compare them with the CRCs; set the
+ * results.
  */
 static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
@@ -7309,7 +7314,7 @@ static bags_code bagi_fetch_run_all(
                     "blob", BAGI_MAX(span->first, bag->length), bag->length, err),
                 "%s: ", bag->file[BAGI_BLOBS].shown);
         span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
-        span->start -= span->first ? 8 : 0; /* with the end before */
+        span->start -= span->first ? 8 : 0; /* include the preceding end */
         span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
     BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_ENDS, err));
@@ -7320,9 +7325,9 @@ static bags_code bagi_fetch_run_all(
     }
     if (verify)
         BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_CRCS, err));
-    /* Blobs of a valid table do not overlap: this bounds what is read by the size
-     * of the file. */
-    uint64_t last_blob = 0, last_byte = 0; /* of the spans of a Bag so far */
+    /* Blobs of a valid table do not overlap. Checking this limits reads to the file
+     * size. */
+    uint64_t last_blob = 0, last_byte = 0; /* of a Bag's spans so far */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
@@ -7390,8 +7395,8 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
     return BAGS_OK;
 }
 
-/* Not inline, and without an output parameter: see >>bag. A fetch repeats what the
- * mapped read has checked, because the fast path does not say what is wrong. */
+/* Not inline, and without an output parameter: see >>bag. The fetch repeats the checks
+ * of the mapped read, because the fast path does not tell what is wrong. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -7435,7 +7440,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     return BAGS_OK;
 }
 
-/* Every index becomes a span, unless it follows the one before. */
+/* Every index starts a new span unless it follows the previous index. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
@@ -7509,13 +7514,13 @@ BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start
 
 /* ========================================================================
  * >>cursor
- * Reads the blobs of a Bag from front to back, with memory of a fixed size: for
- * recovery, verify and checksum. A cursor is a forward walk over the blobs of a Bag.
- * Data that is not mapped or cached passes through windows of a fixed size. An invalid entry
- * is reported once: if it is outside the data, the next blob is measured from the last
- * valid end; if it is smaller than the entry before, either entry may be wrong, and the
- * next blob is measured from it. The bytes of a blob next to an invalid entry are not
- * usable, nor the bytes of overlapping blobs beyond twice the size of the data.
+ * A cursor reads a Bag's blobs from front to back in a fixed amount of memory, for
+ * recovery, verify and checksum. Data that is not mapped or cached passes through
+ * windows of a fixed size. An invalid entry is reported once. If it is outside the
+ * data, the next blob is measured from the last valid end. If it is smaller than the
+ * previous entry, either may be wrong, and the next blob is measured from it. The bytes
+ * of a blob next to an invalid entry are unusable, as are overlapping blobs once they
+ * exceed twice the data's size.
  * ====================================================================== */
 
 #define BAGI_CURSOR_ENTRIES ((size_t)4096)
@@ -7524,19 +7529,19 @@ BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start
 
 typedef struct bagi_cursor {
     const bag_reader *bag;
-    uint64_t next, last;  /* the blobs that are left: next <= i < last */
+    uint64_t next, last;  /* the remaining blobs: next <= i < last */
     uint64_t index;       /* the current blob: */
     uint64_t start, stop; /* its byte range */
-    bool valid;           /* its end is in order */
-    bool usable;          /* and so is its start: its bytes can be read */
-    bool overlap;         /* the blobs overlap, and not all are usable */
-    bool outside;         /* the entry before is outside the data */
+    bool valid;           /* the current blob's end is in order */
+    bool usable;          /* so is its start: its bytes can be read */
+    bool overlap;         /* blobs overlap, and not all are usable */
+    bool outside;         /* the previous entry is outside the data */
     uint64_t budget;      /* bytes that may still be usable */
-    uint64_t block;       /* the first entry of the window; `next` is */
-    uint64_t loaded;      /* before `loaded` if the window has the next one */
+    uint64_t block;       /* the window's first entry */
+    uint64_t loaded;      /* the window has the next entry if next < loaded */
     const unsigned char *ends, *crcs;
-    unsigned char *window; /* of both, if they are read */
-    bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
+    unsigned char *window; /* holds ends and CRCs if they are read */
+    bags_buffer bytes;     /* the window of bytes, at .. at + held */
     uint64_t at;
     size_t held;
     uint32_t table_crc, crcs_crc; /* running CRCs of the table and of the CRCs */
@@ -7585,13 +7590,13 @@ static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t a
         cursor->window + at - before, (size_t)count * size + before, err);
 }
 
-/* Go to the next blob; there must be one. If the window lacks its entry, a window of
- * them is read first. */
+/* Advance to the next blob; there must be one. If its entry is not in the window, read
+ * the next window of entries first. */
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (cursor->next == cursor->loaded) {
         uint64_t count = BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
-        /* A journal may have fewer. */
+        /* A journal may have fewer CRCs. */
         uint64_t crcs = BAGI_CHECKSUMS ? bag->trailer.length : 0;
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
         if (!cursor->window &&
@@ -7642,7 +7647,7 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size
         uint64_t rest = bag->limit - at;
         size_t window = BAGI_MAX(size, BAGI_CURSOR_BYTES);
         if (at < cursor->at || at > cursor->at + cursor->held)
-            window = size; /* more only pays where the blobs are in order */
+            window = size; /* reading more only pays off if blobs are in order */
         window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
         BAGI_TRY(bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err));
@@ -7674,8 +7679,8 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
-/* Parse the current blob of refs.bag, if usable, into *row. Read at most one byte
- * more than a valid row can have. */
+/* Parse the current blob of refs.bag, if usable, into *row. Read at most one byte more
+ * than the largest valid row. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     size_t count, bags_ref *refs, bags_view *row, bool *valid, bags_error *err) {
     uint64_t most = bagi_refs_most(count) + 1;
@@ -7686,8 +7691,8 @@ static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     return code;
 }
 
-/* Go over `count` more blobs of a journal that are complete: in the file and, if
- * checksums were opened, with those. Otherwise *reason states why not. */
+/* Advance over `count` blobs of a journal if they are complete: present in the file
+ * and, if checksums were opened, matching them. Otherwise *reason states why not. */
 static bags_code bagi_cursor_complete(
     bagi_cursor *cursor, uint64_t count, const char **reason, bags_error *err) {
     const bag_reader *bag = cursor->bag;
@@ -7718,29 +7723,29 @@ static bags_code bagi_cursor_complete(
 typedef struct bagi_scan {
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
-    const char *reason; /* why the next one is not; NULL: there is none */
-    bool drafted;       /* the datapoint after the last one of refs has a draft */
+    const char *reason; /* why the next one is incomplete; NULL: there is none */
+    bool drafted;       /* the datapoint after the last one in refs has a draft */
     bool partial;       /* the draft is complete: the last datapoint of `length` */
-    uint64_t items;     /* of the sequences of that one */
+    uint64_t items;     /* in that datapoint's sequences */
 } bagi_scan;
 
-/* A Bag that is scanned, and its blobs that belong to complete datapoints. */
+/* A Bag being scanned, and its blobs that belong to complete datapoints. */
 typedef struct bagi_scan_cursor {
     bagi_cursor cursor;
     bagi_extent complete;
 } bagi_scan_cursor;
 
-/* A scan of Bags, one per field (of these types) and then refs. A standalone Bag has no
- * fields, and types is NULL: then its blobs are the datapoints. */
+/* A scan of Bags: one per field (of these types), then refs. For a standalone Bag,
+ * without fields, types is NULL, and its blobs count as the datapoints. */
 typedef struct bagi_scanning {
     bag_reader **readers;
     const bags_type *types;
     size_t count;
     bagi_scan_cursor *bags; /* one per reader */
-    bags_ref *refs;         /* of the row that is looked at */
+    bags_ref *refs;         /* of the row being examined */
 } bagi_scanning;
 
-/* Trim the Bags to what is complete, and count the bytes after it. */
+/* Trim the Bags to the complete part, and count the bytes after it. */
 static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
     const bags_allocator *memory = &scan->readers[0]->env->memory;
     size_t count = scan->count;
@@ -7753,7 +7758,7 @@ static void bagi_scan_close(bagi_scanning *scan, bool trim, bagi_scan *found) {
     bagi_free(memory, scan->refs, count * sizeof *scan->refs);
 }
 
-/* Go over the blobs of `refs`: they are in the files and match their checksums.
+/* Advance over the blobs of `refs` if they are in the files and match their checksums.
  * Otherwise *reason states why not. */
 static bags_code bagi_scan_refs(
     bagi_scanning *scan, const char **reason, bags_error *err) {
@@ -7761,7 +7766,7 @@ static bags_code bagi_scan_refs(
     for (size_t i = 0; i < scan->count && !code && !*reason; i++) {
         bagi_cursor *cursor = &scan->bags[i].cursor;
         bags_ref ref = scan->refs[i];
-        /* Blobs before `next` are complete: datapoints may share them. */
+        /* Blobs before `next` were found complete: datapoints may share them. */
         uint64_t before = ref.count ? cursor->next - ref.first : 0;
         if (before > cursor->next)
             *reason = "refs.bag and a journal disagree";
@@ -7771,7 +7776,7 @@ static bags_code bagi_scan_refs(
     return code;
 }
 
-/* The blobs that the cursors have passed belong to complete datapoints. */
+/* Record that the blobs passed by the cursors belong to complete datapoints. */
 static void bagi_scan_keep(bagi_scanning *scan) {
     for (size_t i = 0; i <= scan->count; i++) {
         bagi_scan_cursor *bag = &scan->bags[i];
@@ -7782,9 +7787,9 @@ static void bagi_scan_keep(bagi_scanning *scan) {
     }
 }
 
-/* Find the longest prefix of complete datapoints: those whose refs are valid and
- * whose blobs are in the files and match their checksums. End the scan with
- * bagi_scan_close, also after a failure. */
+/* Find the longest prefix of complete datapoints: their refs are valid, and their blobs
+ * are in the files and match their checksums. End the scan with bagi_scan_close, even
+ * after a failure. */
 static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
     const bags_type *types, size_t count, bagi_scan *found, bags_error *err) {
     const bags_allocator *memory = &readers[0]->env->memory;
@@ -7820,11 +7825,11 @@ static bags_code bagi_scan_rows(bagi_scanning *scan, bag_reader **readers,
 
 /* ========================================================================
  * >>bag-read
- * Standalone Bags: bag_reader_*, apart from the functions that read blobs, at the end
- * of >>fetch.
+ * Standalone Bags: bag_reader_*, except the functions that read blobs (at the end of
+ * >>fetch).
  * ====================================================================== */
 
-/* Refuse a value that the enum does not have, or that a call never accepts. */
+/* Refuse a value that is not in the enum, or that the call never accepts. */
 static bags_code bagi_check_unfinished(
     const char *path, bags_unfinished unfinished, int never, bags_error *err) {
     if ((unsigned)unfinished <= BAGS_UNFINISHED_READ && (int)unfinished != never)
@@ -7921,7 +7926,7 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
         code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
     if (!code)
         bagi_bag_ready(reader, &bag_options);
-    file->map = NULL; /* the caller's: not to be unmapped */
+    file->map = NULL; /* the caller's memory: do not unmap it */
     if (!code)
         return reader;
     bagi_standalone_free(env, reader);
@@ -7947,27 +7952,28 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>bag-write
- * A Bag that is being written is an array of three streams: its blobs, their CRCs
- * (optional), and the journal of their ends. It becomes the table when the Bag
- * is finished. Owns the buffers and the order in which they reach the system; called
- * by bag_writer_*, at the end of this section, and by >>dataset-write.
+ * A Bag being written is an array of three streams: its blobs, their CRCs (optional),
+ * and the journal of their ends. The journal becomes the table when the Bag is
+ * finished. This section owns the buffers and the order in which they reach the system;
+ * bag_writer_*, at the end of this section, and >>dataset-write call it.
  *
- *   - A bagi_writing keeps the first failure of its streams; after it they do nothing,
- *     so that callers check once.
- *   - An entry of the journal reaches the system after the blob that it ends, and that
- *     blob's CRC; so a prefix of the journal is always valid.
- *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
- *     Bag is finished.
+ *   - A bagi_writing keeps its streams' first failure; after it they do nothing, so
+ *     callers need to check only once.
+ *   - A journal entry reaches the system after its blob and the blob's CRC, so any
+ *     prefix of the journal is valid.
+ *   - Bytes in a file after `end` are leftovers: they are overwritten, or truncated
+ *     before the Bag is finished.
  *   - bagi_output_seal writes the trailer of NAME.crc, for all sections.
- *   - No memory grows with the Bag.
+ *   - Memory use does not grow with the Bag.
  * ====================================================================== */
 
-/* State that the streams of a writer share. */
+/* State shared by a writer's streams. */
 typedef struct bagi_writing {
     bagi_env env;
-    bool no_sync;       /* until a sync is requested: the rest is synced then */
+    bool no_sync;       /* cleared when a sync is requested, so that the rest is
+                           synced */
     uint64_t process;   /* which opened it */
-    bags_error failure; /* the first one; its code is BAGS_OK if there is none */
+    bags_error failure; /* the first failure; its code is BAGS_OK if there is none */
 } bagi_writing;
 
 static void bagi_writing_init(
@@ -7978,8 +7984,8 @@ static void bagi_writing_init(
     writing->process = bagi_process();
 }
 
-/* True in the process that opened the writer. In a child made by fork() it has
- * failed: the files, and the lock, are the parent's. */
+/* True in the process that opened the writer. In a child after fork(), the writer has
+ * failed, because the files and the lock belong to the parent. */
 static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
     bool ours = writing->process == bagi_process();
     if (BAGI_UNLIKELY(!ours) && !writing->failure.code)
@@ -7997,7 +8003,7 @@ static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) 
     return writing->failure.code;
 }
 
-/* Refuse a call that changed nothing, and keep the first refusal for close. */
+/* Refuse a call that has changed nothing, and keep the first refusal for close. */
 BAGI_COLD static bags_code bagi_refuse_call(
     bags_error *first, const bags_error *why, bags_error *err) {
     if (!first->code)
@@ -8006,7 +8012,8 @@ BAGI_COLD static bags_code bagi_refuse_call(
     return why->code;
 }
 
-/* The result of close: a failure (it leaves files unfinished) before a refusal. */
+/* The result of close. A failure takes precedence over a refusal, because it leaves
+ * files unfinished. */
 static bags_code bagi_writing_close(
     const bagi_writing *writing, const bags_error *refusal, bags_error *err) {
     if (writing->failure.code || !refusal->code)
@@ -8018,7 +8025,7 @@ static bags_code bagi_writing_close(
 #define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
 
 /* Lock an open file, and check that its path still leads to it. The message names
- * `path` and states why another process has locked it. */
+ * `path` and says why another process has locked it. */
 BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
     const char *file_path, const char *path, const char *why, bags_error *err) {
     int error = env->io.lock ? env->io.lock(env->io.user, file)
@@ -8030,8 +8037,8 @@ BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
 }
 
 /*
- * A file that is written through a buffer, in pieces that begin at multiples of the
- * buffer's capacity: the kernel maps large, aligned writes fastest.
+ * A file written through a buffer, in pieces that begin at multiples of the buffer's
+ * capacity, because large, aligned writes are fastest in the kernel.
  *
  *     0          base      written      end      high
  *     | written to file    |  in buffer |        | once part of the file
@@ -8040,14 +8047,14 @@ BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
 typedef struct bagi_stream {
     bagi_writing *writing;
     char *path;
-    void *handle;          /* NULL: the file is not used, and every call does nothing */
+    void *handle;          /* NULL: there is no file, and all calls do nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
-    size_t capacity;       /* of the buffer; the first file gets it */
+    size_t capacity;       /* of the buffer; allocated for the first file */
     uint64_t base;
     uint64_t end;     /* bytes appended */
     uint64_t written; /* bytes passed to the system */
-    uint64_t high;    /* the file may have this size, or disk space: truncate it */
-    uint64_t started; /* bytes whose writing to the disk was started */
+    uint64_t high;    /* the file may have this size or disk space: truncate it */
+    uint64_t started; /* bytes that the system was told to start writing to disk */
 } bagi_stream;
 
 static bool bagi_stream_idle(const bagi_stream *stream) {
@@ -8059,8 +8066,9 @@ static void bagi_stream_fail(const bagi_stream *stream, int error, const char *d
         &stream->writing->env, error, stream->path, doing, &stream->writing->failure);
 }
 
-/* Open a new file, or with BAGS_IO_WRITE a file of an earlier writer, to continue at
- * its end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
+/* Open a new file or, with BAGS_IO_WRITE, an earlier writer's file, to continue at its
+ * end or, after bagi_stream_rewind, before its end. The buffer is kept for the next
+ * file. */
 BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->writing->failure;
@@ -8081,14 +8089,14 @@ BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->base =
         stream->end - (stream->capacity ? stream->end % stream->capacity : 0);
     stream->written = stream->started = stream->end;
-    /* How much disk space was reserved for it is unknown. */
+    /* It is unknown how much disk space was reserved for it. */
     stream->high = io->reserve ? UINT64_MAX : stream->end;
 }
 
-/* Write to the file at `written`, past the buffer: the caller moves `end`. A child
- * of the process that opened the stream writes nothing, because the files are the
- * parent's. A write may be short, as the system's may. If it writes nothing, it is a
- * failure, or this would not end. */
+/* Write to the file at `written`, bypassing the buffer: the caller advances `end`. A
+ * child of the process that opened the stream writes nothing, because the files belong
+ * to the parent. Short writes are allowed, as in the system. A write of 0 bytes is a
+ * failure; otherwise this loop would never end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const uint64_t mebibyte = (uint64_t)1 << 20;
@@ -8102,8 +8110,8 @@ static void bagi_stream_write(
             bagi_shown(&stream->writing->env, stream->path));
         return;
     }
-    /* Request disk space ahead of it: as much again as the file has, so that small
-     * files use no more than they need. A full disk is reported by the write. */
+    /* Request disk space ahead: as much again as the file has, so that small files use
+     * no more than they need. The write itself will report a full disk. */
     uint64_t end = stream->written + size;
     if (io->reserve && end > stream->high && size >= mebibyte) {
         stream->high = end + BAGI_MIN(end, 64 * mebibyte);
@@ -8124,7 +8132,7 @@ static void bagi_stream_write(
         if (stream->high < stream->written)
             stream->high = stream->written;
     }
-    /* Start to write to the disk early, so that the sync at the end waits less. */
+    /* Start writing to disk early, so that the final sync waits less. */
     uint64_t waiting = stream->written - stream->started;
     if (io->write_back && !stream->writing->no_sync && waiting >= 16 * mebibyte) {
         io->write_back(io->user, stream->handle, stream->started, waiting);
@@ -8132,33 +8140,33 @@ static void bagi_stream_write(
     }
 }
 
-/* Write the bytes of the buffer that the file does not have yet. */
+/* Write the buffered bytes that are not in the file yet. */
 static void bagi_stream_flush(bagi_stream *stream) {
     if (stream->written < stream->end)
         bagi_stream_write(stream, stream->buffer + (stream->written - stream->base),
             (size_t)(stream->end - stream->written));
 }
 
-/* Bytes that fit into the buffer. */
+/* The number of bytes that still fit into the buffer. */
 static size_t bagi_stream_space(const bagi_stream *stream) {
     return stream->capacity - (size_t)(stream->end - stream->base);
 }
 
-/* Flush, so that the buffer is free for what follows. */
+/* Flush, so that the buffer is empty. */
 static void bagi_stream_empty(bagi_stream *stream) {
     bagi_stream_flush(stream);
     if (stream->written == stream->end)
         stream->base = stream->end;
 }
 
-/* Add bytes at the end. After a failure nothing is added, and `end` stays: the failure
- * that is kept says so to the caller. */
+/* Append bytes. After a failure nothing is appended, and `end` stays; the stored
+ * failure tells the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     while (size > 0 && !bagi_stream_idle(stream)) {
         size_t step = bagi_stream_space(stream);
         if (step == stream->capacity && size >= step) {
-            /* Complete pieces bypass the buffer. */
+            /* Full pieces bypass the buffer. */
             step = size - size % step;
             bagi_stream_write(stream, data, step);
             stream->end = stream->written;
@@ -8175,8 +8183,8 @@ static void bagi_stream_append(
     }
 }
 
-/* Drop what was appended after `end`. If it is in the file already, it is written
- * over, or truncated when the file is finished. */
+/* Drop everything appended after `end`. Bytes already in the file are overwritten, or
+ * truncated when the file is finished. */
 static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     if (end < stream->base)
         stream->base = end - end % stream->capacity;
@@ -8187,8 +8195,8 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
     stream->end = end;
 }
 
-/* Cut off what the file has after the end: bytes that a rewind dropped, and disk space
- * that was reserved. */
+/* Cut off everything after the end: bytes dropped by a rewind, and reserved disk
+ * space. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->writing->env.io;
     if (bagi_stream_idle(stream) || stream->high <= stream->end)
@@ -8198,7 +8206,7 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->end;
 }
 
-/* Fail if the path does not lead to the open file any more. */
+/* Fail if the path no longer leads to the open file. */
 static void bagi_stream_check(bagi_stream *stream) {
     if (!bagi_stream_idle(stream))
         bagi_check_same(&stream->writing->env, stream->handle, stream->path,
@@ -8211,7 +8219,7 @@ static void bagi_stream_sync(bagi_stream *stream) {
         bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
 }
 
-/* Close the file also after a failure. A failed close may have lost data. */
+/* Close the file, even after a failure. A failed close may have lost data. */
 static void bagi_stream_close(bagi_stream *stream) {
     if (stream->handle) {
         const bags_io *io = &stream->writing->env.io;
@@ -8232,8 +8240,8 @@ static void bagi_stream_forget(bagi_stream *stream) {
     bagi_stream_close(stream);
 }
 
-/* Remove a file that this writer created or resumed, unless its path leads to another
- * one now. */
+/* Remove a file that this writer created or resumed, unless its path now leads to
+ * another file. */
 static void bagi_stream_remove(bagi_stream *stream) {
     bags_error ignored;
     if (stream->handle && bagi_writing_is_ours(stream->writing, stream->path) &&
@@ -8242,8 +8250,8 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Read the file of a flushed stream through its buffer: continue *crc,
- * and append it to another stream, unless that is NULL. */
+/* Read a flushed stream's file through its buffer: extend *crc, and append the bytes to
+ * another stream unless that is NULL. */
 static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) {
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
@@ -8257,32 +8265,32 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     }
 }
 
-/* ---- a Bag that is being written ---- */
+/* ---- a Bag being written ---- */
 
 typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
     bool checksums;       /* there is a stream of CRCs */
-    bool v2;              /* its table has no leading 0: see bagi_layout */
+    bool v2;              /* the table has no leading 0: see bagi_layout */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
-    uint64_t before;                /* blobs of the files that were written before */
-    bagi_extent kept;               /* used by complete datapoints */
-    bagi_extent resumed;            /* what existed when it was opened */
-    bagi_extent held;               /* if it holds: the blobs after these are held */
+    uint64_t before;                /* blobs of earlier shards' files */
+    bagi_extent kept;               /* blobs used by complete datapoints */
+    bagi_extent resumed;            /* the blobs that existed when it was opened */
+    bagi_extent held;               /* if `holds`: the blobs after these are held */
     bagi_dictionary_sum dictionary; /* NAME.dict of the shard */
-    bool stored;                    /* it is known to be the codec's */
-    bool holds; /* blobs for a dictionary: see bags_codec_dictionary */
+    bool stored;                    /* the dictionary is known to be the codec's */
+    bool holds; /* it holds blobs for a dictionary: see bags_codec_dictionary */
 } bagi_output;
 
 #ifdef BAGS_DEBUG
 /*
- * Invariants of an open Bag between calls, unless the writing has failed. For
- * each stream:
- *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
- *     has: a full one was written
+ * Invariants of an open Bag between calls, unless the writing has failed. For each
+ * stream:
+ *   - base <= written <= end, and end - base is less than the buffer's capacity: a full
+ *     buffer was written
  *   - written <= high, so that a truncation is never forgotten; started <= written
- * Of the streams together:
- *   - each has an entry for every blob, so that they are rewound to the same blob
+ * For the streams together:
+ *   - each has an entry for every blob, so that all are rewound to the same blob
  *   - if the last entry was passed to the system, so were all blobs and CRCs
  *   - resumed <= kept <= length
  *   - no byte of a held blob was passed to the system
@@ -8318,8 +8326,8 @@ static void bagi_output_assert(const bagi_output *output) {
 }
 #endif
 
-/* Set up the streams, with buffers of the size that is an option. Those of the ends and
- * CRCs are full after the same number of blobs. */
+/* Set up the streams, with buffers of the size given in the options. The buffers for
+ * ends and CRCs are full after the same number of blobs. */
 BAGI_COLD static void bagi_output_init(
     bagi_output *output, bagi_writing *writing, size_t buffer_size) {
     size_t size = 4096;
@@ -8341,7 +8349,7 @@ static void bagi_output_free(bagi_output *output) {
             output->stream[i].capacity);
 }
 
-/* Open the files, new ones or the files of an earlier writer, unless they are open. */
+/* Open the files, either new ones or an earlier writer's, unless they are open. */
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
     static const bagi_extent none = {0, 0};
@@ -8354,13 +8362,13 @@ static void bagi_output_open(
             bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
-/* Which streams of a Bag: the streams that the journal's entries refer to (written
- * before the journal; they stay when the Bag is finished), and the journal. */
+/* Sets of a Bag's streams: those with content that the journal's entries refer to
+ * (written before the journal, and kept when the Bag is finished), and the journal. */
 #define BAGI_CONTENT (1U << BAGI_BLOBS | 1U << BAGI_CRCS)
 #define BAGI_JOURNAL (1U << BAGI_ENDS)
 #define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
 
-/* Do the same with these streams of several Bags. */
+/* Call a function for these streams of several Bags. */
 static void bagi_outputs_each(bagi_output *outputs, size_t count, unsigned streams,
     void (*each)(bagi_stream *stream)) {
     for (size_t i = 0; i < count; i++)
@@ -8373,9 +8381,9 @@ static void bagi_output_flush(bagi_output *output) {
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_flush);
 }
 
-/* The blob does not fit into its buffer, or its entry would fill the other. When a
- * piece of blobs was written, so are their entries: otherwise a full buffer of
- * entries would often interrupt a piece of blobs. */
+/* The blob does not fit in its buffer, or its entry would fill the entry buffer.
+ * Writing a piece of blobs also writes their entries; otherwise a full entry buffer
+ * would often interrupt a piece of blobs. */
 BAGI_NOINLINE static void bagi_output_spill(
     bagi_output *output, const unsigned char *data, size_t size) {
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -8417,8 +8425,8 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-/* Forget the blobs after these. All files go back together, so that they agree about
- * how many blobs there are. */
+/* Forget the blobs after `extent`. All files are rewound together, so that they agree
+ * on the number of blobs. */
 static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     for (int i = 0; i < BAGI_FILES; i++)
         if (output->stream[i].handle)
@@ -8427,13 +8435,13 @@ static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     output->holds = output->holds && extent.length > output->held.length;
 }
 
-/* True if one more blob is not spilled. */
+/* True if another blob of this size fits without a spill. */
 static bool bagi_output_fits(const bagi_output *output, size_t size) {
     return size < bagi_stream_space(&output->stream[BAGI_BLOBS]) &&
            bagi_stream_space(&output->stream[BAGI_ENDS]) > 8;
 }
 
-/* Hold the blobs that follow. They are at the start of the buffers. */
+/* Hold the blobs that follow. They are placed at the start of the buffers. */
 BAGI_COLD static void bagi_output_hold(bagi_output *output) {
     bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_empty);
     bagi_outputs_each(output, 1, BAGI_JOURNAL, bagi_stream_empty);
@@ -8442,7 +8450,7 @@ BAGI_COLD static void bagi_output_hold(bagi_output *output) {
     output->holds = true;
 }
 
-/* Continue a Bag that a writer left, after these blobs. */
+/* Continue a Bag left by another writer, after these blobs. */
 static void bagi_output_continue(
     bagi_output *output, const bagi_dir *dir, const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
@@ -8452,14 +8460,14 @@ static void bagi_output_continue(
     output->kept = output->resumed = extent;
 }
 
-/* Size of the Bag if it were closed now. */
+/* The Bag's size if it were closed now. */
 static uint64_t bagi_output_size(const bagi_output *output) {
     return output->stream[BAGI_BLOBS].end + 8 * (output->length + 1);
 }
 
-/* Make the Bag complete, except for the trailer of its checksums; the files stay
- * open. If the journal is kept, it is on the disk before there is a table, so that it
- * never lists fewer blobs. */
+/* Complete the Bag, except for its checksum trailer; the files stay open. A journal
+ * that is kept is synced before the table is written, so that it never lists fewer
+ * blobs. */
 BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
@@ -8483,7 +8491,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     output->trailer = trailer;
 }
 
-/* Write the trailer, if there are checksums, and sync the files that stay. */
+/* Write the trailer, if there are checksums, and sync the files that remain. */
 BAGI_COLD static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
@@ -8514,8 +8522,8 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Fail if the paths do not lead to the Bag's files any more, or in a child of the
- * process that opened it. */
+/* Fail if the paths no longer lead to the Bag's files, or in a child of the process
+ * that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
     if (bagi_writing_is_ours(&writer->writing, writer->output.stream[BAGI_BLOBS].path))
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
@@ -8537,14 +8545,14 @@ BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     writer->keep_idx = options->keep_idx;
     if (!bagi_dir_standalone(&writer->writing.env, path, &writer->dir, failure))
         bagi_check_checksums(path, options->checksum, failure);
-    /* The Bag is locked before its journal exists: where there is a journal, there is
+    /* Lock the Bag before its journal exists, so that a journal is always covered by
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!failure->code)
         bagi_lock_file(&writer->writing.env, blobs->handle, blobs->path, blobs->path,
             BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
-    /* Checksums that remain from another Bag would be taken for this one's. */
+    /* Checksums left over from another Bag would be taken for this one's. */
     if (!options->checksum &&
         bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
@@ -8598,7 +8606,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     return bagi_writing_end(&writer->writing, err);
 }
 
-/* The names of the files must be on the disk too. */
+/* The file names must be on disk, too. */
 BAGS_API BAGI_COLD bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     BAGI_TRY(bag_writer_flush(writer, err));
@@ -8619,7 +8627,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
     return writer ? bagi_output_size(&writer->output) : 0;
 }
 
-/* The journal must be as complete as the Bag even if it is removed: a power failure
+/* The journal must be as complete as the Bag, although it is removed: a power failure
  * may undo the removal, and readers look at it. */
 BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
@@ -8645,7 +8653,7 @@ BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *er
 BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
-    /* In a child process they are only closed. */
+    /* In a child process, only close them. */
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_remove);
     bagi_bag_writer_free(writer);
 }
@@ -8654,12 +8662,11 @@ BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
 
 /* ========================================================================
  * >>spec
- * The fields of a dataset, sorted by name as they are on disk, with their types and
- * codecs; and spec.json with their list. Owns the rules for field names: what
- * writers refuse is what some system cannot read, what readers refuse would lead
- * outside the dataset. A spec is filled, then sealed, and does not change after that.
- * All shards of a dataset have the same one: see bagi_common. Called by readers,
- * writers, recovery and verify.
+ * A dataset's fields, sorted by name as on disk, with their types and codecs; and their
+ * list, spec.json. This section owns the rules for field names: writers refuse names
+ * that some system cannot read, readers refuse names that lead outside the dataset. A
+ * spec is filled, then sealed, and does not change after that. All shards of a dataset
+ * have the same spec: see bagi_common. Called by readers, writers, recovery and verify.
  * ====================================================================== */
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
@@ -8669,10 +8676,10 @@ typedef struct bagi_spec {
     bags_buffer array;
     bags_field *fields; /* its content */
     size_t count;
-    bags_type *types; /* NULL until sealed, like coders */
+    bags_type *types; /* NULL until sealed, like `coders` */
     bagi_coder *coders;
     bags_buffer text; /* of spec.json, */
-    size_t text_size; /* if it was read or written */
+    size_t text_size; /* set if the spec was read or written */
 } bagi_spec;
 
 /* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
@@ -8690,8 +8697,8 @@ BAGI_COLD static void bagi_spec_free(const bags_allocator *memory, bagi_spec *sp
     memset(spec, 0, sizeof *spec);
 }
 
-/* Add a field at the end. One whose texts could not be allocated is counted too, with
- * NULL in their place, so that bagi_spec_free frees the other text. */
+/* Append a field. If one of its texts cannot be allocated, the field is counted anyway,
+ * with NULL for that text, so that bagi_spec_free frees the other one. */
 BAGI_COLD static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
@@ -8709,7 +8716,7 @@ static int bagi_field_order(const void *a, const void *b) {
     return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
 }
 
-/* The index of a name among the sorted fields; `count` if it is missing. */
+/* The index of a name among the sorted fields, or `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     bags_field key = {name, NULL};
     const bags_field *found = spec->count
@@ -8751,21 +8758,21 @@ BAGI_COLD static bags_code bagi_spec_compare(
         spec->fields, spec->count, other->fields, other->count, where, err);
 }
 
-/* A spec with the text of another one need not be parsed. */
+/* True if both specs have the same text, so that one need not be parsed. */
 static bool bagi_spec_same_text(const bagi_spec *a, const bagi_spec *b) {
     return a->text_size > 0 && a->text_size == b->text_size &&
            memcmp(a->text.data, b->text.data, a->text_size) == 0;
 }
 
-/* The name of a Bag: of a field, or for `count` of the refs. A standalone Bag has no
- * spec, and no name. */
+/* A Bag's name: the name of a field or, for index `count`, "refs". A standalone Bag has
+ * no spec and no name. */
 static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
     return !spec ? "" : field < spec->count ? spec->fields[field].name : "refs";
 }
 
-/* Parse the types and open their codecs. That a type has no codec, or arguments
- * which its codec refuses, is not a failure here: its blobs can be read and written.
- * The failure comes when a value is needed. */
+/* Parse the types and open their codecs. A type without a codec, or with arguments that
+ * its codec refuses, is no failure here, because its blobs can be read and written. The
+ * failure comes when a value is needed. */
 BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -8788,7 +8795,8 @@ BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spe
 
 /* ---- names ---- */
 
-/* True for a name that Windows gives to a device, whatever follows its first dot. */
+/* True for a name that Windows reserves for a device, whatever follows its first
+ * dot. */
 BAGI_COLD static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
     char low[5] = {0};
@@ -8820,7 +8828,8 @@ BAGI_COLD static const char *bagi_name_fault_read(const char *name) {
 }
 
 #ifndef BAGS_NO_WRITER
-/* Why writers refuse it: every system must be able to read what they write. */
+/* Why writers refuse a field's name: every system must be able to read what they
+ * write. */
 BAGI_COLD static const char *bagi_name_fault_write(const char *name) {
     size_t size = strlen(name);
     if (size == 0)
@@ -8852,7 +8861,7 @@ static bags_code bagi_fail_field(
 
 /* ---- spec.json ---- */
 
-/* Add a field that was read. */
+/* Add a field read from spec.json. */
 BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
     bagi_spec *spec, const char *name, const char *type, bags_error *err) {
     BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
@@ -8866,7 +8875,7 @@ BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
         order ? "follows a greater name; fields must be sorted by name" : "duplicate");
 }
 
-/* Parse the text of a spec that has nothing else and is not sealed. */
+/* Parse the text of a spec that has only its text and is not sealed. */
 BAGI_COLD static bags_code bagi_spec_parse(
     const bags_allocator *memory, bagi_spec *spec, bags_error *err) {
     size_t size = spec->text_size;
@@ -8896,18 +8905,17 @@ BAGI_COLD static bags_code bagi_spec_parse(
 }
 
 /*
- * The common spec of all shards of a dataset: the first one that was read.
+ * The spec that all shards of a dataset share: the first one read.
  */
 typedef struct bagi_common {
     const bags_registry *registry;
-    bagi_spec spec; /* its types are NULL: none was read yet */
+    bagi_spec spec; /* its `types` are NULL until one is read */
 } bagi_common;
 
 /*
- * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
- * common spec; a later one must be equal. If it differs, it is an error, and
- * *own (may be NULL) receives that shard's spec. *record is what it is, if it could
- * be read.
+ * Read a shard's spec.json (or spec.json.partial). The first valid one becomes the
+ * common spec; later ones must be equal. A different one is an error, and *own (may be
+ * NULL) receives that shard's spec. *record describes the file, if it could be read.
  */
 BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
@@ -8941,7 +8949,7 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
 }
 
 #ifndef BAGS_NO_WRITER
-/* The text of spec.json, *size bytes. */
+/* Make the text of spec.json, *size bytes. */
 BAGI_COLD static bags_code bagi_spec_text(
     const bagi_spec *spec, bags_buffer *out, size_t *size, bags_error *err) {
     size_t at = 0, i = 0, texts = 2 * spec->count;
@@ -8968,7 +8976,7 @@ BAGI_COLD static bags_code bagi_spec_text(
     return BAGS_OK;
 }
 
-/* Check the caller's fields, and sort copies of them. */
+/* Check the caller's fields, and make sorted copies of them. */
 BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
     bagi_spec *spec, const bags_registry *registry, const bags_field *fields,
     size_t count, bool any_type, bags_error *err) {
@@ -9006,8 +9014,8 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
     code = bagi_spec_seal(memory, spec, registry, err);
 
-    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
-     * they are only too large for this platform, and integers of 0 bytes. */
+    /* Refuse types that no value can satisfy: arguments that the type's codec refuses,
+     * unless they are merely too large for this platform, and integers of 0 bytes. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
         const bags_type *type = &spec->types[i];
@@ -9045,11 +9053,10 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 
 /* ========================================================================
  * >>shards
- * The numbered directories of a dataset, and what is in one: which names are shards,
- * whether a directory is a finished shard, an unfinished one or neither, how the Bags
- * of either are opened, and which of their datapoints are complete. Called by the
- * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
- * shard.
+ * A dataset's numbered directories and their content: which names are shards, whether a
+ * directory is a finished shard, an unfinished one or neither, how to open their Bags,
+ * and which of their datapoints are complete. Called by the dataset reader, verify,
+ * checksum, the writer and recovery; nothing here changes a shard.
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial (later
  *     spec.json) makes it an unfinished one. With neither, no writer created it.
@@ -9061,10 +9068,10 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 /* ---- names ---- */
 
 #define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
-/* Digits of the largest number, without and with leading zeros. */
+/* The most digits of a shard number, without and with leading zeros. */
 enum { BAGI_SHARD_DIGITS = 18, BAGI_DIGITS_MAX = 255 };
 
-/* The number of a shard, and how many digits its name has. */
+/* A shard's number, and the number of digits in its name. */
 typedef struct bagi_shard_id {
     uint64_t number;
     unsigned digits;
@@ -9076,15 +9083,17 @@ typedef struct bagi_shard_list {
     bags_buffer array;
     bagi_shard_id *ids; /* its content, sorted by number */
     size_t count;
-    bool single;           /* not sharded: one name without digits, of the dataset */
-    size_t checked;        /* how many bagi_shard_list_check has passed */
-    bags_error *err;       /* while they are collected */
+    bool single;           /* not sharded: the only name, the dataset's, has no
+                              digits */
+    size_t checked;        /* the number of names that bagi_shard_list_check has
+                              passed */
+    bags_error *err;       /* while names are collected */
     bags_code code;        /* if a number was too large */
-    const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
+    const bagi_spec *spec; /* non-NULL: all Bags of its fields will be opened */
 } bagi_shard_list;
 
-/* The directory of a shard; for a name without digits, of an unsharded
- * dataset. Free it with bagi_dir_free, also after a failure. */
+/* Set up the directory of a shard or, for a name without digits, of an unsharded
+ * dataset. Free it with bagi_dir_free, even after a failure. */
 BAGI_COLD static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env,
     const char *path, bagi_shard_id name, bags_error *err) {
     char text[BAGI_DIGITS_MAX + 2] = "";
@@ -9136,8 +9145,9 @@ BAGI_COLD static int bagi_shard_list_collect(void *user, const char *text) {
     return bagi_shard_list_push(list, name, list->err) ? ENOMEM : 0;
 }
 
-/* By number. Two names of one number (refused later) are ordered by their
- * digits, so that the message does not depend on how the system lists them. */
+/* By number. Two names with the same number (refused later) are ordered by their
+ * digits, so that the message does not depend on the order in which the system lists
+ * them. */
 static int bagi_shard_list_order(const void *a, const void *b) {
     const bagi_shard_id *x = (const bagi_shard_id *)a, *y = (const bagi_shard_id *)b;
     if (x->number != y->number)
@@ -9145,8 +9155,8 @@ static int bagi_shard_list_order(const void *a, const void *b) {
     return (x->digits > y->digits) - (x->digits < y->digits);
 }
 
-/* Find the next fault of the names: a number that is too large, then a number of two
- * shards. */
+/* Find the next fault in the names: first a number that is too large, then a duplicate
+ * number. */
 BAGI_COLD static bags_code bagi_shard_list_check(
     bagi_shard_list *list, bags_error *err) {
     bags_code code = list->code;
@@ -9162,8 +9172,8 @@ BAGI_COLD static bags_code bagi_shard_list_check(
     return code;
 }
 
-/* List the shards of a dataset; free list->array, also after a failure. After a fault
- * of the names, the list is complete. */
+/* List a dataset's shards; free list->array, even after a failure. If only the names
+ * are at fault, the list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_read(
     const bagi_env *env, const char *path, bagi_shard_list *list, bags_error *err) {
     memset(list, 0, sizeof *list);
@@ -9192,8 +9202,8 @@ BAGI_COLD static bags_code bagi_check_worker(
         path ? bags_path_tail(path) : "", start, *stop);
 }
 
-/* Refuse missing numbers among the shards of a worker; the first 20 are listed. `why`
- * states what may be the cause, and the remedy. */
+/* Refuse missing numbers among a worker's shards; the message lists the first 20. `why`
+ * states the possible cause and the remedy. */
 BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t start,
     uint64_t step, const char *why, bags_error *err) {
     uint64_t next = start, found = 0, missing = 0;
@@ -9203,7 +9213,7 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
         uint64_t number = list->ids[i].number;
         if (!bagi_is_of_worker(list->ids[i], start, step))
             continue;
-        found += number >= next; /* of two shards with one number, one */
+        found += number >= next; /* counts two shards with the same number once */
         if (number > next)
             missing += (number - next) / step;
         for (; next < number && listed < 20; next += step) {
@@ -9223,15 +9233,15 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     return BAGS_ERROR_GAP;
 }
 
-/* Why a reader is refused that finds gaps. */
+/* Why a reader refuses gaps. */
 #define BAGI_GAPS_READ                                                                 \
     "lost, or their workers are not done; set allow_gaps to read the others, or "      \
     "close gaps with bags_finalize"
 
-#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, */
-#define BAGI_BAGS_AHEAD 64    /* or with all of their Bags */
+#define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, ... */
+#define BAGI_BAGS_AHEAD 64    /* ... or if all of their Bags are, too */
 
-/* All Bags of a shard may be opened soon, with their checksums. */
+/* Announce that all Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
     bagi_bag_options bag_options = bagi_bag_options_new();
     bag_options.verify_checksums = true;
@@ -9241,8 +9251,8 @@ static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
     }
 }
 
-/* Call each() with the directory of every shard of a worker, and its index among
- * the names, until it fails. Those that follow may be opened soon. */
+/* Call each() with the directory of every shard of a worker, and its index among the
+ * names, until it fails. Announce that the following shards may be opened soon. */
 BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t start,
     uint64_t stop, bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
@@ -9282,15 +9292,15 @@ static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *e
     return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
-/* True for an unsharded dataset or a shard, finished or not. The record is checked
- * before what it is renamed to, so that one of them is seen. */
+/* True for an unsharded dataset or a shard, finished or not. spec.json.partial is
+ * checked before spec.json, so that a rename in between cannot hide both. */
 static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", ".partial", code, err) ||
            bagi_is_finished(dir, code, err);
 }
 
-/* Refuse shards in a directory that bagi_is_single: which of the two datasets is
- * meant is unknown. */
+/* Refuse shards in a directory that is bagi_is_single: it is unclear which of the two
+ * datasets is meant. */
 BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
@@ -9316,7 +9326,7 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
     return code;
 }
 
-/* For the list hook: *left is 0 if one of the first names is a file of a shard. */
+/* For the list hook: *left becomes 0 if one of the first names is a shard's file. */
 BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     const char *end = strrchr(name, '.');
     bool found =
@@ -9328,8 +9338,8 @@ BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
 }
 
 /* Test the lock of a shard's record: EWOULDBLOCK if its writer is running, 0 if no
- * writer has it; another value if that cannot be found out, since there are no locks,
- * or they have no effect. The lock is released at once. */
+ * writer holds it, or another value if this is unknown because locks are unavailable or
+ * have no effect. The lock is released at once. */
 BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     const bagi_env *env = dir->env;
     const bags_io *io = &env->io;
@@ -9347,7 +9357,7 @@ BAGI_COLD static int bagi_test_lock(const bagi_dir *dir) {
     return error;
 }
 
-/* Other directories may have numbers as names, too, as in /proc. */
+/* Other directories may have numeric names, too, as in /proc. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
     const int most = 100;
@@ -9382,7 +9392,7 @@ BAGI_COLD static bags_code bagi_check_finished(
 }
 
 /* Find the dataset at a path and list its shards, after checking that there are not two
- * datasets. Free list->array, also after a failure. After a fault of the names, the
+ * datasets. Free list->array, even after a failure. If only the names are at fault, the
  * list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_find(
     const bagi_dir *dir, bagi_shard_list *list, bags_error *err) {
@@ -9413,7 +9423,7 @@ BAGI_COLD static bags_code bagi_shard_list_find(
 
 /* ---- a finished shard ---- */
 
-/* Find out whether a shard is split. Without refs.bag it must be: no field is a
+/* Determine whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
 BAGI_COLD static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
@@ -9436,9 +9446,9 @@ BAGI_COLD static bags_code bagi_shard_variant(
         dir->shown);
 }
 
-/* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. *bag_options states how to open the Bags, apart from
- * their names. */
+/* Count a shard's datapoints: refs.bag has one blob per datapoint; if the shard is
+ * split, all fields have the same length. *bag_options states how to open the Bags,
+ * except for their names. */
 BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, const bag_reader *refs,
     bool allow_unequal, uint64_t *length, bags_error *err) {
@@ -9479,15 +9489,15 @@ BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
         dir->shown, spec->fields[least].name, low, spec->fields[most].name, high);
 }
 
-/* True if Bags may have 0 bytes: only next to Bags of granular 0.20 and 0.21, as
- * refs.bag shows. */
+/* True if Bags may be empty files: only granular 0.20 and 0.21 write these, and
+ * refs.bag shows whether they wrote the shard. */
 static bool bagi_refs_allow_empty(const bag_reader *refs) {
     return refs && (refs->layout == BAGI_V2 || refs->length == 0);
 }
 
-/* Find the common content of the trailers of a shard's checksums if none of its files
- * was replaced. All must exist. `refs`: the trailer of refs.crc, if it was read
- * already. */
+/* Find the CRC that all checksum trailers of a shard contain unless one of its files
+ * was replaced. All trailers must exist. `refs` is the trailer of refs.crc, if already
+ * read. */
 BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
     bool split, const bagi_trailer *refs, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
@@ -9505,9 +9515,9 @@ BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec 
 }
 
 /*
- * Open a finished shard by its spec.json, as *bag_options states apart from names: its
- * number of datapoints, and in *bag_options its variant, what its files are compared
- * with, and whether Bags may have 0 bytes.
+ * Open a finished shard by its spec.json, as *bag_options states except for names.
+ * Returns its number of datapoints and, in *bag_options, its variant, the values its
+ * files must match, and whether Bags may be empty files.
  */
 BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_bag_options *bag_options, uint64_t *length,
@@ -9547,7 +9557,7 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
 
 /* ---- an unfinished shard ---- */
 
-/* `bags` may be NULL, and each of them too. */
+/* `bags` may be NULL, and so may each of its elements. */
 static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
         bagi_bag_free(bags[i]);
@@ -9555,11 +9565,11 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
 
-/* Open the Bags of an unfinished shard, for bagi_scan_rows: one per field, then refs,
- * which is opened first, so that the fields cover what it refers to. If it does not
- * list a datapoint (*listed, also after a failure), the others stay NULL, unless
- * *listed was true before. Free them
- * with bagi_bags_free, also after a failure. */
+/* Open an unfinished shard's Bags for bagi_scan_rows: one per field, then refs. Refs is
+ * opened first, so that the fields cover everything it refers to. *listed is set, even
+ * after a failure, if it lists a datapoint; otherwise the other Bags stay NULL, unless
+ * *listed was true on entry. Free the Bags with bagi_bags_free, even after a
+ * failure. */
 BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
     bag_reader ***out, bool *listed, bags_error *err) {
@@ -9584,9 +9594,9 @@ BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
 #ifndef BAGS_NO_WRITER
 /* ---- the mark of a finalized dataset ---- */
 
-/* The mark of a dataset whose shards were renumbered is a file in the first of them,
- * which every reader ignores. It exists before a shard is renamed, and goes with the
- * shard to 000000. It is empty. */
+/* A dataset whose shards were renumbered is marked by an empty file in its first shard
+ * that every reader ignores. It exists before a shard is renamed, and moves with the
+ * shard to 000000. */
 #define BAGI_MARK "finalized"
 
 /* True if a shard has the mark. */
@@ -9602,20 +9612,20 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
 
 /* ========================================================================
  * >>dataset-write
- * Owns every change to a shard that is not finished: claiming, writing, finishing,
- * resuming, recovering and removing it. bags_writer_*, and bags_recover in the next
- * section, call it. Invariants at every moment, also after a kill:
+ * Owns every change to an unfinished shard: claiming, writing, finishing, resuming,
+ * recovering and removing it. Called by bags_writer_*, and by bags_recover in
+ * >>recover. Invariants at every moment, even after a kill:
  *
- *   - A shard is finished if it has spec.json; nothing here changes it then, but removes
- *     its journals. Until its directory is synced, a power failure may undo the rename: it
- *     is then unfinished again, with all of its data on stable storage, unless no_sync is
- *     set.
- *   - A datapoint exists once its entry in refs.idx does; what it refers to was
- *     passed to the system before. A partial datapoint exists once its draft does.
- *   - Files are changed only while the record is held: locked, and found at its
- *     path after that (bagi_writer_check).
+ *   - A shard is finished if it has spec.json; after that, this section only removes
+ *     its journals. Until its directory is synced, a power failure may undo the rename.
+ *     The shard is then unfinished again, with all its data on stable storage unless
+ *     no_sync is set.
+ *   - A datapoint exists once its entry in refs.idx does; the data it refers to reached
+ *     the system earlier. A partial datapoint exists once its draft does.
+ *   - Files are changed only while the record is held: it is locked, and was then found
+ *     at its path (bagi_writer_check).
  *
- * The life of a shard, with the function that makes each transition:
+ * A shard's life cycle, with the function that makes each transition:
  *
  *     (nothing) <-----------------------------------------------------+
  *         | bagi_writer_claim: mkdir, then                            |
@@ -9623,9 +9633,9 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     CLAIMED    the fields' .bag, .idx and .crc are created          |
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
- *     WRITTEN    in buffers; full ones spill; before a               |
- *                blob that needs NAME.dict, that is on the disk. The  |
- *                first blobs of a field may be held for it            |
+ *     WRITTEN    in buffers that spill when full. A blob's          |
+ *                NAME.dict is synced before the blob is written. The  |
+ *                first blobs of a field may be held to make it        |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         | their .idx, refs.bag and refs.crc, refs.idx; within a     |
  *         v datapoint a draft of it, in refs.partial                  |
@@ -9640,36 +9650,37 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     A crash anywhere above COMMITTED leaves the same files without  |
  *     a lock. bagi_writer_find (resume, recover): lock, scan; _take:  |
  *       no datapoint: bagi_writer_discard ----------------------------+
- *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
- *       (append refuses it: its input must not be appended again)
+ *       otherwise: truncate the bytes after the last one. The shard is RECOVERED,
+ *       that is, WRITTEN again. (append refuses it: its input must not be appended
+ *       again)
  *
- * refs.partial is a list of drafts, all of one size, to which each flush inside of a
- * datapoint appends one. It is created by the first, and removed with the journals; no
- * reader opens it, and versions that do not know it ignore it.
+ * refs.partial is a list of drafts, all of the same size. Each flush within a datapoint
+ * appends one. The first such flush creates the file, and it is removed together with
+ * the journals; no reader opens it, and older versions ignore it.
  *
  *     row            8 bytes: the number of the datapoint in the shard
- *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far; of
- *                    a plain field without a value, count is 0
+ *     first, count   8 and 8 bytes for each field, sorted by name: its blobs so far;
+ *                    count is 0 for a plain field without a value
  *     CRC            4 bytes: the CRC-32C of the draft up to here
  *
- * All integers are little-endian. Only drafts of the datapoint after the last one in
- * refs.idx count, and of these the last whose blobs are complete; so a draft is void as
- * soon as its datapoint is flushed. A draft whose counts are all 0 ends those before it
- * of this datapoint and of later ones: it was cancelled, or is written again. It is on
- * the disk before their blobs are written over.
+ * All integers are little-endian. Only drafts for the datapoint after the last one in
+ * refs.idx count, and only the last of these with complete blobs; so a draft becomes
+ * void once its datapoint is flushed. A draft with all counts 0 voids the earlier
+ * drafts of this datapoint and of later ones, because the datapoint was cancelled or is
+ * being rewritten. It is on disk before their blobs are overwritten.
  *
- * Locks are the system's, on an open file: they end with the process. The locks of each
- * operation, in this order; none of them waits while it holds another one:
+ * Locks are system locks on an open file, so they end with the process. Each operation
+ * takes its locks in this order, and never waits for one while holding another:
  *
  *     who                  locks               if another process holds it
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
- *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all but
- *     append, bags_recover created if missing  bags_recover wait 0.02 s before
+ *                                              claims again once that removed it
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED; all except
+ *     append, bags_recover created if missing  bags_recover wait 0.02 s first
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
- *     readers that refuse  the same            state that the writer is running
+ *     readers that refuse  the same            report that the writer is running
  *     an unfinished shard
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
@@ -9679,17 +9690,17 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     standalone Bag
  *     live readers         nothing             read up to the journals' ends
  *
- * The lock of spec.json.partial covers everything in its directory; the rename to
- * spec.json takes it along until the writer closes the file. mkdir, not a lock,
- * decides between two writers that claim one number. bags_finalize and a claim that
- * meet: it makes its mark and then lists the shards, a claim creates its directory and
- * then searches for the mark, so that one sees the other.
+ * The lock on spec.json.partial covers everything in its directory; it survives the
+ * rename to spec.json until the writer closes the file. mkdir, not a lock, decides
+ * between two writers that claim the same number. If bags_finalize and a claim run at
+ * the same time, at least one sees the other: bags_finalize makes its mark and then
+ * lists the shards; a claim creates its directory and then looks for the mark.
  * ====================================================================== */
 
-/* A field of a writer, besides its type. */
+/* A writer's field, apart from its type. */
 typedef struct bagi_slot_state {
-    size_t order; /* slot i: the sorted index of the caller's field i */
-    bool given;   /* the current datapoint has this field already */
+    size_t order; /* in slot i: the sorted index of the caller's field i */
+    bool given;   /* the current datapoint already has this field */
 } bagi_slot_state;
 
 struct bags_writer {
@@ -9698,52 +9709,53 @@ struct bags_writer {
     bool sharded;
     char *path;             /* of the dataset */
     const char *shown;      /* the same in messages */
-    bagi_spec spec;         /* with its text, if the fields are known */
+    bagi_spec spec;         /* includes its text if the fields are known */
     bagi_slot_state *slots; /* one per field */
     bagi_output *outputs;   /* one per field, then refs */
     uint64_t number;        /* of the next shard */
     uint64_t length, shards;
-    uint64_t size;    /* of the Bags of finished shards */
+    uint64_t size;    /* of the Bags in finished shards */
     uint64_t resumed; /* datapoints that existed, with RESUME */
-    double flushed;   /* when flush_seconds was last reached */
+    double flushed;   /* time of the last flush for flush_seconds */
 
     /* The shard being written. */
-    bagi_dir dir;       /* it owns its path; NULL: there is none */
+    bagi_dir dir;       /* owns its path; NULL: no shard */
     bagi_stream record; /* its spec.json.partial */
     bagi_stream drafts; /* its refs.partial, if it has one */
 
     /* The dataset's directories. */
-    void *last;        /* spec.json of the shard before, open; NULL: none */
+    void *last;        /* the previous shard's spec.json, open; NULL: none */
     char *last_path;   /* of it */
-    bool created_path; /* the directory of the shards did not exist before */
-    bool compared;     /* the fields, with a shard of another worker */
+    bool created_path; /* this writer created the directory of the shards */
+    bool compared;     /* the fields were compared with another worker's shard */
 
     /* The current datapoint. */
     bags_ref *refs;
-    unsigned char *row;  /* its blob of refs.bag, or its draft */
+    unsigned char *row;  /* its row of refs.bag, or its draft */
     bags_buffer scratch; /* for codecs */
-    bags_buffer recoded; /* a blob that was held */
-    bool begun;          /* by bags_writer_begin */
-    bool partial;        /* blobs of it may be appended */
+    bags_buffer recoded; /* a held blob, encoded again */
+    bool begun;          /* started by bags_writer_begin */
+    bool partial;        /* some of its blobs may have been appended */
     bool drafted;        /* it has a draft */
     bags_error pending;  /* why it is refused */
     bags_error refusal;  /* the first refused call */
 
-    const bags_recover_options *recovering; /* NULL: the shard is written, or resumed */
+    const bags_recover_options *recovering; /* NULL: the shard is being written or
+                                               resumed */
 };
 
 #ifdef BAGS_DEBUG
 /*
  * Invariants of a writer between calls, in each state.
  *
- *   no shard (dir.path is NULL): nothing is open; no datapoint was begun
- *   writing:   the record is open, and so are the Bags, as bagi_output_assert states;
- *              refs has a blob for every datapoint of the shard
- *   a datapoint is written (partial): only then may a field have more than it keeps;
- *              refs has not. If it was begun by bags_writer_begin, it is written
- *   failed:    files may be closed; what is open belongs to a shard
- *   always:    a worker's next number is its own; what was appended to this shard is
- *              among what was appended to all
+ *   no shard (dir.path is NULL): nothing is open, and no datapoint was begun
+ *   writing:   the record and the Bags are open, as bagi_output_assert states; refs has
+ *              a blob for every datapoint of the shard
+ *   a datapoint is being written (partial): only then may a field, but not refs, have
+ *   more blobs than it keeps. bags_writer_begin also sets partial
+ *   failed:    files may be closed; any open files belong to a shard
+ *   always:    a worker's next number is its own; this shard's datapoints are included
+ *              in the total
  */
 static void bagi_writer_assert(const bags_writer *writer) {
     const bagi_output *refs = &writer->outputs[writer->spec.count];
@@ -9771,7 +9783,7 @@ static void bagi_writer_assert(const bags_writer *writer) {
 }
 #endif
 
-/* Do the same with these streams of all Bags of the shard. */
+/* Call a function for these streams of all Bags in the shard. */
 static void bagi_writer_each(
     bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
     if (writer->outputs)
@@ -9780,16 +9792,16 @@ static void bagi_writer_each(
 
 /* ---- claiming a shard ---- */
 
-/* Let all Bags of the shard have checksums. */
+/* Enable checksums for all Bags of the shard. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         writer->outputs[i].checksums = true;
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
- * file that it holds open and locked, no other process has finished it, and the paths
- * of its Bags lead to what it writes. Called before everything that changes files by
- * their paths, or reports that they are written. */
+ * file that the writer holds open and locked; no other process has finished it; and its
+ * Bags' paths lead to the files being written. Called before anything that changes
+ * files by path or reports them as written. */
 static bags_code bagi_writer_check(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     if (!bagi_writing_is_ours(&writer->writing, writer->path) || failure->code)
@@ -9807,8 +9819,8 @@ static bags_code bagi_writer_check(bags_writer *writer) {
 
 enum { BAGI_LOCK_TRIES = 200, BAGI_RESUME_TRIES = 20 }; /* a millisecond each */
 
-/* Lock the open record. It may have been replaced or removed in between:
- * then another process has the shard. */
+/* Lock the open record. If it was replaced or removed in between, another process has
+ * the shard. */
 BAGI_COLD static bags_code bagi_writer_lock(
     bags_writer *writer, int tries, bags_error *err) {
     const bagi_stream *record = &writer->record;
@@ -9826,10 +9838,10 @@ BAGI_COLD static bags_code bagi_writer_lock(
     return code;
 }
 
-/* Open and lock spec.json.partial of a shard that another writer has left, or create it
- * if that writer crashed before creating it. Fail if locks have no effect, as on some
- * network file systems: another open file could lock the record too. (Claiming a shard
- * is safe without them.) With BAGS_IO_READ, only test the lock. */
+/* Open and lock spec.json.partial of a shard left by another writer, or create it if
+ * that writer crashed before it could. Fail if locks have no effect, as on some network
+ * file systems, because another open file could lock the record, too. (Claiming a shard
+ * is safe without locks.) With BAGS_IO_READ, only test the lock. */
 BAGI_COLD static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
@@ -9839,7 +9851,7 @@ BAGI_COLD static bags_code bagi_writer_open_record(
     bags_code code = record->path
                          ? bagi_open(env, record->path, mode, &record->handle, err)
                          : BAGS_ERROR_MEMORY;
-    if (code == BAGS_ERROR_EXISTS) /* its writer has just created it */
+    if (code == BAGS_ERROR_EXISTS) /* its writer just created it */
         code = bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER, writer->dir.shown);
     if (!code)
@@ -9859,12 +9871,12 @@ BAGI_COLD static bags_code bagi_writer_open_record(
         else if (error != EWOULDBLOCK)
             code = bagi_fail_io(env, error, record->path, "lock", err);
     }
-    if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
+    if (mode == BAGS_IO_READ) /* a writer that is just starting must not fail */
         bagi_stream_forget(record);
     return code;
 }
 
-/* Forget the shard; its files stay as they are. */
+/* Forget the shard; leave its files as they are. */
 BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         writer->outputs[i].checksums = false;
@@ -9876,8 +9888,8 @@ BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     writer->writing.no_sync = writer->options.no_sync;
 }
 
-/* After bags_finalize a worker's numbers no longer follow from shard_start and
- * shard_stop: it would continue what another one wrote. */
+/* After bags_finalize, a worker's numbers no longer follow from shard_start and
+ * shard_stop: it would continue another worker's shards. */
 BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9886,8 +9898,8 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         writer->shown);
 }
 
-/* Fail if another dataset replaced the one of this writer, or with
- * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
+/* Fail if another dataset replaced this writer's, or with BAGS_ERROR_EXISTS if
+ * bags_finalize is renumbering it. */
 BAGI_COLD static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
@@ -9900,7 +9912,8 @@ BAGI_COLD static bags_code bagi_writer_check_last(
     return code;
 }
 
-/* A finished shard must still exist when a call between two shards reports it. */
+/* Between two shards, a call that reports the finished shard must check that it still
+ * exists. */
 BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
     if (!writer->writing.failure.code && !writer->dir.path && writer->last &&
@@ -9908,12 +9921,13 @@ BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
         writer->writing.failure = why;
 }
 
-/* Remove an unfinished shard whose record is held: the files of the Bags, unless they
- * are next to a spec.json of another process, the record, and the directory, unless it
- * contains something *other. Those of refs go first: without refs.idx no datapoint
- * exists, and without refs.crc recovery expects no checksums; so an interrupted removal
- * can be continued. The drafts go before all others, also from the disk: otherwise what
- * they refer to would be missing. Files are closed before, for Windows. */
+/* Remove an unfinished shard whose record is held: the Bags' files, unless they are
+ * next to another process's spec.json; the record; and the directory, unless it
+ * contains something else (*other). Drafts are removed first, and the removal is
+ * synced, because otherwise the blobs they refer to could be missing. The files of refs
+ * are next: without refs.idx no datapoint exists, and without refs.crc recovery expects
+ * no checksums, so an interrupted removal can be continued. Files are closed first, for
+ * Windows. */
 BAGI_COLD static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -9945,8 +9959,8 @@ BAGI_COLD static bags_code bagi_writer_discard(
     return code;
 }
 
-/* Remove the shard being written, unless it is complete and only waiting for the
- * disk failed, and the dataset's directory if this writer created it for nothing. */
+/* Remove the shard being written, unless it is complete and only syncing failed. Also
+ * remove the dataset's directory if this writer created it and it is empty. */
 BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
     const bags_io *io = &writer->writing.env.io;
     bool other = false;
@@ -9956,7 +9970,7 @@ BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
         io->remove_dir(io->user, writer->path);
 }
 
-/* Refuse shards in the directory of an unsharded dataset. */
+/* Refuse an unsharded dataset in a directory that has shards. */
 BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
     bags_error *err = &writer->writing.failure;
@@ -9970,8 +9984,8 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
         writer->shown);
 }
 
-/* The path to create exists already. In a sharded dataset it is the next
- * shard of this worker: another one with the same number made it, or an earlier run. */
+/* The path to create already exists. In a sharded dataset it is this worker's next
+ * shard, created by another worker with the same number or by an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, bags_error *err) {
     const bags_writer_options *options = &writer->options;
@@ -10001,7 +10015,7 @@ BAGI_COLD static bags_code bagi_fail_claimed(
         "%s: already exists; remove it, or write to a new path", path);
 }
 
-/* Start with a shard; if the dataset is sharded, with this name. */
+/* Enter a shard; if the dataset is sharded, the one with this name. */
 BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->writing.failure;
     if (!writer->sharded)
@@ -10033,9 +10047,9 @@ BAGI_COLD static bags_code bagi_writer_claim_dir(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Create the record and the files of a shard whose directory was created. The record is
- * locked as long as the writer lives. It is on the disk before any other file is
- * created, so that a shard that has files without it was not left by a writer. */
+/* Create the record and files of a shard whose directory was created. The record stays
+ * locked as long as the writer lives. It is synced before any other file is created, so
+ * a shard that has files but no record was not left by a writer. */
 BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     const bagi_dir *dir = &writer->dir;
     const bagi_spec *spec = &writer->spec;
@@ -10043,7 +10057,7 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->writing.no_sync;
     bagi_stream_open(record, dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (err->code == BAGS_ERROR_EXISTS) /* a recovery has created it */
+    if (err->code == BAGS_ERROR_EXISTS) /* a recovery created it */
         err->code = BAGS_ERROR_LOCKED;
     BAGI_TRY(err->code);
     if (bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why)) {
@@ -10055,10 +10069,10 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     if (!no_sync)
         bagi_stream_sync(record);
     BAGI_TRY(err->code);
-    BAGI_TRY(bagi_writer_check_last(writer, err)); /* it is too late for this shard */
+    BAGI_TRY(bagi_writer_check_last(writer, err)); /* too late for this shard */
 
-    /* Only refs.crc is synced together with the record, also with no_sync, so
-     * that recovery knows that there are checksums. */
+    /* Only refs.crc is synced together with the record, even with no_sync, so that
+     * recovery knows that there are checksums. */
     if (checksum) {
         bagi_writer_add_checksums(writer);
         bagi_stream_open(&writer->outputs[spec->count].stream[BAGI_CRCS], dir, "refs",
@@ -10074,8 +10088,8 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
     return err->code;
 }
 
-/* Claim the next shard, or leave nothing of it. If another process created a file or
- * has locked the record, only files that are open here are removed. */
+/* Claim the next shard, or leave no trace of it. If another process created a file or
+ * locked the record, only files opened here are removed. */
 BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     const bags_io *io = &writer->writing.env.io;
     bags_error ignored;
@@ -10099,8 +10113,8 @@ BAGI_COLD static bags_code bagi_writer_claim_once(bags_writer *writer) {
     return code;
 }
 
-/* A recovery that sees the shard before its record is locked removes it as the shard
- * of a crashed writer. Then claim it again, when it is gone. */
+/* A recovery that sees the shard before its record is locked takes it for a crashed
+ * writer's and removes it. In that case wait until it is gone, and claim it again. */
 BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
@@ -10118,14 +10132,14 @@ BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
 }
 
 /* ---- dictionaries ----
- * If a codec makes a dictionary of the first values of a field, their blobs are held: they
- * are appended and counted like all others, but stay in the buffers of the field. A flush
- * of the field releases them: the codec makes the dictionary, the writer stores it, and the
- * codec encodes the blobs again. */
+ * If a codec makes a dictionary from a field's first values, their blobs are held: they
+ * are appended and counted like all others, but stay in the field's buffers. Flushing
+ * the field releases them: the codec makes the dictionary, the writer stores it, and
+ * the codec encodes the blobs again. */
 
-/* Find the dictionary that a blob needs and, if the shard does not have it, store it:
- * on the disk before the blob is appended, since without it that blob and all after it
- * would be lost. A failure to write is a failure of the writing. */
+/* Find the dictionary that a blob needs and, if the shard lacks it, store it. It is
+ * synced before the blob is appended, because without it that blob and all later ones
+ * would be lost. A failed write stops the writer. */
 static bags_code bagi_writer_use(
     bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10167,8 +10181,7 @@ static bags_code bagi_writer_use(
     return BAGS_OK;
 }
 
-/* Encode a blob again, with the dictionary that it may need then. It is not replaced
- * unless it becomes smaller. */
+/* Encode a blob again, with the dictionary. Replace it only if it becomes smaller. */
 BAGI_COLD static bags_code bagi_writer_recode(
     bags_writer *writer, size_t field, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10184,8 +10197,8 @@ BAGI_COLD static bags_code bagi_writer_recode(
     return BAGS_OK;
 }
 
-/* Encode the held blobs of a field again. A blob never grows, so that each is written
- * over bytes that were read before. */
+/* Encode a field's held blobs again. Blobs never grow, so each overwrites only bytes
+ * that were already read. */
 BAGI_COLD static bags_code bagi_writer_replace(
     bags_writer *writer, size_t field, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10218,8 +10231,8 @@ BAGI_COLD static bags_code bagi_writer_replace(
     return BAGS_OK;
 }
 
-/* End the holds of fields, whose blobs may then pass to the system. A failure stops the
- * writer. */
+/* Release the held blobs of fields, so that they may pass to the system. A failure
+ * stops the writer. */
 BAGI_COLD static void bagi_writer_release(
     bags_writer *writer, size_t field, size_t stop) {
     bags_error *failure = &writer->writing.failure;
@@ -10254,7 +10267,7 @@ static void bagi_writer_flush_fields(bags_writer *writer) {
     bagi_outputs_each(writer->outputs, count, BAGI_JOURNAL, bagi_stream_flush);
 }
 
-/* Flush what was appended to the shard, if it is still this writer's. */
+/* Flush the shard if it is still this writer's. */
 static void bagi_writer_flush_ours(bags_writer *writer) {
     if (!writer->dir.path || bagi_writer_check(writer))
         return;
@@ -10262,12 +10275,12 @@ static void bagi_writer_flush_ours(bags_writer *writer) {
     bagi_output_flush(&writer->outputs[writer->spec.count]);
 }
 
-/* Bytes of a draft of a datapoint with so many fields: less than bagi_refs_most for one
- * field more. */
+/* The size of a draft for a datapoint with `count` fields. It is less than
+ * bagi_refs_most for one more field. */
 static size_t bagi_draft_size(size_t count) { return 8 + 16 * count + 4; }
 
-/* Append a draft of datapoint `row` of the shard: with its refs so far, or with NULL
- * one after which there is none of this datapoint, and of those after it. */
+/* Append a draft of datapoint `row` in the shard with its refs so far. If `refs` is
+ * NULL, the draft voids the earlier drafts of this datapoint and of later ones. */
 BAGI_COLD static void bagi_writer_draft(
     bags_writer *writer, uint64_t row, const bags_ref *refs) {
     bagi_stream *drafts = &writer->drafts;
@@ -10285,14 +10298,15 @@ BAGI_COLD static void bagi_writer_draft(
     drafts->end = drafts->written;
 }
 
-/* End the drafts of datapoint `row`, on the disk before its blobs are written over. */
+/* Void the drafts of datapoint `row`, and sync this before its blobs are
+ * overwritten. */
 BAGI_COLD static void bagi_writer_end_drafts(bags_writer *writer, uint64_t row) {
     bagi_writer_draft(writer, row, NULL);
     bagi_stream_sync(&writer->drafts);
     writer->drafted = false;
 }
 
-/* After a flush: add a draft of the datapoint that was begun, if it has a value. */
+/* After a flush, add a draft of the current datapoint if it has a value. */
 BAGI_COLD static void bagi_writer_draft_begun(bags_writer *writer) {
     bool has_value = false;
     for (size_t i = 0; i < writer->spec.count; i++)
@@ -10313,8 +10327,8 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_parent(env, writer->path, failure);
 }
 
-/* Set the fields of a trailer that bind a Bag to its shard (`bound`), its name and its
- * dictionary. A standalone Bag has no spec. */
+/* Set the trailer fields that bind a Bag to its shard (`bound`), name and dictionary. A
+ * standalone Bag has no spec. */
 static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     size_t field, const bagi_dictionary_sum *dictionary, uint32_t bound) {
     trailer->binds_shard = spec != NULL;
@@ -10322,7 +10336,7 @@ static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
     trailer->shard = spec ? bound : 0;
 }
 
-/* Bytes of the Bags of the shard being written, if it were finished now. */
+/* Total size of the shard's Bags if it were finished now. */
 static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     uint64_t size = 0;
     for (size_t i = 0; i <= writer->spec.count; i++)
@@ -10330,8 +10344,8 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     return size;
 }
 
-/* True if datapoints of the shard share a blob: each of them has added one to every
- * plain field otherwise. */
+/* True if datapoints of the shard share a blob. Otherwise each added one blob to every
+ * plain field. */
 static bool bagi_writer_shares(const bags_writer *writer) {
     const bagi_output *outputs = writer->outputs;
     size_t count = writer->spec.count;
@@ -10342,14 +10356,14 @@ static bool bagi_writer_shares(const bags_writer *writer) {
     return shares;
 }
 
-/* Fail if a shard of another worker has other fields: no reader could open both. One
- * shard is enough: the writers of other shards compare theirs, too, when they finish
- * one, and before that each has a record that the others find. `where` is where this
- * writer's fields are. */
+/* Fail if another worker's shard has different fields: no reader could open both.
+ * Comparing one shard is enough: other workers also compare when they finish a shard,
+ * and until then each has a record that the others find. `where` names the location of
+ * this writer's fields. */
 BAGI_COLD static bags_code bagi_writer_compare(
     bags_writer *writer, const bagi_shard_list *list, const char *where) {
     static const char *const suffixes[] = {
-        ".partial", ""}; /* a rename may be between */
+        ".partial", ""}; /* a rename may come in between */
     const bags_writer_options *options = &writer->options;
     bags_error *err = &writer->writing.failure, why;
     for (size_t i = 0; i < list->count && !writer->compared && !err->code; i++) {
@@ -10364,7 +10378,7 @@ BAGI_COLD static bags_code bagi_writer_compare(
                 &found.text, &found.text_size, NULL, &why);
             code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
         }
-        /* A record that is being written is not complete yet. */
+        /* A record that is being written is still incomplete. */
         writer->compared = !code && bagi_spec_same_text(&found, &writer->spec);
         if (!code && !writer->compared && found.text_size)
             code = bagi_spec_parse(&list->env->memory, &found, &why);
@@ -10383,7 +10397,8 @@ BAGI_COLD static bags_code bagi_writer_compare(
     return err->code;
 }
 
-/* Do so before a shard is finished, unless a shard of another worker was compared. */
+/* Compare before a shard is finished, unless another worker's shard was already
+ * compared. */
 BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *failure = &writer->writing.failure, why;
@@ -10399,8 +10414,8 @@ BAGI_COLD static void bagi_writer_compare_first(bags_writer *writer) {
     bags_buffer_free(&list.array);
 }
 
-/* Finish the shard being written: from the tables to the rename of the record. If it
- * fails, the shard stays unfinished, and can be recovered. */
+/* Finish the shard being written, from writing its tables to renaming its record. On
+ * failure, the shard stays unfinished and can be recovered. */
 BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *failure = &writer->writing.failure;
@@ -10413,7 +10428,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     uint64_t size = bagi_writer_shard_size(writer);
     bagi_writer_compare_first(writer);
 
-    /* The checksums can be bound together only when all Bags are complete. */
+    /* Checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
         bagi_output_finish(output, keep_idx);
@@ -10428,8 +10443,8 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
-    /* Keep the record open, without a lock: as long as it is at its path, the dataset
-     * was not replaced. */
+    /* Keep the record open, without a lock: while it is at its path, the dataset was
+     * not replaced. */
     if (writer->sharded && !failure->code) {
         bagi_close_read(env, writer->last);
         bagi_free_text(&env->memory, writer->last_path);
@@ -10462,7 +10477,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     return BAGS_OK;
 }
 
-/* Flush if the last time is flush_seconds ago. */
+/* Flush if the last flush was flush_seconds ago. */
 static void bagi_writer_flush_in_time(bags_writer *writer) {
     double now = bagi_seconds(), since = now - writer->flushed;
     if (since >= 0 && since < writer->options.flush_seconds)
@@ -10471,8 +10486,8 @@ static void bagi_writer_flush_in_time(bags_writer *writer) {
     bagi_writer_flush_ours(writer);
 }
 
-/* True if the shard has reached one of its limits. Held blobs are released first, since
- * they become smaller. */
+/* True if the shard has reached one of its limits. Held blobs are released first,
+ * because they may become smaller. */
 static bool bagi_writer_full(bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
@@ -10487,11 +10502,11 @@ static bool bagi_writer_full(bags_writer *writer) {
 }
 
 /* ---- datapoints ----
- * bagi_datapoint_begin, then _field and _add for every value, then _end keeps
- * or drops the datapoint. The refusal of a datapoint is `pending`; the failure of the
- * writing stops the writer. */
+ * bagi_datapoint_begin, then _field and _add for every value, then _end, to keep or
+ * drop the datapoint. A datapoint's refusal is kept in `pending`; a failed write stops
+ * the writer. */
 
-/* Refuse a call that is out of order, such as begin within a datapoint. */
+/* Refuse a call out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
@@ -10500,7 +10515,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
     return bagi_refuse_call(&writer->refusal, &why, err);
 }
 
-/* The blobs of every Bag belong to complete datapoints. */
+/* Record that all blobs of all Bags belong to complete datapoints. */
 static void bagi_datapoint_keep(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++) {
         bagi_output *output = &writer->outputs[i];
@@ -10510,7 +10525,7 @@ static void bagi_datapoint_keep(bags_writer *writer) {
     writer->partial = writer->drafted = false;
 }
 
-/* Drop the datapoint that was begun: in every Bag the blobs after the last complete
+/* Drop the current datapoint: in every Bag, the blobs after the last complete
  * datapoint. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     if (BAGI_UNLIKELY(writer->drafted))
@@ -10534,8 +10549,8 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Refuse the current datapoint. `field` is at fault; it may be unknown to the dataset,
- * or NULL. */
+/* Refuse the current datapoint because of `field` (may be NULL or unknown to the
+ * dataset). */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
     bags_error *err = &writer->pending;
@@ -10546,7 +10561,7 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
     return code;
 }
 
-/* Find the blob of the shard that a value refers to. */
+/* Find the blob in the shard that a value refers to. */
 static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
     const bags_value *value, uint64_t *blob, bags_error *err) {
     uint64_t first = writer->outputs[field].before;
@@ -10560,9 +10575,9 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
-/* Before a blob is appended, store the dictionary that it needs, or hold the blob. Held
+/* Before a blob is appended, store the dictionary it needs, or hold the blob. Held
  * blobs are released first if the new one cannot follow them: the codec has enough
- * values, the caller encoded the blob, or it does not fit into the buffer. */
+ * values, the caller encoded the blob, or it does not fit in the buffer. */
 BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     size_t field, const bags_value *value, bags_view *blob, bags_error *err) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10586,8 +10601,8 @@ BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(bags_writer *writer,
     return needs ? bagi_writer_use(writer, field, *blob, err) : BAGS_OK;
 }
 
-/* Encode a value and append it to its field, or refer to a blob of it. A value that
- * cannot be encoded goes to `pending`, a failure to write to the writing. */
+/* Encode a value and append it to its field, or refer to an earlier blob. An encoding
+ * failure goes to `pending`; a failed write stops the writer. */
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
     const bagi_coder *coder = &writer->spec.coders[field];
@@ -10626,7 +10641,7 @@ static bags_code bagi_datapoint_add(
 }
 
 /* Find the field of an entry or a call, and note that it is given. `guess` is a
- * position among the caller's fields. Returns the count of fields on failure. */
+ * position among the caller's fields. Returns the number of fields on failure. */
 static size_t bagi_datapoint_field(
     bags_writer *writer, const char *name, size_t guess, bool again) {
     const bagi_spec *spec = &writer->spec;
@@ -10649,7 +10664,7 @@ static size_t bagi_datapoint_field(
 }
 
 /* End a datapoint: write its refs and keep it, or drop it and report why. A sequence
- * that was streamed may be missing: it is empty. */
+ * may be missing when streaming: it is empty. */
 static bags_code bagi_datapoint_end(
     bags_writer *writer, bool streamed, bags_error *err) {
     const bagi_spec *spec = &writer->spec;
@@ -10665,8 +10680,8 @@ static bags_code bagi_datapoint_end(
         return bagi_refuse_call(&writer->refusal, why, err);
     }
     if (!failure->code) {
-        /* The blobs of the refs must be in the fields' files before they are in
-         * theirs. */
+        /* Blobs must be in the fields' files before the refs to them are in the refs
+         * file. */
         size_t size =
             bagi_refs_write(spec->types, spec->count, writer->refs, writer->row);
         if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
@@ -10715,13 +10730,13 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
-    else if (writer->begun) /* what follows is of another datapoint */
+    else if (writer->begun) /* later calls concern another datapoint */
         bagi_datapoint_fail(
             writer, BAGS_ERROR_STATE, NULL, "begun again before it was ended");
     return code;
 }
 
-/* Common part of set and push. The first failure refuses the datapoint. */
+/* The common part of set and push. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     BAGI_BEGIN(writer, err);
@@ -10756,8 +10771,8 @@ BAGS_API bags_code bags_writer_push(
     return bagi_writer_stream(writer, field, item, true, err);
 }
 
-/* A refused datapoint of which something was flushed stops the writer, so that recovery
- * keeps that. */
+/* A refused datapoint that was partly flushed stops the writer, so that recovery keeps
+ * the flushed part. */
 static void bagi_writer_stop_refused(bags_writer *writer) {
     if (!writer->pending.code || !writer->drafted)
         return;
@@ -10813,7 +10828,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *e
     if (!writer->writing.failure.code)
         bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
     bagi_writer_sync_parents(writer);
-    writer->writing.no_sync = false; /* nor for the rest of the shard */
+    writer->writing.no_sync = false; /* from now on, for the entire shard */
     return bagi_writing_end(&writer->writing, err);
 }
 
@@ -10844,8 +10859,8 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- a writer ---- */
 
-/* Free a writer, partly open or not, and leave its shard on disk as it is. The
- * allocator is copied, since it is part of what is freed. */
+/* Free a writer, even a partly open one, and leave its shard on disk as it is. The
+ * allocator is copied because it is part of the memory being freed. */
 BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->writing.env.memory;
     size_t count = writer->spec.count;
@@ -10865,7 +10880,7 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Create a writer that has a path and options, and no fields yet. */
+/* Create a writer that has a path and options, but no fields yet. */
 BAGI_COLD static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
@@ -10905,7 +10920,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     return NULL;
 }
 
-/* Allocate what a writer with its fields needs. */
+/* Allocate the memory that a writer needs for its fields. */
 BAGI_COLD static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
@@ -10923,7 +10938,7 @@ BAGI_COLD static bags_code bagi_writer_prepare(
     return BAGS_OK;
 }
 
-/* ---- what a crashed writer left ---- */
+/* ---- files left by a crashed writer ---- */
 
 static int bagi_has_foreign_files(void *user, const char *name) {
     *(bool *)user =
@@ -10931,8 +10946,8 @@ static int bagi_has_foreign_files(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-/* True if a file of refs has more than `most` (few) bytes; a missing one has
- * none. */
+/* True if a file of refs has more than `most` (few) bytes; a missing one counts as
+ * empty. */
 BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     size_t most, bags_code *code, bags_error *err) {
     bags_buffer content = BAGI_ZERO;
@@ -10945,7 +10960,7 @@ BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     return found == BAGS_ERROR_LIMIT;
 }
 
-/* Read draft number `index`. *valid unless it is damaged. */
+/* Read draft number `index`. *valid is set unless it is damaged. */
 BAGI_COLD static bags_code bagi_draft_read(const bagi_scanning *scan,
     const bagi_dir *dir, void *file, uint64_t index, unsigned char *draft,
     uint64_t *row, bool *valid, bags_error *err) {
@@ -10963,7 +10978,7 @@ BAGI_COLD static bags_code bagi_draft_read(const bagi_scanning *scan,
     return BAGS_OK;
 }
 
-/* True for a draft of a datapoint that was dropped. */
+/* True for a draft that voids earlier ones: its datapoint was dropped. */
 static bool bagi_draft_ends(const bagi_scanning *scan) {
     uint64_t used = 0;
     for (size_t i = 0; i < scan->count; i++)
@@ -10971,12 +10986,12 @@ static bool bagi_draft_ends(const bagi_scanning *scan) {
     return used == 0;
 }
 
-/* Find the last draft of the datapoint after the complete ones that is complete, and
- * keep it unless `drop`: its refs. It is one more datapoint. Drafts follow each other
- * like rows of refs.bag, each with the blobs of the draft before. The drafts of this
- * datapoint begin after the last one that ends them or belongs to an earlier datapoint.
- * Damaged ones were not on the disk. The cursors are new, since the cursors of an
- * incomplete row may be past the blobs of its drafts. `draft` is memory for one. */
+/* Find the last complete draft of the datapoint after the complete ones and, unless
+ * `drop`, keep its refs as one more datapoint. Drafts follow each other like rows of
+ * refs.bag, each including the blobs of the previous one. This datapoint's drafts begin
+ * after the last draft that voids them or belongs to an earlier datapoint. Damaged
+ * drafts had not reached the disk. New cursors are needed, because those used for an
+ * incomplete row may be past its drafts' blobs. `draft` is memory for one draft. */
 BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir *dir,
     void *file, unsigned char *draft, bool drop, bags_ref *refs, bagi_scan *found,
     bags_error *err) {
@@ -11022,7 +11037,7 @@ BAGI_COLD static bags_code bagi_scan_drafts(bagi_scanning *scan, const bagi_dir 
     return BAGS_OK;
 }
 
-/* The value that the caller of bags_recover has for a field; NULL: none. */
+/* The value that the caller of bags_recover passed for a field; NULL if none. */
 static const bags_value *bagi_writer_given(
     const bags_writer *writer, const char *field) {
     const bags_recover_options *with = writer->recovering;
@@ -11032,8 +11047,8 @@ static const bags_value *bagi_writer_given(
     return NULL;
 }
 
-/* Check that the datapoint which was not ended has a value for every plain field, or is
- * given one, and that what is given is for plain fields. */
+/* Check that the partial datapoint has, or is given, a value for every plain field, and
+ * that values are given only for plain fields. */
 BAGI_COLD static bags_code bagi_writer_check_partial(
     const bags_writer *writer, const bagi_scan *found, bags_error *err) {
     const bags_recover_options *with = writer->recovering;
@@ -11063,9 +11078,9 @@ BAGI_COLD static bags_code bagi_writer_check_partial(
     return BAGS_OK;
 }
 
-/* Find the complete datapoints of a shard of known fields. A shard without any
- * must look like a shard whose writer crashed early: otherwise the damage is not from
- * a crash; do not guess. */
+/* Find the complete datapoints of a shard with known fields. A shard without any must
+ * look like its writer crashed early. Otherwise a crash does not explain the damage: do
+ * not guess. */
 BAGI_COLD static bags_code bagi_writer_scan(
     bags_writer *writer, bagi_scan *found, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -11079,13 +11094,13 @@ BAGI_COLD static bags_code bagi_writer_scan(
     void *file = NULL; /* of drafts */
     bags_code code = BAGS_OK;
     bool drafts = bagi_dir_has(dir, "refs", BAGI_DRAFTS, &code, err);
-    bool listed = drafts; /* or else refs.idx decides */
+    bool listed = drafts; /* otherwise refs.idx decides */
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     BAGI_TRY(code);
     BAGI_TRY(bagi_check_checksums(dir->shown, bag_options.verify_checksums, err));
     if (bag_options.verify_checksums) {
         bagi_writer_add_checksums(writer);
-        writer->options.checksum = true; /* and for the shards after it */
+        writer->options.checksum = true; /* also for later shards */
     }
     code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, &listed, err);
     if (!code && listed) {
@@ -11134,16 +11149,16 @@ BAGI_COLD static bags_code bagi_writer_scan(
         dir->shown, found->reason ? found->reason : "files are missing");
 }
 
-/* The files of a shard that exist. */
+/* The state of a shard, by the files that exist. */
 typedef enum bagi_left {
     BAGI_LEFT_FINISHED,  /* spec.json */
-    BAGI_LEFT_CLAIMED,   /* a directory: its writer had no record yet */
-    BAGI_LEFT_STARTED,   /* its record, and no datapoint */
-    BAGI_LEFT_DATAPOINTS /* that were not finished */
+    BAGI_LEFT_CLAIMED,   /* a directory, without a record yet */
+    BAGI_LEFT_STARTED,   /* a record, but no datapoint */
+    BAGI_LEFT_DATAPOINTS /* datapoints, unfinished */
 } bagi_left;
 
-/* Read the record. *known: its fields are the writer's; a writer that has none gets
- * them. Otherwise *fault is what is wrong. */
+/* Read the record. *known is set if its fields are the writer's; a writer without
+ * fields gets them. Otherwise *fault describes the problem. */
 BAGI_COLD static bags_code bagi_writer_read_record(
     bags_writer *writer, bool *known, bags_error *fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
@@ -11167,7 +11182,8 @@ BAGI_COLD static bags_code bagi_writer_read_record(
         code = bagi_spec_parse(memory, spec, err);
         if (!code)
             code = bagi_spec_seal(memory, spec, writer->options.registry, err);
-        /* The number of fields comes from an untrusted file: each gets little. */
+        /* The number of fields comes from an untrusted file, so each gets a small
+         * buffer. */
         if (!code)
             code = bagi_writer_prepare(writer, (size_t)64 << 10, err);
         *known = !code;
@@ -11180,16 +11196,16 @@ BAGI_COLD static bags_code bagi_writer_read_record(
 }
 
 /*
- * Find out what exists of a shard, of a sharded dataset the one of this name, and
- * unless it is finished, lock its record and find its complete datapoints. A dry run
- * changes nothing and keeps no lock.
+ * Find out which parts of a shard exist (in a sharded dataset, the shard with this
+ * name). Unless it is finished, lock its record and find its complete datapoints. A dry
+ * run changes nothing and keeps no lock.
  */
 BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name,
     bool dry_run, bagi_left *left, bagi_scan *found) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->writing.env.io;
     bags_error *failure = &writer->writing.failure, ignored;
-    bags_error why; /* a missing file is not a failure of the writer */
+    bags_error why; /* a missing file does not fail the writer */
     bags_error fault;
     bool known = false, other = false;
     bags_fail(&fault, BAGS_ERROR_CORRUPT,
@@ -11201,7 +11217,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     if (bagi_is_finished(dir, &code, failure) || code)
         return code;
 
-    /* Lock the record before it is read. Without one, nothing was written. */
+    /* Lock the record before reading it. Without a record, nothing was written. */
     bool record = bagi_dir_has(dir, "spec.json", ".partial", &code, &why);
     if (!code && record)
         code = bagi_writer_open_record(
@@ -11209,8 +11225,8 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     if (!code && record)
         code = bagi_writer_read_record(writer, &known, &fault, &why);
 
-    /* A shard whose fields are unknown can only be one whose writer crashed before it
-     * created their files. */
+    /* If the fields are unknown, the shard's writer must have crashed before it created
+     * their files. */
     if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
     } else if (!code) {
@@ -11229,7 +11245,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
     ignored.code = BAGS_OK;
     if (code && bagi_is_finished(dir, &ignored.code, &ignored))
-        return BAGS_OK; /* meanwhile, by its writer or a recovery */
+        return BAGS_OK; /* finished meanwhile by its writer or a recovery */
     *left = found->length ? BAGI_LEFT_DATAPOINTS
             : record      ? BAGI_LEFT_STARTED
                           : BAGI_LEFT_CLAIMED;
@@ -11238,9 +11254,9 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
     return code;
 }
 
-/* Let the codecs start, with the dictionaries of the shard that is continued or else of
- * the one before it (without digits: there is none). A field whose name is too long for
- * the names of those files has none. */
+/* Start the codecs, with the dictionaries of the continued shard or else of the
+ * previous one (none if its name has no digits). A field whose name is too long for a
+ * dictionary file has none. */
 BAGI_COLD static bags_code bagi_writer_start(
     bags_writer *writer, bagi_shard_id before) {
     const bagi_env *env = &writer->writing.env;
@@ -11275,8 +11291,8 @@ BAGI_COLD static bags_code bagi_writer_start(
     return code;
 }
 
-/* End the datapoint of the draft that was found: append the values that were given for
- * it, and then its row. */
+/* End the datapoint whose draft was found: append the values given for it, then its
+ * row. */
 BAGI_COLD static bags_code bagi_writer_complete(
     bags_writer *writer, const bagi_scan *found) {
     const bagi_shard_id none = {0, 0};
@@ -11311,15 +11327,15 @@ BAGI_COLD static bags_code bagi_writer_complete(
     return failure->code;
 }
 
-/* Take over the shard that was found: continue after its datapoints (APPEND refuses
- * that), or remove it if it has none. */
+/* Take over the shard found: continue after its datapoints (refused with APPEND), or
+ * remove it if it has none. */
 BAGI_COLD static bags_code bagi_writer_take(
     bags_writer *writer, bagi_left left, bagi_scan *found) {
     const bags_writer_options *options = &writer->options;
     const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->writing.failure;
     bool other = false;
-    /* Also without datapoints: the shards before may have some of its input. */
+    /* Even without datapoints: earlier shards may contain some of its input. */
     if (options->existing == BAGS_EXISTING_APPEND &&
         (left == BAGI_LEFT_DATAPOINTS ||
             (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
@@ -11343,7 +11359,7 @@ BAGI_COLD static bags_code bagi_writer_take(
             dir->shown);
     bagi_writer_check(writer);
 
-    /* The blobs of drafts are truncated, or written over, unless they are kept. */
+    /* Unless drafts are kept, their blobs are truncated or overwritten. */
     if (bagi_dir_has(dir, "refs", BAGI_DRAFTS, &failure->code, failure)) {
         bagi_stream_open(&writer->drafts, dir, "refs", BAGI_DRAFTS, BAGS_IO_WRITE);
         writer->drafts.written -=
@@ -11367,8 +11383,8 @@ BAGI_COLD static bags_code bagi_writer_take(
 
 #define BAGI_WORKERS_TRIED 4096
 
-/* The smallest number of workers none of whom lacks a shard before its last; 0: there
- * is no evidence for any. */
+/* The smallest number of workers with which no worker lacks a shard before its last
+ * one; 0 if no number fits. */
 BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     uint64_t last = list->count ? list->ids[list->count - 1].number : 0;
     for (uint64_t workers = 1; workers <= last && workers <= BAGI_WORKERS_TRIED;
@@ -11386,8 +11402,9 @@ BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     return 0;
 }
 
-/* Check that the existing shards fit this worker's numbers: they were not renumbered;
- * its first shard does not exist, or `existing` is set; none of its own is missing. */
+/* Check that existing shards fit this worker's numbers: they were not renumbered; the
+ * worker's first shard does not exist unless `existing` is set; none of its shards is
+ * missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
     bags_error *err = &writer->writing.failure;
@@ -11412,14 +11429,15 @@ BAGI_COLD static bags_code bagi_writer_check_names(
     return bagi_check_gaps(list, start, stop, why, err);
 }
 
-/* True if a finished shard has such files next to its Bags. A split one has no refs. */
+/* True if a finished shard has files with this suffix next to its Bags. A split shard
+ * has no refs. */
 static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
     const char *suffix, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "refs", suffix, code, err) ||
            bagi_dir_has(dir, bagi_spec_name(spec, 0), suffix, code, err);
 }
 
-/* Let new shards have checksums and journals if the first finished shard has. */
+/* Give new shards checksums and journals if the first finished shard has them. */
 BAGI_COLD static bags_code bagi_writer_follow(
     bags_writer *writer, const bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
@@ -11452,18 +11470,18 @@ BAGI_COLD static bags_code bagi_writer_follow(
     return err->code;
 }
 
-/* Check the existing shards. With RESUME, count the finished shards of this worker,
- * and take over the others. The last one is continued, unless it is full; the others
- * are finished. *before is the last finished one. */
+/* Check the existing shards. With RESUME, count this worker's finished shards and take
+ * over the unfinished ones: continue the last unless it is full, and finish the others.
+ * *before is the last finished shard. */
 BAGI_COLD static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_shard_list *list, bagi_shard_id *before) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    uint64_t next = 0; /* after the last shard that counts, and stays */
+    uint64_t next = 0; /* the number after the last shard that counts and stays */
     bagi_common common = BAGI_ZERO;
     bool finalized = false;
-    bagi_shard_id last = {0, 0}; /* that has datapoints */
+    bagi_shard_id last = {0, 0}; /* the last shard that has datapoints */
     BAGI_TRY(bagi_writer_check_names(writer, list, &finalized));
     BAGI_TRY(bagi_writer_compare(writer, list, writer->shown));
     if (!writer->options.existing)
@@ -11515,7 +11533,7 @@ BAGI_COLD static bags_code bagi_writer_resume(
     return err->code;
 }
 
-/* Continue an unsharded dataset, or claim it again if it has no datapoint. */
+/* Continue an unsharded dataset, or claim it again if it has no datapoints. */
 BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     bags_error *err = &writer->writing.failure;
     bagi_left left;
@@ -11534,13 +11552,13 @@ BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
 
 /* The kind of dataset at the path of a writer. */
 typedef enum bagi_existing {
-    BAGI_NOTHING, /* or what exists fails the claim */
+    BAGI_NOTHING, /* or something that makes the claim fail */
     BAGI_SINGLE,  /* an unsharded dataset, to be resumed */
     BAGI_SHARDS   /* shards of this worker or of others */
 } bagi_existing;
 
-/* Find out what exists at the path: only if it may be continued, or if other workers
- * may have written it. Free list->array, also after a failure. */
+/* Find out what exists at the path, but only if it may be continued or other workers
+ * may have written it. Free list->array, even after a failure. */
 BAGI_COLD static bags_code bagi_writer_look(
     bags_writer *writer, bagi_existing *existing, bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
@@ -11590,7 +11608,8 @@ BAGI_COLD static bags_code bagi_writer_set_fields(
     return BAGS_OK;
 }
 
-/* An unsharded dataset is claimed at once, a shard when its first datapoint arrives. */
+/* Claim an unsharded dataset at once, but a shard only when its first datapoint
+ * arrives. */
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
@@ -11618,7 +11637,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
             break;
         }
     }
-    /* A shard claimed for a codec that cannot start is removed. */
+    /* Remove a shard that was claimed before a codec failed to start. */
     if (!code && bagi_writer_start(writer, before) &&
         !writer->outputs[writer->spec.count].resumed.length) {
         bags_error ignored;
@@ -11643,7 +11662,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
         bagi_writer_stop_refused(writer);
     if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
         writer->partial) {
-        writer->drafted = false; /* its draft stays, for recovery */
+        writer->drafted = false; /* keep its draft for recovery */
         bagi_datapoint_rewind(writer);
     }
     if (!failure->code && writer->begun && !writer->pending.code) {
@@ -11652,7 +11671,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
             bagi_writer_refuse_state(writer, "begun and not ended", failure);
     }
     bagi_writer_check_idle(writer);
-    /* An unfinished shard without a datapoint would stop readers. */
+    /* Readers would refuse an unfinished shard without datapoints. */
     if (!failure->code && writer->dir.path && writer->sharded &&
         writer->outputs[writer->spec.count].length == 0)
         bagi_writer_drop(writer, failure);
@@ -11663,8 +11682,8 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     return code;
 }
 
-/* The data from before this writer stays, as unfinished as it was. So does a complete
- * shard if only waiting for the disk failed. */
+/* Data from before this writer stays, as unfinished as it was. So does a complete shard
+ * if only syncing failed. */
 BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
@@ -11673,7 +11692,7 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bool ours = bagi_writing_is_ours(&writer->writing, writer->path);
     bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
-        writer->writing.failure.code = BAGS_OK; /* truncate in any case */
+        writer->writing.failure.code = BAGS_OK; /* truncate even after a failure */
         if (writer->drafts.handle)
             bagi_writer_end_drafts(
                 writer, writer->outputs[writer->spec.count].resumed.length);
