@@ -1,5 +1,6 @@
 /*
- * import.c - functions for importers: sources, memory, files, fields. No library.
+ * import.c - functions shared by the importers: sources, memory, files, fields. No
+ * library.
  */
 #include "import.h"
 #include "try.h"
@@ -13,7 +14,7 @@
 #include <dlfcn.h>
 #endif
 
-#define IM_WINDOW ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
+#define IM_WINDOW ((uint64_t)1 << 20) /* bytes of a file read at a time */
 
 /*
  * A source has two phases; `opened` is the second. Memory belongs to the phase that
@@ -25,8 +26,8 @@
  *     arena: until the source   scratch: until the next datapoint
  *     is closed
  *
- * Files are read at explicit offsets through a window that importers view. A source
- * that is read in order costs one read per MiB.
+ * Files are read at explicit offsets through a window that importers view. Reading a
+ * source in order costs one read per MiB.
  */
 /* ---- errors ---- */
 
@@ -48,15 +49,15 @@ bags_code bags_source_no_memory(bags_source *s) {
 #define IM_ALIGN 16
 #define IM_BLOCK 4096 /* bytes of the first block */
 
-/* Blocks form a list, the newest first. The allocated bytes follow the struct. */
+/* Blocks form a list, newest first. The allocated bytes follow the struct. */
 typedef struct im_block {
     struct im_block *next;
-    size_t size; /* with this header */
+    size_t size; /* including this header */
 } im_block;
 
 #define IM_HEADER ((sizeof(im_block) + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN)
 
-/* Memory that is not zeroed. */
+/* Allocate memory without zeroing it. */
 static void *im_take(bags_source *s, size_t count, size_t size) {
     bags_import_arena *arena = s->opened ? &s->scratch : &s->arena;
     im_block *block = (im_block *)arena->blocks;
@@ -99,8 +100,8 @@ void *bags_source_alloc(bags_source *s, size_t count, size_t size) {
     return made ? memset(made, 0, count * size) : NULL;
 }
 
-/* No capacity is stored: an array of 1, 2, 4, ... elements is full. The old array stays
- * in the arena, at most as much memory again. */
+/* No capacity is stored: an array is full when it has 1, 2, 4, ... elements. Old arrays
+ * stay in the arena and at most double the memory. */
 void *bags_source_grow(bags_source *s, void *array, size_t count, size_t size) {
     /* The capacity is the next power of two. */
     if (count & (count - 1))
@@ -148,8 +149,8 @@ typedef struct im_owned {
     struct im_owned *next;
 } im_owned;
 
-/* The scratch does not keep its capacity, so buffers always belong to the first
- * phase. */
+/* The scratch loses its capacity between datapoints, so buffers always belong to the
+ * first phase. */
 bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size) {
     if (!*buffer) {
         bool opened = s->opened;
@@ -167,9 +168,10 @@ bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size)
                            : bags_source_no_memory(s);
 }
 
-/* ---- content that is left out ---- */
+/* ---- content left out ---- */
 
-/* While datapoints are read nothing is reported: it was said once, by open. */
+/* Nothing is reported while datapoints are read: open has already reported everything
+ * once. */
 void bags_source_leave_out(
     bags_source *s, const char *what, uint64_t count, const char *format, ...) {
     size_t i = 0;
@@ -212,7 +214,7 @@ char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
 
 /* ---- files ---- */
 
-/* Only local files are imported: a source on a server is copied first. */
+/* Only local files are imported; a source on a server must be copied first. */
 static bags_code im_open(bags_import_file *file, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     int error = io->open(io->user, path, BAGS_IO_READ, &file->handle);
@@ -240,7 +242,7 @@ void bags_source_close_file(bags_source *s) {
     s->where = s->path;
 }
 
-/* The path may be a part of `where`; `where` is replaced. */
+/* `path` may point into `where`, hence memmove. */
 bags_code bags_source_open_file(bags_source *s, const char *path) {
     size_t size = strlen(path) + 1;
     bags_source_close_file(s);
@@ -249,7 +251,7 @@ bags_code bags_source_open_file(bags_source *s, const char *path) {
     return im_open(&s->file, s->where, s->err);
 }
 
-/* Check that the file has these bytes, and memory too. */
+/* Check that the file has these bytes, and that memory can hold them. */
 static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
     if (offset > s->file.size || size > s->file.size - offset)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -259,8 +261,8 @@ static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
     return size > SIZE_MAX / 4 ? bags_source_no_memory(s) : BAGS_OK;
 }
 
-/* A view that is not in the window moves it: the window then starts there, and has
- * what follows, too. */
+/* A view outside the window moves the window to start at the view and include the bytes
+ * that follow. */
 bags_code bags_source_view(
     bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
     bags_import_file *file = &s->file;
@@ -340,7 +342,7 @@ bags_code bags_source_load(
     return BAGS_OK;
 }
 
-/* Without a source: an importer is asked before there is one. */
+/* This takes no source, because importers are asked before one exists. */
 size_t bags_import_peek(const char *path, void *data, size_t size) {
     bags_import_file file;
     memset(&file, 0, sizeof file);
@@ -359,7 +361,7 @@ bool bags_import_starts(const char *path, const void *data, size_t size) {
            memcmp(start, data, size) == 0;
 }
 
-/* A path that cannot be examined is not of any format. */
+/* A path that cannot be examined has no format. */
 bags_path_kind bags_import_kind(const char *path, const char *name) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -374,7 +376,7 @@ bags_path_kind bags_import_kind(const char *path, const char *name) {
     return kind;
 }
 
-/* Only ASCII letters have a case here, in every locale. */
+/* Only ASCII letters have case here, whatever the locale. */
 static int im_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 bool bags_import_ends(const char *name, const char *endings) {
@@ -395,7 +397,7 @@ bool bags_import_ends(const char *name, const char *endings) {
 
 static bool im_is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Compare names: numbers in them by value; equal numbers as bytes. */
+/* Compare names, with numbers in them by value; if these are equal, compare bytes. */
 int bags_import_compare(const void *left, const void *right) {
     const char *a = *(const char *const *)left;
     const char *b = *(const char *const *)right;
@@ -445,7 +447,7 @@ static bool im_matches(const char *pattern, const char *name) {
     return pattern[strspn(pattern, "*")] == 0;
 }
 
-/* The part -00003-of-00010 of a name: where it is and its two numbers. */
+/* Find a part such as -00003-of-00010 in a name: its position and its two numbers. */
 static const char *im_shard_part(const char *name, uint64_t numbers[2], size_t *size) {
     const char *found = NULL;
     for (const char *of = name; (of = strstr(of, "-of-")) != NULL; of++) {
@@ -464,8 +466,8 @@ static const char *im_shard_part(const char *name, uint64_t numbers[2], size_t *
     return found;
 }
 
-/* If one of the sorted names has a part such as -00003-of-00010, they must be one
- * complete set. */
+/* If one of the sorted names has a part such as -00003-of-00010, together they must be
+ * one complete set. */
 static bags_code im_check_set(bags_source *s, char **names, size_t count) {
     uint64_t all[2] = {0, 0}, numbers[2] = {0, 0};
     size_t all_size = 0, size = 0;
@@ -495,18 +497,18 @@ static bags_code im_check_set(bags_source *s, char **names, size_t count) {
     return BAGS_OK;
 }
 
-/* The names that a path means. */
+/* The files that a path refers to. */
 typedef struct im_listing {
     bags_source *s;      /* NULL: only `found` matters */
     const char *pattern; /* NULL: any */
     bool (*accept)(const char *name);
     char **names;
     size_t count;
-    bool found; /* a name that is accepted */
+    bool found; /* an accepted name was found */
 } im_listing;
 
-/* Handle a name in the directory. Report a name that is not accepted, unless the user's
- * pattern excluded it. */
+/* Handle a name in the directory. Report the name if it is not accepted, unless the
+ * user's pattern excluded it. */
 static int im_list(void *user, const char *name) {
     im_listing *listing = (im_listing *)user;
     if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
@@ -528,7 +530,7 @@ static int im_list(void *user, const char *name) {
     return 0;
 }
 
-/* A path that exists is a file or a directory, also if it has a * in its name. */
+/* An existing path is a file or directory, even if its name contains a *. */
 static bags_code im_find(im_listing *listing, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = bags_import_kind(path, NULL);
@@ -556,7 +558,7 @@ static bags_code im_find(im_listing *listing, const char *path, bags_error *err)
     return code;
 }
 
-/* The directory precedes the names: the path itself, or the part before a pattern. */
+/* The names are in a directory: the path itself, or the part before a pattern. */
 bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
@@ -592,7 +594,7 @@ bags_code bags_source_next_file(bags_source *s) {
     return s->ended ? BAGS_OK : bags_source_open_file(s, s->paths[s->path_next++]);
 }
 
-/* The names are not collected, so that nothing can run out of memory. */
+/* The names are not collected, so this cannot run out of memory. */
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
@@ -659,7 +661,7 @@ bool bags_import_is_integer(bags_dtype dtype) {
     return dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
 }
 
-/* The sign of a shorter number is extended. */
+/* Shorter numbers are sign-extended. */
 bags_value bags_import_integer(bags_dtype dtype, const void *data) {
     size_t bits = 8 * bags_dtype_size(dtype);
     uint64_t number = bags_load_bytes(data, bits / 8, false);
@@ -697,8 +699,8 @@ char *bags_source_number_type(bags_source *s, bags_dtype dtype, size_t dims,
     return bags_source_format(s, "array(%s%s)%s", bags_dtype_name(dtype), text, end);
 }
 
-/* Byte by byte until what is left is UTF-8: an invalid sequence becomes as many '_' as
- * it has bytes. */
+/* Replace byte by byte until the rest is UTF-8: an invalid sequence becomes as many '_'
+ * as it has bytes. */
 void bags_import_name(const void *name, size_t size, char *out) {
     size_t bad = 0;
     if (size)
@@ -720,12 +722,12 @@ typedef struct im_name {
     const char *old, *made;
 } im_name;
 
-/* Sort by the new names, so that equal names are neighbours. */
+/* Sort by the new names, so that equal names are adjacent. */
 static int im_compare_made(const void *left, const void *right) {
     return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
 }
 
-/* Give all fields names that files can have, and make their entries. */
+/* Give all fields names that are valid file names, and make their entries. */
 static bags_code im_finish_fields(bags_source *s) {
     im_name *names = (im_name *)bags_source_alloc(s, s->count, sizeof *names);
     s->entries = (bags_entry *)bags_source_alloc(s, s->count, sizeof *s->entries);
@@ -752,10 +754,10 @@ static bags_code im_finish_fields(bags_source *s) {
     return BAGS_OK;
 }
 
-/* ---- columns: fields that are found by reading all datapoints ---- */
+/* ---- columns: fields found by reading all datapoints ---- */
 
-/* They are sorted by name, so that a dataset does not depend on the order in which the
- * source happens to mention them. */
+/* Columns are sorted by name, so that the dataset does not depend on the order in which
+ * the source happens to mention them. */
 bags_import_column *bags_source_column(
     bags_source *s, const void *name, size_t size, bool add) {
     size_t low = 0, high = s->column_count;
@@ -788,7 +790,8 @@ bags_import_column *bags_source_column(
     return *to = made;
 }
 
-/* One value of another kind settles it: then neither the magic nor text comes back. */
+/* A single value of another kind is decisive: after it, neither the magic nor text is
+ * possible again. */
 void bags_import_guess(
     bags_import_column *column, const void *data, size_t size, bool all) {
     const unsigned char *text = (const unsigned char *)data;
@@ -809,7 +812,8 @@ const char *bags_import_guessed(const bags_import_column *column) {
                                                   : "bytes";
 }
 
-/* Called when all datapoints were seen: only now it is known which of them lack one. */
+/* Called after all datapoints were seen: only then is it known which columns are
+ * missing from some. */
 void bags_source_add_columns(
     bags_source *s, const char *(*type)(const bags_import_column *column)) {
     for (size_t i = 0; i < s->column_count; i++) {
@@ -824,7 +828,7 @@ void bags_source_add_columns(
 
 /* ---- sources ---- */
 
-/* After a failure the importer is closed, too: open may have done half of its work. */
+/* The importer is also closed after a failure: open may have done half of its work. */
 bags_source *bags_source_open(const bags_importer *importer, const char *path,
     const bags_source_options *options, bags_error *err) {
     const bags_allocator use = bags_allocator_of(options ? options->allocator : NULL);
@@ -856,12 +860,13 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     return NULL;
 }
 
-/* The largest block of the scratch is kept: datapoints are usually alike. */
+/* The largest block of the scratch is kept, since datapoints usually have similar
+ * sizes. */
 bags_code bags_source_read(
     bags_source *s, uint64_t index, const bags_entry **entries, bags_error *err) {
     im_block *block = (im_block *)s->scratch.blocks;
     *entries = NULL;
-    if (block) { /* one remains, the largest */
+    if (block) { /* keep the largest block */
         im_free_blocks(&s->allocator, block->next);
         block->next = NULL;
         s->scratch.used = IM_HEADER;
@@ -882,7 +887,7 @@ bags_code bags_source_read(
     return code;
 }
 
-/* The importer is first, since it may use everything else. */
+/* The importer is closed first, since it may use everything else. */
 void bags_source_close(bags_source *s) {
     if (!s)
         return;

@@ -1,11 +1,11 @@
 /*
- * json.h - JSON by json-c, for the importers and the command that need it. Private.
+ * json.h - JSON using json-c, for the importers and the command. Private.
  *
- * Even when it is strict, json-c 0.16 silently changes some values: integers outside
- * 64 bits are clamped, an unpaired surrogate becomes U+FFFD, a name ends at U+0000, of
- * duplicate names the last one wins. It also accepts numbers that are not JSON, such as
- * 00, 1. and -.5. So the strings and numbers of the text are checked first, and the
- * names are counted. json-c checks the rest.
+ * Even in strict mode, json-c 0.16 silently changes some values: integers outside 64
+ * bits are clamped, unpaired surrogates become U+FFFD, names are cut at U+0000, and the
+ * last of duplicate names wins. It also accepts numbers that are not JSON, such as 00,
+ * 1. and -.5. So the strings and numbers in the text are checked first, and the names
+ * are counted. json-c checks the rest.
  */
 #ifndef BAGS_IMPORT_JSON_H
 #define BAGS_IMPORT_JSON_H
@@ -24,8 +24,8 @@
 typedef struct bags_import_scan {
     const char *text;
     size_t size, at;
-    uint64_t names;  /* strings that a colon follows */
-    uint64_t tokens; /* about as many as json-c makes objects */
+    uint64_t names;  /* strings followed by a colon */
+    uint64_t tokens; /* approximate number of objects json-c makes */
 } bags_import_scan;
 
 /* The code unit of \uXXXX at this offset, or -1. */
@@ -38,8 +38,8 @@ static inline int bags_import_code_unit(const bags_import_scan *s, size_t at) {
                                                          : -1;
 }
 
-/* Move past a string, starting at its opening quote. Returns the error at s->at, or
- * NULL, like the next function. */
+/* Move past a string, starting at its opening quote. Returns NULL or the error at
+ * s->at, like the next function. */
 static inline const char *bags_import_check_string(bags_import_scan *s) {
     size_t start = s->at++;
     bool zero = false;
@@ -67,7 +67,7 @@ static inline const char *bags_import_check_string(bags_import_scan *s) {
     return zero ? "U+0000 in a name" : NULL;
 }
 
-/* Where the JSON number that starts here ends; `at` itself if it is none. */
+/* The end of the JSON number that starts here; `at` itself if there is none. */
 static inline const char *bags_import_number_end(const char *at) {
     static const char digits[] = "0123456789";
     const char *start = at;
@@ -139,8 +139,8 @@ static inline uint64_t bags_import_count_names(json_object *tree) {
     return count;
 }
 
-/* json-c 0.16 writes to a null pointer when it gets no memory for a name, so check
- * first whether a tree of this text fits. */
+/* json-c 0.16 writes to a null pointer if allocating a name fails, so check first
+ * whether the tree for this text fits in memory. */
 static inline bool bags_import_json_fits(const bags_import_scan *s) {
     uint64_t size = 3 * (uint64_t)s->size + 256 * s->tokens + 65536;
     void *probe = size < SIZE_MAX ? malloc((size_t)size) : NULL;
@@ -148,8 +148,8 @@ static inline bool bags_import_json_fits(const bags_import_scan *s) {
     return probe != NULL;
 }
 
-/* Parse text of less than 2 GiB that a zero byte follows. *out is owned
- * (json_object_put), and NULL for null. Returns BAGS_OK, BAGS_ERROR_MEMORY, or
+/* Parse text of less than 2 GiB, followed by a zero byte. The caller frees *out with
+ * json_object_put; it is NULL for null. Returns BAGS_OK, BAGS_ERROR_MEMORY, or
  * BAGS_ERROR_VALUE with the reason and the position. */
 static inline bags_code bags_import_json(
     bags_view bytes, json_object **out, const char **what, size_t *at) {
@@ -182,7 +182,7 @@ static inline bags_code bags_import_json(
     return BAGS_ERROR_VALUE;
 }
 
-/* Like bags_import_json, for a part of a source. It must be an object. Messages begin
+/* Like bags_import_json, for a part of a source that must be an object. Messages begin
  * with `path`. */
 static inline bags_code bags_source_parse_json(
     bags_source *source, const char *path, bags_view bytes, json_object **out) {
@@ -208,7 +208,7 @@ static inline bags_code bags_source_json(
     return code ? code : bags_source_parse_json(source, path, file, out);
 }
 
-/* The member of a type; NULL if there is none. */
+/* Get a member of this type; NULL if there is none. */
 static inline json_object *bags_import_member(
     json_object *json, const char *name, enum json_type type) {
     json_object *member = NULL;
@@ -219,7 +219,7 @@ static inline json_object *bags_import_member(
     return member;
 }
 
-/* A member that is text, or "". */
+/* Get the text of a member, or "" if it is not text. */
 static inline const char *bags_import_json_text(json_object *json, const char *name) {
     json_object *member = bags_import_member(json, name, json_type_string);
     return member ? json_object_get_string(member) : "";

@@ -1,5 +1,6 @@
 /*
- * lz4_frames.h - one LZ4 frame in memory, for the importers that need it. Private.
+ * lz4_frames.h - decompress an LZ4 frame in memory, for the importers that need it.
+ * Private.
  */
 #ifndef BAGS_IMPORT_LZ4_FRAMES_H
 #define BAGS_IMPORT_LZ4_FRAMES_H
@@ -8,7 +9,8 @@
 
 #include <lz4frame.h>
 
-/* Decompress a frame to exactly `size` bytes. False if it is not one of this size. */
+/* Decompress a frame to exactly `size` bytes. False if it is not a frame of this
+ * size. */
 static inline bool bags_import_lz4(bags_view in, unsigned char *out, size_t size) {
     LZ4F_dctx *context = NULL;
     size_t done = 0, used = 0, more = 1;

@@ -1,19 +1,20 @@
 /*
- * mcap.c - imports MCAP files, on zstd, lz4 and zlib's CRC-32 (Debian: libzstd-dev
+ * mcap.c - imports MCAP files, using zstd, lz4 and zlib's CRC-32 (Debian: libzstd-dev
  * liblz4-dev zlib1g-dev).
  *
- * A datapoint is a message, in the order of the file:
+ * Each message is a datapoint, in file order:
  *
  *     log_time      i64, nanoseconds
  *     publish_time  i64, nanoseconds
  *     sequence      u64
- *     TOPIC         bytes[]: for each topic, 1 item if the message is of it, or 0
+ *     TOPIC         bytes[]: for each topic, 1 item if the message belongs to it,
+ *                   otherwise 0
  *
- * Messages are stored as they are; their encodings and schemas, attachments and
- * metadata are left out, and reported. Checksums are compared where the file has them. If the file
- * has no summary, open reads all of it to find the topics.
+ * Messages are stored unchanged. Their encodings and schemas, attachments and metadata
+ * are left out and reported. Checksums are verified where the file has them. If the
+ * file has no summary, open reads all of it to find the topics.
  *
- * Rejected: other compressions, chunks of more than 1 GiB, 10,000 topics.
+ * Rejected: other compression methods, chunks above 1 GiB, 10,000 topics or more.
  */
 #include "detect.h"
 #include "lz4_frames.h"
@@ -24,9 +25,9 @@
 
 #include <inttypes.h>
 
-#define MC_PART ((uint64_t)1 << 20)  /* bytes that are checked at a time */
-#define MC_MOST ((uint64_t)1 << 30)  /* of a record in memory, or a chunk */
-#define MC_RATIO ((uint64_t)1 << 16) /* no compression makes more of a byte */
+#define MC_PART ((uint64_t)1 << 20)  /* bytes checked at a time */
+#define MC_MOST ((uint64_t)1 << 30)  /* maximum bytes of a record or chunk */
+#define MC_RATIO ((uint64_t)1 << 16) /* no compression expands a byte to more */
 #define MC_TOPICS 10000
 
 enum {
@@ -43,7 +44,7 @@ enum {
     MC_DATA_END = 15
 };
 
-/* Bytes that remain to be parsed; bad is set if there were too few. */
+/* Bytes that remain to be parsed; `bad` is set if there were too few. */
 typedef struct mc_bytes {
     const unsigned char *data;
     uint64_t size;
@@ -53,16 +54,16 @@ typedef struct mc_bytes {
 typedef struct mc_state {
     bags_buffer *chunk;
     uint64_t at;                       /* offset of the next record */
-    uint64_t record;                   /* and of the current one, for messages */
+    uint64_t record;                   /* offset of the current one, for errors */
     mc_bytes rest;                     /* records of the current chunk */
-    uint32_t crc;                      /* of what precedes `at` */
+    uint32_t crc;                      /* CRC of the bytes before `at` */
     bool ended, known;                 /* the data have ended; all topics are known */
     uint64_t next;                     /* number of the next message */
-    bags_import_column *topics[65536]; /* by channel */
-    unsigned char schemas[65536 / 8];  /* bits: it was reported */
+    bags_import_column *topics[65536]; /* indexed by channel */
+    unsigned char schemas[65536 / 8];  /* bits: this schema was reported */
 } mc_state;
 
-/* The next `size` bytes. */
+/* Take the next `size` bytes. */
 static const unsigned char *mc_part(mc_bytes *from, uint64_t size) {
     const unsigned char *part = from->data;
     if (from->size < size) {
@@ -87,7 +88,7 @@ static bags_view mc_text(mc_bytes *from, size_t size_bytes) {
     return text;
 }
 
-/* The next record: its kind and its content. */
+/* Take the next record: its kind and content. */
 static int mc_record(mc_bytes *from, mc_bytes *body) {
     int kind = (int)mc_number(from, 1);
     body->size = mc_number(from, 8);
@@ -101,7 +102,7 @@ static bags_code mc_bad(bags_source *s, const char *what) {
         ((mc_state *)s->state)->record, what);
 }
 
-/* Bytes of the file, valid until the next call. */
+/* Get bytes of the file, valid until the next call. */
 static bags_code mc_view(
     bags_source *s, uint64_t offset, uint64_t size, mc_bytes *out) {
     bags_view view = {NULL, 0};
@@ -134,7 +135,7 @@ static uint32_t mc_crc(uint32_t crc, const void *data, uint64_t size) {
 
 /* ---- records ---- */
 
-/* Report a record that is left out. */
+/* Report a record as left out. */
 static bags_code mc_leave_out(bags_source *s, int kind, mc_bytes body) {
     mc_state *m = (mc_state *)s->state;
     const char *what = kind == MC_SCHEMA ? "schema"
@@ -216,7 +217,8 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
     return mc_check(s, crc, mc_crc(0, out, size), "chunk");
 }
 
-/* Read the record at `at` and move past it. Returns the content of relevant records. */
+/* Read the record at `at` and move past it. *body receives the content if the record is
+ * relevant. */
 static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     mc_state *m = (mc_state *)s->state;
     mc_bytes head;
@@ -243,7 +245,7 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
     return BAGS_OK;
 }
 
-/* The next message; data NULL after the last. */
+/* Read the next message; its data are NULL after the last one. */
 static bags_code mc_next(bags_source *s, mc_bytes *message) {
     mc_state *m = (mc_state *)s->state;
     message->data = NULL;
@@ -288,8 +290,8 @@ static void mc_rewind(mc_state *m) {
 
 /* ---- the source ---- */
 
-/* Read the topics, the length and the ignored records from the summary; `known` is set
- * if it has all of them. */
+/* Read the topics, the length and the ignored records from the summary; set `known` if
+ * it has all of these. */
 static bags_code mc_summary(bags_source *s) {
     mc_state *m = (mc_state *)s->state;
     const uint64_t tail = 9 + 20 + 8; /* footer, magic */
@@ -338,7 +340,7 @@ static bags_code mc_summary(bags_source *s) {
     m->known = !code && memcmp(found, expected, sizeof found) == 0;
     if (m->known)
         return BAGS_OK;
-    /* The entire file will be read, and reports them again. */
+    /* The entire file will be read, and these will be reported again. */
     s->left_out_count = 0;
     memset(m->topics, 0, sizeof m->topics);
     memset(m->schemas, 0, sizeof m->schemas);

@@ -1,9 +1,9 @@
 /*
- * mds.c - shards that MosaicML's streaming wrote (MDS), raw or compressed by zstd. On
- * json-c, libzstd, and for the hashes libcrypto and libxxhash.
+ * mds.c - imports shards written by MosaicML's streaming (MDS), raw or zstd-compressed.
+ * Uses json-c, libzstd, and for hashes libcrypto and libxxhash.
  *
- * The source is a directory with index.json, or that file. It lists shards and columns.
- * Each column is a field:
+ * The source is a directory with index.json, or index.json itself. This file lists
+ * shards and columns. Each column is a field:
  *
  *     str, json, str_int, str_float, str_decimal   utf8, as stored
  *     bytes, pkl                                   bytes, as stored
@@ -16,8 +16,8 @@
  *     jpeg_array, jpegarray, list[jpeg]; list[png]; list[pil]
  *                                                  jpeg[]; png[]; array[]
  *
- * Sizes of files and all hashes in index.json are checked; a shard that has hashes, or
- * is compressed, is read into memory. Other compressions are rejected, and so are
+ * File sizes and all hashes in index.json are checked. Shards that are compressed or
+ * have hashes are read into memory. Other compression methods are rejected, and so are
  * images of mode 1 (one bit per pixel).
  */
 #include "detect.h"
@@ -28,17 +28,18 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-/* No compression makes more bytes of one. */
+/* No compression expands a byte to more. */
 #define MD_RATIO ((uint64_t)1 << 16)
 
 typedef enum md_kind { MD_BLOB, MD_IMAGE, MD_ARRAY, MD_PIL } md_kind;
 
-/* An encoding: what values are, and the type of the field. */
+/* An encoding: the form of values, and the type of the field. */
 typedef struct md_encoding {
     const char *name, *type;
     md_kind kind;
-    unsigned size; /* of every value; 0: any */
-    unsigned list; /* of a list, bytes before the number of items; 0: no list */
+    unsigned size; /* size of every value; 0: variable */
+    unsigned list; /* for a list, bytes up to and including the number of items; 0: not
+                    * a list */
 } md_encoding;
 
 /* list[...] has 4 unused bytes before its number of items, jpeg_array has none. */
@@ -75,8 +76,9 @@ static const md_encoding md_encodings[] = {
 
 typedef struct md_column {
     md_encoding encoding;
-    bags_dtype dtype; /* of an ndarray; BAGS_DTYPE_NONE: each states its own */
-    uint64_t size;    /* of every value; 0: each states its own */
+    bags_dtype dtype; /* dtype of an ndarray; BAGS_DTYPE_NONE: each value states its
+                       * own */
+    uint64_t size;    /* size of every value; 0: each value states its own */
 } md_column;
 
 typedef struct md_state {
@@ -84,8 +86,8 @@ typedef struct md_state {
     json_object *index, *shards;
     size_t count;
     uint64_t *stops;   /* the index after the last datapoint of each shard */
-    size_t at;         /* the shard that is open, count: none */
-    bags_buffer *data; /* it, when decompressed */
+    size_t at;         /* the open shard; count: none */
+    bags_buffer *data; /* the shard's content, if decompressed */
     md_column *columns;
 } md_state;
 
@@ -96,7 +98,7 @@ static bags_code md_fail_index(bags_source *s, size_t shard, const char *what) {
         ((md_state *)s->state)->index_path, (uint64_t)shard, what);
 }
 
-/* The members that describe the columns. */
+/* The members of index.json that describe the columns. */
 static const char *const md_lists[3] = {
     "column_names", "column_encodings", "column_sizes"};
 
@@ -108,7 +110,7 @@ static bool md_same_columns(json_object *a, json_object *b) {
     return true;
 }
 
-/* A member that is a number from 0. */
+/* Get a member that is a nonnegative integer. */
 static bool md_number(json_object *json, const char *name, uint64_t *out) {
     json_object *number = bags_import_member(json, name, json_type_int);
     if (!number || json_object_get_int64(number) < 0)
@@ -117,7 +119,7 @@ static bool md_number(json_object *json, const char *name, uint64_t *out) {
     return true;
 }
 
-/* ndarray:uint8:28,28 as a column, and its type. */
+/* Parse an encoding such as ndarray:uint8:28,28 into a column, and return its type. */
 static const char *md_ndarray(bags_source *s, const char *text, md_column *column) {
     size_t dtype_size = strcspn(text, ":");
     const char *shape = text[dtype_size] ? text + dtype_size + 1 : "";
@@ -162,7 +164,7 @@ static bags_code md_make_column(bags_source *s, md_column *column, const char *n
     else if (type && *arguments &&
              (strncmp(type, "jpeg", 4) != 0 ||
                  strspn(arguments, "0123456789") != strlen(arguments)))
-        type = NULL; /* the quality of a JPEG is of no use here */
+        type = NULL; /* the quality of a JPEG is not needed here */
     if (!type)
         return bags_fail(s->err, BAGS_ERROR_TYPE,
             "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64 ")",
@@ -175,7 +177,7 @@ static bags_code md_make_column(bags_source *s, md_column *column, const char *n
     return BAGS_OK;
 }
 
-/* The columns of the first shard. */
+/* Make the columns from the first shard. */
 static bags_code md_make_columns(bags_source *s) {
     md_state *m = (md_state *)s->state;
     json_object *first = json_object_array_get_idx(m->shards, 0), *list[3];
@@ -222,7 +224,7 @@ static bags_code md_check_shards(bags_source *s) {
 
 /* ---- shards ---- */
 
-/* The hash of this name in hexadecimal digits. False if it is unknown. */
+/* Compute the hash with this name, in hexadecimal. False if the name is unknown. */
 static bool md_hash(
     const char *name, bags_view data, char hex[2 * EVP_MAX_MD_SIZE + 1]) {
     unsigned char digest[EVP_MAX_MD_SIZE];
@@ -241,7 +243,7 @@ static bool md_hash(
             (XXH128_canonical_t *)digest, XXH3_128bits(data.data, data.size));
         size = 16;
     } else {
-        /* Python's names have _ for -: sha3_256. */
+        /* Python's names use _ for -: sha3_256. */
         char plain[32] = "";
         strncat(plain, name, sizeof plain - 1);
         for (char *c = plain; *c; c++)
@@ -259,7 +261,7 @@ static bool md_hash(
     return true;
 }
 
-/* Compare the open file with the hashes that `info`, its part of index.json, has. */
+/* Verify the open file against the hashes in `info`, its part of index.json. */
 static bags_code md_check_hashes(bags_source *s, json_object *info) {
     json_object *hashes = bags_import_member(info, "hashes", json_type_object);
     char hex[2 * EVP_MAX_MD_SIZE + 1];
@@ -280,8 +282,8 @@ static bags_code md_check_hashes(bags_source *s, json_object *info) {
     return BAGS_OK;
 }
 
-/* Open the file that `info` names and check it. It may not exist if `optional`; then
- * it is not open. */
+/* Open the file named by `info` and check it. If `optional`, it may be missing, and
+ * then is not open. */
 static bags_code md_open_file(bags_source *s, json_object *info, bool optional) {
     md_state *m = (md_state *)s->state;
     const char *name = bags_import_json_text(info, "basename");
@@ -299,7 +301,7 @@ static bags_code md_open_file(bags_source *s, json_object *info, bool optional) 
     return md_check_hashes(s, info);
 }
 
-/* Put exactly `size` decompressed bytes in place of the open file. */
+/* Replace the open file with its content, decompressed to exactly `size` bytes. */
 static bags_code md_decompress(bags_source *s, uint64_t size) {
     md_state *m = (md_state *)s->state;
     bags_view in;
@@ -319,8 +321,9 @@ static bags_code md_decompress(bags_source *s, uint64_t size) {
     return BAGS_OK;
 }
 
-/* Compare the columns stored in the shard: hashes protect the shard, but not
- * index.json. They are between the offsets of its samples and the first sample. */
+/* Compare index.json with the columns stored in the shard, since hashes protect the
+ * shard but not index.json. The columns are stored between the sample offsets and the
+ * first sample. */
 static bags_code md_check_config(bags_source *s, uint64_t samples) {
     md_state *m = (md_state *)s->state;
     bags_view text;
@@ -448,7 +451,7 @@ static const char *md_decode_image(bags_source *s, bags_view blob, bags_value *o
     return "an image of a mode that is not supported";
 }
 
-/* One value, or one item of a list. */
+/* Decode a value, or an item of a list. */
 static const char *md_decode(
     bags_source *s, const md_column *column, bags_view blob, bags_value *out) {
     const char *magic = bags_import_magic(blob.data, blob.size);
@@ -460,7 +463,7 @@ static const char *md_decode(
         return md_decode_array(s, blob, column->dtype, out);
     if (column->encoding.kind == MD_PIL)
         return md_decode_image(s, blob, out);
-    /* Bits as stored, but text is checked when it is encoded. */
+    /* Blobs are stored unchanged, but text is checked when it is encoded. */
     if (!strcmp(column->encoding.type, "utf8"))
         *out = bags_utf8_sized((const char *)blob.data, blob.size);
     return NULL;
@@ -495,8 +498,8 @@ static const char *md_decode_list(
     return left ? "trailing bytes" : NULL;
 }
 
-/* Split a sample into its columns: the sizes of columns without a fixed size, then the
- * values. */
+/* Split a sample into its columns. It has the sizes of columns without a fixed size,
+ * then the values. */
 static bags_code md_split(bags_source *s, uint64_t sample, bags_view bytes) {
     const md_column *columns = ((md_state *)s->state)->columns;
     size_t head = 0, i = 0;

@@ -1,28 +1,29 @@
 /*
- * megatron.c - imports token datasets of Megatron-LM: X.idx, with X.bin next to it. It
- * needs no library.
+ * megatron.c - imports token datasets of Megatron-LM: X.idx, with X.bin next to it. No
+ * library needed.
  *
- * A datapoint is a document, its field `tokens` array(DTYPE,-1); if some document has
- * another number of sequences than one, array(DTYPE,-1)[]. Both indexes are read:
+ * Each document is a datapoint with the field `tokens`: array(DTYPE,-1), or
+ * array(DTYPE,-1)[] if some document does not have exactly one sequence. Both index
+ * formats are supported:
  *
  *     MMIDIDX   magic 9, version u64, dtype u8, sequences n u64, boundaries m u64;
  *               lengths i32[n], byte offsets in X.bin i64[n], boundaries i64[m]
- *     TNTIDX    magic 8, version u64, dtype u64, element size u64, sequences n u64, sizes
- *               s u64, boundaries m u64; first sizes i64[n + 1], element offsets
+ *     TNTIDX    magic 8, version u64, dtype u64, element size u64, sequences n u64,
+ *               sizes s u64, boundaries m u64; first sizes i64[n + 1], element offsets
  *               i64[n + 1], sizes i64[s], boundaries i64[m]. Without boundaries, as
- *               fairseq writes it, each sequence is a document. Elements are imported as
- *               they are stored (fairseq adds 1 to each)
+ *               written by fairseq, each sequence is a document. Elements are imported
+ *               unchanged (fairseq adds 1 to each)
  *
- * Document i has the sequences boundary[i] .. boundary[i + 1]. Dtype 7 is float32 or, of
- * older versions, float64, as the size of X.bin shows. Left out: modes of sequences, and
- * bytes of X.bin that belong to no sequence.
+ * Document i consists of sequences boundary[i] up to, but not including, boundary[i +
+ * 1]. Dtype 7 is float32 or, in older versions, float64; the size of X.bin tells. Left
+ * out: sequence modes, and bytes of X.bin that belong to no sequence.
  */
 #include "import.h"
 #include "try.h"
 
 #include <inttypes.h>
 
-#define MG_LIMIT ((uint64_t)1 << 40) /* bytes of an index */
+#define MG_LIMIT ((uint64_t)1 << 40) /* maximum bytes of an index */
 
 typedef struct mg_state {
     bool legacy; /* TNTIDX */
@@ -38,8 +39,8 @@ static uint64_t mg_u64(const unsigned char *at) {
     return bags_load_bytes(at, 8, false);
 }
 
-/* The number of elements of a sequence, checked by mg_check; then their offset in
- * X.bin. */
+/* The number of elements in a sequence, checked by mg_check; the next function returns
+ * their offset in X.bin. */
 static uint64_t mg_length(const mg_state *m, uint64_t i) {
     return m->legacy ? mg_u64(m->offsets + 8 * i + 8) - mg_u64(m->offsets + 8 * i)
                      : bags_load_bytes(m->lengths + 4 * i, 4, false);
@@ -60,7 +61,7 @@ static bags_code mg_bad(bags_source *s, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "invalid %s", what);
 }
 
-/* Take a part of an index, and move *all past it. */
+/* Take a part from the front of an index, and move *all past it. */
 static const unsigned char *mg_part(bags_view *all, uint64_t count, uint64_t size) {
     const unsigned char *part = all->data;
     if (count > all->size / size)
@@ -89,7 +90,7 @@ static bags_code mg_parse(
     if (m->count >= all.size)
         return mg_bad(s, "number of sequences");
     if (m->legacy) {
-        /* With boundaries, their number precedes the rest. */
+        /* If there are boundaries, their number precedes the rest. */
         uint64_t bare = 8 * (2 * (m->count + 1) + sizes);
         if (sizes > all.size / 8)
             return mg_bad(s, "number of sizes");
@@ -118,7 +119,7 @@ static bags_code mg_parse(
     return BAGS_OK;
 }
 
-/* Check the lengths, and where they are in X.bin. */
+/* Check the lengths and offsets of sequences in X.bin. */
 static bags_code mg_check(bags_source *s) {
     const mg_state *m = (const mg_state *)s->state;
     uint64_t end = 0;
@@ -141,7 +142,7 @@ static bags_code mg_check(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Check the documents. True in *single: each is one sequence. */
+/* Check the documents. *single becomes true if each has exactly one sequence. */
 static bags_code mg_check_documents(bags_source *s, uint64_t boundaries, bool *single) {
     const mg_state *m = (const mg_state *)s->state;
     uint64_t last = 0;
@@ -166,7 +167,8 @@ static bags_code mg_check_documents(bags_source *s, uint64_t boundaries, bool *s
     return BAGS_OK;
 }
 
-/* Dtype 7 depends on the version: X.bin ends where the last of 4 or of 8 bytes do. */
+/* Resolve dtype 7. Its meaning depends on the version: X.bin ends after the last
+ * element of either 4 or 8 bytes. */
 static void mg_resolve(bags_source *s, uint64_t code) {
     mg_state *m = (mg_state *)s->state;
     uint64_t elements = 0;

@@ -1,5 +1,5 @@
 /*
- * pack.h - JSON as msgpack, for the importers and the command that need it. Private.
+ * pack.h - convert JSON to msgpack, for the importers and the command. Private.
  */
 #ifndef BAGS_IMPORT_PACK_H
 #define BAGS_IMPORT_PACK_H
@@ -14,7 +14,8 @@ static inline int bags_import_pack_text(
     return failed ? failed : msgpack_pack_str_body(to, string, size);
 }
 
-/* At most 500 levels: see json.h. Returns 0, or the result of the packer's function. */
+/* Pack an object. It has at most 500 levels: see json.h. Returns 0, or the failed
+ * packer function's result. */
 static inline int bags_import_pack(msgpack_packer *to, json_object *json) {
     int failed;
     switch (json_object_get_type(json)) {

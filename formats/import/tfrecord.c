@@ -1,11 +1,12 @@
 /*
- * tfrecord.c - TFRecord files, of tf.train.Example or of anything else. No library.
+ * tfrecord.c - imports TFRecord files of tf.train.Example or any other content. No
+ * library.
  *
- * A record is its size (8 bytes, little-endian), the masked CRC-32C of these, the
- * bytes, and their masked CRC-32C. All are checked. Files that are compressed are
+ * A record consists of its size (8 bytes, little-endian), the size's masked CRC-32C,
+ * the data, and the data's masked CRC-32C. All are checked. Compressed files are
  * rejected.
  *
- * The first record that is not an Example without lists decides: if it is an Example,
+ * The first record decides, not counting Examples without lists: if it is an Example,
  * every record must be one, and each feature is a field; otherwise the only field is
  * `record: bytes`. A first pass over all records finds the type of each feature:
  *
@@ -14,9 +15,9 @@
  *     int64            i64                     array(int64,-1)
  *     float            array(float32)          array(float32,-1)
  *
- * `bytes` is jpeg, png, ... or utf8 if all values are: see bags_import_guess. A
- * feature that some records lack is a sequence of 0 or 1 of this (bytes[] of any
- * number).
+ * `bytes` becomes jpeg, png, ... or utf8 if all values are: see bags_import_guess. A
+ * feature missing from some records is a sequence of 0 or 1 such values (bytes[]: of
+ * any number).
  */
 #include "import.h"
 #include "try.h"
@@ -24,20 +25,20 @@
 
 #include <inttypes.h>
 
-#define TF_FEATURES 4096 /* the most of an Example */
+#define TF_FEATURES 4096 /* maximum number of features in an Example */
 
-enum { TF_BYTES = 1, TF_FLOAT = 2, TF_INT64 = 3 }; /* lists of a Feature */
+enum { TF_BYTES = 1, TF_FLOAT = 2, TF_INT64 = 3 }; /* the lists of a Feature */
 
 typedef struct tf_state {
-    uint64_t offset; /* of the next record in the file */
-    uint64_t start;  /* of the last one */
-    uint64_t next;   /* the index of the next record */
+    uint64_t offset; /* offset of the next record in the file */
+    uint64_t start;  /* offset of the last record */
+    uint64_t next;   /* index of the next record */
     bool examples;
 } tf_state;
 
 /* ---- records ---- */
 
-/* Fail because of the last record. */
+/* Fail with an error that names the last record. */
 static bags_code tf_fail(bags_source *s, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "record at byte %" PRIu64 ": %s",
         ((tf_state *)s->state)->start, what);
@@ -59,8 +60,8 @@ static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
             : "");
 }
 
-/* Read the next record; `skip`: only find its end. Sets `ended` if there is
- * none. */
+/* Read the next record, or with `skip` only find its end. Sets `ended` if there are no
+ * more. */
 static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
     tf_state *t = (tf_state *)s->state;
     while (s->path_next == 0 || t->offset == s->file.size) {
@@ -95,7 +96,7 @@ static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
 
 /* A part of a message. */
 typedef struct tf_part {
-    uint64_t number; /* of the field */
+    uint64_t number; /* field number */
     unsigned wire;   /* 0: `varint`; 2: `bytes`; 5: 4 bytes */
     uint64_t varint;
     bags_view bytes;
@@ -115,7 +116,7 @@ static bool tf_varint(bags_view *at, uint64_t *out) {
     return false;
 }
 
-/* Split the next part off. False if it is invalid. */
+/* Split off the next part. False if it is invalid. */
 static bool tf_split(bags_view *at, tf_part *part) {
     uint64_t tag, size = 4;
     if (!tf_varint(at, &tag))
@@ -134,7 +135,7 @@ static bool tf_split(bags_view *at, tf_part *part) {
     return true;
 }
 
-/* The bytes of the next part. It must be a message or text with one of the numbers 1 to
+/* Get the bytes of the next part. It must be a message or text with a number from 1 to
  * `most`. */
 static bool tf_message(bags_view *at, uint64_t most, tf_part *part) {
     return tf_split(at, part) && part->wire == 2 && part->number >= 1 &&
@@ -144,10 +145,10 @@ static bool tf_message(bags_view *at, uint64_t most, tf_part *part) {
 /* A feature of an Example. */
 typedef struct tf_feature {
     bags_view name, list;
-    unsigned kind; /* 0: it has no list */
+    unsigned kind; /* 0: no list */
 } tf_feature;
 
-/* An entry of the map of features: its name and its Feature. */
+/* Parse an entry of the feature map: a name and a Feature. */
 static bool tf_parse_feature(bags_view entry, tf_feature *feature) {
     tf_part part;
     memset(feature, 0, sizeof *feature);
@@ -170,8 +171,8 @@ static bool tf_parse_feature(bags_view entry, tf_feature *feature) {
 
 typedef bags_code (*tf_visit)(bags_source *s, const tf_feature *feature);
 
-/* Call visit (if not NULL) for each feature that has a list. Fails if it is not an
- * Example. */
+/* Call visit (if not NULL) for each feature that has a list. Fails if the record is not
+ * an Example. */
 static bags_code tf_walk(
     bags_source *s, bags_view example, tf_visit visit, size_t *found) {
     tf_part features, entry;
@@ -191,8 +192,8 @@ static bags_code tf_walk(
     return BAGS_OK;
 }
 
-/* The values of a list: their number and, if out is not NULL, the values: of 4 or 8
- * bytes, or bags_value. False if it is invalid. */
+/* Get the number of values in a list and, if out is not NULL, the values: 4 or 8 bytes
+ * each, or a bags_value each. False if the list is invalid. */
 static bool tf_values(const tf_feature *feature, size_t *count, void *out) {
     bags_view list = feature->list;
     tf_part part;
@@ -215,7 +216,7 @@ static bool tf_values(const tf_feature *feature, size_t *count, void *out) {
         } else if (part.wire == 5) {
             return false;
         } else {
-            /* One number, or packed ones. */
+            /* A single number, or packed numbers. */
             bool packed = part.wire == 2;
             while (!packed || part.bytes.size > 0) {
                 if (packed && !tf_varint(&part.bytes, &part.varint))
@@ -270,7 +271,7 @@ static bags_code tf_learn(bags_source *s, const tf_feature *feature) {
     return BAGS_OK;
 }
 
-/* The second pass: the entry of a feature. */
+/* The second pass: fill in the entry of a feature. */
 static bags_code tf_take(bags_source *s, const tf_feature *feature) {
     uint64_t index = ((tf_state *)s->state)->next;
     size_t count;

@@ -1,16 +1,16 @@
 /*
- * tokens.c - imports raw files of tokens: .bin (only numbers) and .npy. No library;
+ * tokens.c - imports raw token files: .bin (only numbers) and .npy. No library;
  * formats/numpy.c reads .npy.
  *
- *     .bin             little-endian, of the dtype that the options state
- *     .npy, 1-D        any dtype of integers
+ *     .bin             little-endian, with the dtype stated in the options
+ *     .npy, 1-D        any integer dtype
  *     .npy, 2-D        each row is a document
  *
- * A datapoint is a document, its field `tokens` array(DTYPE,-1). A document ends after
- * the separator (and includes it) or with its file. The tokens after the last separator
- * are a document, too. Without a separator it has as many tokens as the options state,
- * or all of its file. The documents contain all tokens of the files in order. An empty
- * file has no document.
+ * Each document is a datapoint with the field `tokens`: array(DTYPE,-1). A document
+ * ends after the separator (and includes it) or at the end of its file, so tokens after
+ * the last separator also form a document. Without a separator, a document has the
+ * number of tokens stated in the options, or all tokens of its file. Together, the
+ * documents contain all tokens of the files in order. An empty file has no document.
  *
  * Files are mapped: memory does not grow with their size.
  */
@@ -23,10 +23,10 @@
 
 typedef struct to_state {
     bags_dtype dtype;
-    bags_buffer *scratch, *swapped; /* of .npy */
-    bags_view tokens;               /* of the file */
-    size_t at;                      /* bytes of it before the next document */
-    uint64_t row;                   /* elements of a row, if it is 2-D */
+    bags_buffer *scratch, *swapped; /* for reading .npy */
+    bags_view tokens;               /* the tokens of the open file */
+    size_t at;                      /* bytes of the file before the next document */
+    uint64_t row;                   /* elements of a row, if the file is 2-D */
     uint64_t next;                  /* number of the next document */
 } to_state;
 
@@ -79,7 +79,7 @@ static bags_code to_open_array(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Open the next file. Sets `ended` if there is none. */
+/* Open the next file. Sets `ended` if there are no more. */
 static bags_code to_open_next(bags_source *s) {
     to_state *t = (to_state *)s->state;
     bags_code code = bags_source_next_file(s);
@@ -130,7 +130,8 @@ static bags_code to_open(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The bytes up to the end of the first separator; all, if there is none. */
+/* The number of bytes up to the end of the first separator, or of all bytes if there is
+ * none. */
 static size_t to_find(bags_view in, size_t element, uint64_t separator) {
     for (size_t at = 0; at < in.size; at += element)
         if (separator == (element == 2 ? bags_load_bytes(in.data + at, 2, false)
@@ -171,8 +172,8 @@ static bags_code to_read(bags_source *s, uint64_t index) {
     return BAGS_OK;
 }
 
-/* Many formats have files named .bin in their directories, and of .npy files a datapoint
- * is a file unless this importer is named. */
+/* Never detected: many formats have .bin files in their directories, and a .npy file is
+ * a single datapoint unless this importer is named. */
 static bool to_detect(const char *path) {
     return bags_import_kind(path, NULL) != BAGS_PATH_DIRECTORY &&
            bags_import_has_files(path, to_is_bin);

@@ -1,6 +1,6 @@
 /*
- * unzip.h - a member of a zip file, read with libzip, for zarr.c. Programs do not include
- * it.
+ * unzip.h - read a member of a zip file with libzip, for zarr.c. Programs do not
+ * include it.
  */
 #ifndef BAGS_FORMATS_IMPORT_UNZIP_H
 #define BAGS_FORMATS_IMPORT_UNZIP_H
@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <zip.h>
 
-/* Deflate makes at most this number of bytes of one. */
+/* Deflate expands a byte to at most this many. */
 #define FORMAT_UNZIP_RATIO 1032
 
 static inline bags_code format_unzip_fail(
@@ -21,8 +21,8 @@ static inline bags_code format_unzip_fail(
         name, zip_error_strerror(why));
 }
 
-/* Check that what an archive states about a member can be true, and that it has at most
- * `limit` bytes. */
+/* Check that an archive's statements about a member are plausible, and that the member
+ * has at most `limit` bytes. */
 static inline bags_code format_unzip_check(
     const char *name, const zip_stat_t *about, uint64_t limit, bags_error *err) {
     const zip_uint64_t needed =
@@ -47,7 +47,7 @@ static inline bags_code format_unzip_check(
     return BAGS_OK;
 }
 
-/* Read a member into a buffer, with a zero byte after it. Messages begin with `name`. */
+/* Read a member into a buffer, and append a zero byte. Messages begin with `name`. */
 static inline bags_code format_unzip(zip_t *archive, uint64_t i, const char *name,
     uint64_t limit, bags_buffer *buffer, bags_view *out, bags_error *err) {
     zip_stat_t about;
@@ -60,7 +60,7 @@ static inline bags_code format_unzip(zip_t *archive, uint64_t i, const char *nam
     zip_file_t *member = zip_fopen_index(archive, i, 0);
     if (!member)
         return format_unzip_fail(err, name, zip_get_error(archive));
-    /* One more byte: the library compares the checksum at the end. */
+    /* Read one more byte, since the library verifies the checksum at the end. */
     zip_int64_t part = 1;
     while (part > 0 && done <= size) {
         part = zip_fread(member, buffer->data + done, size - done + 1);

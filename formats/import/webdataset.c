@@ -1,19 +1,19 @@
 /*
- * webdataset.c - tar files of samples, as webdataset reads them. On libarchive,
- * and on zlib, because libarchive ignores the checksums of gzip.
+ * webdataset.c - imports tar files of samples, as webdataset reads them. Uses
+ * libarchive, and also zlib, because libarchive ignores gzip checksums.
  *
- * The members "dir/000017.jpg" and "dir/000017.seg.png", one after the other, are
- * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
- * case). A key that appears again later in the same tar is an error: its members would
- * become two samples. Members that are not files, whose names have no such ending, begin
- * with a dot, or are like __this__, belong to no sample, and are left out. A link with the
- * name of a sample's member is an error. A tar file may be compressed (gzip, zstd, xz,
- * bzip2, lz4).
+ * Consecutive members "dir/000017.jpg" and "dir/000017.seg.png" form the sample with
+ * the key "dir/000017" and the fields `jpg` and `seg.png` (in lower case). A key that
+ * reappears later in the same tar is an error, since its members would become two
+ * samples. Members that are not files, or whose names have no such ending, begin with a
+ * dot, or look like __this__, belong to no sample and are left out. A link named like a
+ * sample's member is an error. Tar files may be compressed (gzip, zstd, xz, bzip2,
+ * lz4).
  *
- * A first pass over the members finds the fields. `__key__` is utf8; the others are
- * the members' bytes, of the type that all of a field begin with, or utf8 if all are
- * text (see bags_import_guess), otherwise bytes. A field that some samples lack is a
- * sequence of 0 or 1. Tar has checksums of its headers only.
+ * A first pass over the members finds the fields. `__key__` is utf8. The other fields
+ * store the members' bytes: jpeg, png, ... if all values of the field begin like such a
+ * file, utf8 if all are text (see bags_import_guess), otherwise bytes. A field missing
+ * from some samples is a sequence of 0 or 1. Tar has checksums for its headers only.
  */
 #include "detect.h"
 #include "gzip.h"
@@ -24,28 +24,28 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define WD_FIELDS 4096     /* the most fields */
+#define WD_FIELDS 4096     /* maximum number of fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
-#define WD_MAGIC 16        /* bytes that show what a file is */
+#define WD_MAGIC 16        /* bytes that identify a file's type */
 /* The maximum compression ratio of a larger member. */
 #define WD_LARGE ((size_t)256 << 20)
 #define WD_RATIO 100
 
 typedef struct wd_state {
-    bags_import_stream stream; /* the bytes that libarchive has not requested yet */
-    bool failed;               /* to read them: the error is in s->err */
+    bags_import_stream stream; /* bytes not yet requested by libarchive */
+    bool failed;               /* reading them failed: the error is in s->err */
     struct archive *archive;
-    bool in_member; /* it has read a header */
+    bool in_member; /* libarchive has read a header */
     bags_buffer *data, *name, *key;
-    const char *ending; /* of the member that is next, whose key is `name`, */
+    const char *ending; /* ending of the next member, whose key is `name`, */
     bool pending;       /* if there is one */
-    uint64_t stop;      /* where it ended in the tar */
-    uint64_t next;      /* the index of the next sample */
-    bags_buffer *keys;  /* of the tar: `keys_size` bytes, each key with its NUL */
+    uint64_t stop;      /* where the last header ended in the tar */
+    uint64_t next;      /* index of the next sample */
+    bags_buffer *keys;  /* keys in the tar: `keys_size` bytes, each key with its NUL */
     size_t keys_size;
     bags_buffer *sorted; /* `key_count` pointers to them */
     size_t key_count;
-    bool learned; /* the first pass is over */
+    bool learned; /* the first pass is complete */
 } wd_state;
 
 /* ---- bytes ---- */
@@ -77,7 +77,7 @@ static la_int64_t wd_skip(struct archive *archive, void *user, la_int64_t reques
 
 /* ---- members ---- */
 
-/* Where libarchive is in the tar. */
+/* libarchive's position in the tar. */
 static uint64_t wd_position(const wd_state *w) {
     la_int64_t at = archive_filter_bytes(w->archive, 0);
     return at < 0 ? 0 : (uint64_t)at;
@@ -116,22 +116,22 @@ static bags_code wd_open_file(bags_source *s) {
     archive_read_support_filter_bzip2(archive);
     archive_read_support_filter_lz4(archive);
     archive_read_support_format_tar(archive);
-    /* Otherwise the data after the end of the first would be ignored. */
+    /* Otherwise, data after the end of the first archive would be ignored. */
     archive_read_set_options(archive, "read_concatenated_archives");
     if (archive_read_open2(archive, s, NULL, wd_get, wd_skip, NULL))
         return wd_fail(s);
     return BAGS_OK;
 }
 
-/* Read the next member's header into *entry, NULL at the end. Zeros must mark the end,
- * since a truncated file may end between two members. */
+/* Read the next member's header into *entry, or set it to NULL at the end. Zeros must
+ * mark the end, since a truncated file may end between two members. */
 static bags_code wd_header(bags_source *s, struct archive_entry **entry) {
     wd_state *w = (wd_state *)s->state;
     if (w->in_member && archive_read_data_skip(w->archive) < ARCHIVE_WARN)
         return wd_fail(s);
     w->stop = wd_position(w);
     int result = archive_read_next_header(w->archive, entry);
-    /* A warning: a name that this locale does not have. */
+    /* A warning: the locale cannot represent a name. */
     w->in_member = result == ARCHIVE_OK || result == ARCHIVE_WARN;
     if (w->in_member)
         return BAGS_OK;
@@ -146,8 +146,9 @@ static bags_code wd_header(bags_source *s, struct archive_entry **entry) {
     return BAGS_OK;
 }
 
-/* Split a member's name: its key, up to the first dot of its last part, and the
- * ending after it. `pending` is set unless it belongs to no sample. */
+/* Split a member's name into its key, up to the first dot in the last path component,
+ * and the ending after that dot. `pending` is set unless the member belongs to no
+ * sample. */
 static bags_code wd_split(bags_source *s, const char *path) {
     wd_state *w = (wd_state *)s->state;
     size_t size = strlen(path), first = strcspn(path, "/");
@@ -167,15 +168,14 @@ static bags_code wd_split(bags_source *s, const char *path) {
     return BAGS_OK;
 }
 
-/* Fail for a link in a sample: its content is elsewhere. */
+/* Fail because of a link in a sample: its content is elsewhere. */
 static bags_code wd_refuse_link(bags_source *s, const char *name, bool hard) {
     return bags_source_fail(s, BAGS_ERROR_TYPE,
         "member \"%.200s\": %s link, not a file; write the tar with --%sdereference",
         name, hard ? "hard" : "symbolic", hard ? "hard-" : "");
 }
 
-/* Find the next member of a sample: `pending` becomes false at the end of all
- * files. */
+/* Find the next member of a sample. `pending` becomes false at the end of all files. */
 static bags_code wd_advance(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     for (w->pending = s->ended = false; !w->pending;) {
@@ -206,8 +206,8 @@ static bags_code wd_advance(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Read the member, at most `limit` bytes, to `data` from `offset` on. It grows with
- * what there is, whatever size the header states. */
+/* Read the member, at most `limit` bytes, into `data` at `offset`. `data` grows with
+ * the bytes actually read, whatever size the header states. */
 static bags_code wd_read_member(
     bags_source *s, size_t offset, size_t limit, size_t *size) {
     wd_state *w = (wd_state *)s->state;
@@ -234,8 +234,8 @@ static bags_code wd_read_member(
 
 /* ---- samples ---- */
 
-/* Find the field of the pending member. Fail if its sample already has it. `add` the
- * field if it is new. */
+/* Find the field of the pending member, and fail if its sample already has that field.
+ * With `add`, add a new field. */
 static bags_code wd_column(bags_source *s, bool add, bags_import_column **column) {
     wd_state *w = (wd_state *)s->state;
     const char *fault = NULL;
@@ -256,8 +256,8 @@ static bags_code wd_column(bags_source *s, bool add, bags_import_column **column
     return BAGS_OK;
 }
 
-/* The first pass: find the type of each field. The first bytes of files that are not
- * text are enough. */
+/* The first pass: find the type of each field. For files that are not text, the first
+ * bytes suffice. */
 static bags_code wd_learn(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bags_import_column *column;
@@ -275,7 +275,7 @@ static bags_code wd_take(bags_source *s, size_t *offset) {
     FORMAT_TRY(wd_column(s, false, &column));
     bags_value *value = &s->values[column->field];
     *value = bags_blob(NULL, 0);
-    value->uint = *offset; /* until all members were read */
+    value->uint = *offset; /* replaced once all members are read */
     bags_code code = wd_read_member(s, *offset, SIZE_MAX, &value->size);
     *offset += value->size;
     s->entries[column->field].count = 1;
@@ -284,7 +284,7 @@ static bags_code wd_take(bags_source *s, size_t *offset) {
 
 typedef enum wd_task { WD_SKIP, WD_LEARN, WD_TAKE } wd_task;
 
-/* Read the next sample, whose first member is pending. */
+/* Read the next sample; its first member is pending. */
 static bags_code wd_sample(bags_source *s, wd_task task) {
     wd_state *w = (wd_state *)s->state;
     const char *name = (const char *)w->name->data;
@@ -318,7 +318,7 @@ static int wd_compare(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* Fail if a tar file has a duplicate key, and forget its keys. */
+/* Fail if a tar file has duplicate keys, and forget its keys. */
 static bags_code wd_check_keys(bags_source *s, size_t file) {
     wd_state *w = (wd_state *)s->state;
     const char *key = (const char *)w->keys->data;
@@ -378,7 +378,7 @@ static bags_code wd_read(bags_source *s, uint64_t index) {
     for (size_t i = 1; i < s->count; i++)
         s->entries[i].count = 0;
     FORMAT_TRY(wd_sample(s, WD_TAKE));
-    s->ended = false; /* it is what follows that may not exist */
+    s->ended = false; /* only the members after it may be missing */
     const char *key = (const char *)w->key->data;
     s->values[0] = bags_blob(key, strlen(key));
     for (size_t i = 0; i < s->column_count; i++) {

@@ -1,13 +1,12 @@
 /*
- * zarr.c - imports Zarr 2 groups and arrays, and L5Kit's datasets, on json-c,
- * libblosc 1.16, libzip 1.5, zlib, zstd and lz4 (Debian: libjson-c-dev
- * libblosc-dev libzip-dev zlib1g-dev libzstd-dev liblz4-dev).
+ * zarr.c - imports Zarr 2 groups and arrays, and L5Kit datasets, using json-c, libblosc
+ * 1.16, libzip 1.5, zlib, zstd and lz4 (Debian: libjson-c-dev libblosc-dev libzip-dev
+ * zlib1g-dev libzstd-dev liblz4-dev).
  *
  * A source is a directory or a .zip file. Its arrays must have the same length:
- * datapoint i is row i of each. An array of shape [] is repeated in every datapoint.
- * A field has the name of its array, groups and members of a structured dtype being
- * joined by dots. If the source itself is an array, the fields are its members, or
- * "data".
+ * datapoint i is row i of each. An array of shape [] is repeated in every datapoint. A
+ * field is named after its array; groups and members of a structured dtype are joined
+ * by dots. If the source itself is an array, the fields are its members, or "data".
  *
  *     scalar      integers: i64, u64; dates and times: i64, their number of units
  *                 since 1970, and the field's name ends in the unit: "time_ns"; NaT is
@@ -15,16 +14,17 @@
  *     array       array(DTYPE,shape of a row and of the member)
  *     <U          utf8;  |S and |V: bytes (|S without its trailing NULs)
  *
- * An L5Kit dataset has a datapoint per frame. Members of frames are plain fields;
- * members of agents and of traffic light faces are sequences, "agents.centroid";
- * members of its scene are repeated, "scenes.host", and scene_index is its number.
- * agents_mask (L5Kit derives it from the others) and attributes are left out.
+ * An L5Kit dataset has one datapoint per frame. Members of frames are plain fields;
+ * members of agents and traffic light faces are sequences ("agents.centroid"); members
+ * of the frame's scene are repeated ("scenes.host"), and scene_index is the scene's
+ * number. Attributes and agents_mask (derived by L5Kit from other arrays) are left out.
  *
- * A missing chunk is the fill value. Its dtype must represent the value exactly. An
- * array that has files, but no chunk under a name that .zarray states, is an error.
+ * A missing chunk consists of the fill value; the dtype must represent this value
+ * exactly. An array that has files, but no chunk under the names implied by .zarray, is
+ * an error.
  *
- * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
- * strings or of structures in a row or member.
+ * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of strings
+ * or structures in a row or member.
  */
 #include "detect.h"
 #include "json.h"
@@ -44,23 +44,23 @@
 #include <stdlib.h>
 
 #define ZR_BAND ((uint64_t)64 << 20)    /* bytes in memory per array, or one row */
-#define ZR_VALUES ((uint64_t)1 << 30)   /* most bytes of an array per datapoint */
-#define ZR_CHUNK ((uint64_t)INT32_MAX)  /* most bytes of a chunk, as in Blosc */
-#define ZR_RATIO ((uint64_t)1 << 16)    /* no codec makes more bytes of one */
-#define ZR_METADATA ((uint64_t)1 << 20) /* most bytes of .zarray */
-#define ZR_ACROSS ((uint64_t)1 << 20)   /* most chunks that a row is in */
-#define ZR_DEPTH 16                     /* of groups, and of nested structures */
+#define ZR_VALUES ((uint64_t)1 << 30)   /* maximum bytes of an array per datapoint */
+#define ZR_CHUNK ((uint64_t)INT32_MAX)  /* maximum bytes of a chunk, as in Blosc */
+#define ZR_RATIO ((uint64_t)1 << 16)    /* no codec expands a byte to more */
+#define ZR_METADATA ((uint64_t)1 << 20) /* maximum bytes of .zarray */
+#define ZR_ACROSS ((uint64_t)1 << 20)   /* maximum number of chunks that a row spans */
+#define ZR_DEPTH 16 /* maximum depth of groups and of nested structures */
 
-/* A member of a dtype; a plain dtype has one. */
+/* A member of a dtype; a plain dtype has a single member. */
 typedef struct zr_member {
-    const char *name; /* "" of a plain dtype; NULL: padding */
+    const char *name; /* "" in a plain dtype; NULL: padding */
     char kind;        /* NumPy's */
     bags_dtype dtype; /* of numbers */
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];
     size_t offset;    /* in a record */
     size_t size;      /* in a record */
-    size_t swap;      /* bytes to be reversed at a time; 1: none */
+    size_t swap;      /* number of bytes to reverse at a time; 1: none */
     bool number;      /* an integer that becomes i64 or u64 */
     const char *unit; /* of dates and times; NULL: none */
 } zr_member;
@@ -71,15 +71,15 @@ typedef struct zr_array {
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS], chunks[BAGS_MAX_DIMS];
     const char *separator; /* static: "." or "/" */
-    const char *codec;     /* static; NULL: stored as they are */
-    size_t item, row;      /* bytes of a record, of a row of them */
+    const char *codec;     /* static; NULL: stored uncompressed */
+    size_t item, row;      /* bytes of a record; bytes of a row of records */
     size_t chunk_size;
     unsigned char *fill; /* a record; NULL: none */
     zr_member *members;
     size_t count; /* of them */
     size_t first; /* its first field */
-    /* Of the files in its directory: one is a chunk; the key of another one, by preference
-     * of a chunk with the other separator, or NULL. */
+    /* Found in the array's directory: whether any file is a chunk; and the key of some
+     * other file, preferably a chunk with the other separator, or NULL. */
     bool has_chunk, other_is_chunk;
     const char *other;
     /* Rows band_start to band_stop. */
@@ -101,11 +101,11 @@ typedef struct zr_state {
     bags_buffer *file, *chunk, *path;
     const char **keys; /* of arrays */
     size_t key_count;
-    const char **attributes; /* keys of .zattrs, without that name */
+    const char **attributes; /* keys of .zattrs, without the name .zattrs */
     size_t attributes_count;
     zr_array *arrays;
     size_t count;
-    /* L5Kit's arrays; scenes is NULL if it is another source. */
+    /* L5Kit's arrays; scenes is NULL for any other source. */
     zr_array *scenes, *frames, *agents, *lights;
     uint64_t scene, scene_start, scene_stop;
 } zr_state;
@@ -118,8 +118,8 @@ static int zr_compare_entries(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* List the members. zarr-python adds a member again when it changes a chunk: the last
- * one of a name counts. */
+/* List the members. zarr-python adds a member again when it changes a chunk, so the
+ * last member with a name counts. */
 static bags_code zr_list_zip(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     zip_int64_t count = zip_get_num_entries(z->zip, 0);
@@ -158,7 +158,7 @@ static bags_code zr_read_zip(
                 : format_unzip(z->zip, entry->index, name, limit, z->file, out, s->err);
 }
 
-/* The bytes of a key. BAGS_ERROR_MISSING if there is none. */
+/* Read the bytes of a key. BAGS_ERROR_MISSING if the key does not exist. */
 static bags_code zr_read(
     bags_source *s, const char *key, uint64_t limit, bags_view *out) {
     if (((zr_state *)s->state)->zip)
@@ -184,7 +184,7 @@ static json_object *zr_get(json_object *object, const char *name) {
     return json_object_object_get_ex(object, name, &value) ? value : NULL;
 }
 
-/* A shape: numbers of at least `least`. False if it is none. */
+/* Parse a shape: numbers of at least `least`. False if it is invalid. */
 static bool zr_shape(json_object *list, int64_t least, uint64_t *shape, size_t *dims) {
     if (!json_object_is_type(list, json_type_array) ||
         json_object_array_length(list) > BAGS_MAX_DIMS)
@@ -200,7 +200,7 @@ static bool zr_shape(json_object *list, int64_t least, uint64_t *shape, size_t *
     return true;
 }
 
-/* a times b, at most the limit. */
+/* *a *= b. False if the product exceeds the limit. */
 static bool zr_times(size_t *a, uint64_t b, uint64_t limit) {
     if (b && *a > limit / b)
         return false;
@@ -208,7 +208,8 @@ static bool zr_times(size_t *a, uint64_t b, uint64_t limit) {
     return true;
 }
 
-/* Append a member of a simple dtype such as "<f4", whose name and shape are set. */
+/* Append a member with a simple dtype such as "<f4"; its name and shape are already
+ * set. */
 static bags_code zr_add_member(
     bags_source *s, zr_array *a, zr_member member, const char *dtype) {
     size_t length = strlen(dtype);
@@ -253,7 +254,7 @@ static bags_code zr_add_member(
     return BAGS_OK;
 }
 
-/* A dtype in JSON: text, or a list of members: [name, dtype] or [name, dtype,
+/* Parse a JSON dtype: text, or a list of members, each [name, dtype] or [name, dtype,
  * shape]. */
 static bags_code zr_dtype(
     bags_source *s, zr_array *a, json_object *dtype, const char *prefix, int depth) {
@@ -292,7 +293,7 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* A number in JSON, or one of three words, as a little-endian float. */
+/* Convert a JSON number, or one of three words, to a little-endian float. */
 static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
     const double numbers[] = {(double)NAN, HUGE_VAL, -HUGE_VAL};
@@ -324,7 +325,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
                               (uint64_t)held == json_object_get_uint64(value);
 }
 
-/* Convert a number in JSON (2.0 is accepted) to a little-endian integer. */
+/* Convert a JSON number (2.0 is accepted) to a little-endian integer. */
 static bool zr_integer(
     json_object *value, bool is_signed, size_t size, unsigned char *out) {
     const char *text = json_object_get_string(value);
@@ -347,7 +348,7 @@ static bool zr_integer(
     return negative ? is_signed && ~bits <= most : bits <= most;
 }
 
-/* Text as UCS-4, little-endian. */
+/* Convert text to little-endian UCS-4. */
 static bool zr_text(json_object *value, unsigned char *out, size_t size) {
     const unsigned char *text = (const unsigned char *)json_object_get_string(value);
     size_t length = (size_t)json_object_get_string_len(value), made = 0;
@@ -358,15 +359,15 @@ static bool zr_text(json_object *value, unsigned char *out, size_t size) {
         for (; more > 0 && i < length; more--)
             point = point << 6 | (text[i++] & 0x3F);
         if (size - made < 4 || (point == 0 && i == length))
-            return false; /* a NUL at the end would be padding */
+            return false; /* a trailing NUL would be padding */
         bags_store_bytes(out + made, 4, false, point);
         made += 4;
     }
     return true;
 }
 
-/* Write a fill value as an element. False unless the dtype holds it exactly. Floats and
- * complex numbers are as zarr-python writes them; |S and |V are in Base64. */
+/* Write a fill value as an element. False unless the dtype can hold it exactly. Floats
+ * and complex numbers have zarr-python's format; |S and |V are in Base64. */
 static bool zr_element(const zr_array *a, json_object *value) {
     const zr_member *member = &a->members[0];
     bool plain = a->count == 1 && !*member->name;
@@ -374,7 +375,7 @@ static bool zr_element(const zr_array *a, json_object *value) {
     size_t size = member->size;
     unsigned char *fill = a->fill;
     char kind = plain ? member->kind : 'V';
-    size_t bytes = SIZE_MAX; /* no text */
+    size_t bytes = SIZE_MAX; /* not text */
     if (text && strchr("SV", kind)) {
         const char *from = json_object_get_string(value);
         if (format_base64_decode(from, strlen(from), fill, a->item, &bytes))
@@ -383,7 +384,7 @@ static bool zr_element(const zr_array *a, json_object *value) {
     switch (kind) {
     case 'S':
         return bytes != SIZE_MAX;
-    case 'V': /* 0 is what older versions of zarr-python wrote for zeros */
+    case 'V': /* older versions of zarr-python wrote 0 for zeros */
         return bytes == a->item || (json_object_is_type(value, json_type_int) &&
                                        json_object_get_int64(value) == 0);
     case 'U':
@@ -406,7 +407,7 @@ static bool zr_element(const zr_array *a, json_object *value) {
     }
 }
 
-/* Without a fill value, no chunk may be missing. */
+/* Parse the fill value. Without one, no chunk may be missing. */
 static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
     if (!value)
         return BAGS_OK;
@@ -422,7 +423,7 @@ static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
     return BAGS_OK;
 }
 
-/* Check that the metadata are supported. Sets codec and separator. */
+/* Check that the metadata are supported, and set codec and separator. */
 static bags_code zr_storage(bags_source *s, zr_array *a, json_object *about) {
     static const char *const codecs[] = {"blosc", "zlib", "gzip", "zstd", "lz4"};
     json_object *version = zr_get(about, "zarr_format");
@@ -450,7 +451,7 @@ static bags_code zr_storage(bags_source *s, zr_array *a, json_object *about) {
     return a->codec ? BAGS_OK : zr_refuse(s, a, "compressor", id);
 }
 
-/* The sizes of an array whose shape and members are known. */
+/* Compute the sizes of an array whose shape and members are known. */
 static bags_code zr_sizes(bags_source *s, zr_array *a) {
     size_t across = 1;
     if (a->item == 0)
@@ -537,7 +538,8 @@ static bool zr_decompress(const zr_array *a, bags_view in, unsigned char *out) {
     return end == Z_STREAM_END && z.avail_out == 0 && z.avail_in == 0;
 }
 
-/* The elements of a chunk; data NULL: it is missing, all are the fill value. */
+/* Get the elements of a chunk. Data NULL: the chunk is missing, and all elements are
+ * the fill value. */
 static bags_code zr_chunk(
     bags_source *s, zr_array *a, const uint64_t *at, const unsigned char **data) {
     zr_state *z = (zr_state *)s->state;
@@ -574,8 +576,8 @@ static bags_code zr_chunk(
                      (uint64_t)a->chunk_size, a->codec);
 }
 
-/* Copy the part of a chunk in dimension d and later ones. `from` is within the chunk,
- * `to` within the band. Steps belong to the previous dimension. */
+/* Copy the part of a chunk in dimension d and later ones. `from` points into the chunk,
+ * `to` into the band. Steps refer to the previous dimension. */
 static void zr_copy(const zr_array *a, const uint64_t *at, size_t d,
     const unsigned char *from, unsigned char *to, size_t from_step, size_t to_step) {
     if (d == a->dims) {
@@ -598,7 +600,7 @@ static void zr_copy(const zr_array *a, const uint64_t *at, size_t d,
     }
 }
 
-/* Make the band contain this row: at most a row of chunks. */
+/* Load the band that contains this row; it covers at most one row of chunks. */
 static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
     uint64_t at[BAGS_MAX_DIMS] = {0};
     uint64_t height = a->dims ? a->chunks[0] : 1, most = ZR_BAND / a->row;
@@ -619,7 +621,7 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
         for (uint64_t r = start; r < stop; r++)
             zr_copy(a, at, a->dims ? 1 : 0, chunk ? chunk + (r - first) * step : NULL,
                 a->band->data + (r - start) * a->row, step, a->row);
-        for (d = a->dims; d > 1; d--) { /* the next chunk across */
+        for (d = a->dims; d > 1; d--) { /* advance to the next chunk across */
             if (++at[d - 1] <= (a->shape[d - 1] - 1) / a->chunks[d - 1])
                 break;
             at[d - 1] = 0;
@@ -632,8 +634,8 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
 
 /* ---- values ---- */
 
-/* UCS-4 to UTF-8, without trailing NULs; the result is not larger. Surrogates and
- * numbers above U+10FFFF become invalid UTF-8, and writers refuse it. */
+/* Convert UCS-4 to UTF-8 without trailing NULs; the result is not larger. Surrogates
+ * and numbers above U+10FFFF become invalid UTF-8, and writers refuse that. */
 static size_t zr_utf8(
     const unsigned char *from, size_t size, bool big, unsigned char *out) {
     size_t made = 0;
@@ -649,7 +651,7 @@ static size_t zr_utf8(
     return made;
 }
 
-/* The value of a member in a row, whose bytes are written to `out`. */
+/* Get the value of a member in a row; its bytes are written to `out`. */
 static bags_value zr_value(const zr_array *a, const zr_member *member,
     const unsigned char *row, unsigned char *out) {
     const unsigned char *from = row + member->offset;
@@ -668,11 +670,11 @@ static bags_value zr_value(const zr_array *a, const zr_member *member,
     return bags_blob(out, member->dtype ? count * size : size);
 }
 
-/* Make the values of rows start to stop: entries of the array's fields. */
+/* Set the entries of the array's fields to the values of rows start to stop. */
 static bags_code zr_rows(bags_source *s, zr_array *a, uint64_t start, uint64_t stop) {
     uint64_t count = stop - start;
     if (a->count == 0)
-        return BAGS_OK; /* nothing but padding */
+        return BAGS_OK; /* only padding */
     if (count > ZR_VALUES / (a->row + a->count * sizeof(bags_value)))
         return bags_source_fail(s, BAGS_ERROR_LIMIT,
             "%s: rows %" PRIu64 " to %" PRIu64 " are too large", a->key, start, stop);
@@ -706,7 +708,7 @@ static zr_array *zr_find(const zr_state *z, const char *name) {
     return NULL;
 }
 
-/* The member of this name, if it is two 64-bit integers: a start and a stop. */
+/* Find the member with this name, if it is two 64-bit integers: a start and a stop. */
 static const zr_member *zr_interval(const zr_array *a, const char *name) {
     for (size_t i = 0; a && a->dims == 1 && i < a->count; i++)
         if (strcmp(a->members[i].name, name) == 0 && strchr("iu", a->members[i].kind) &&
@@ -716,7 +718,7 @@ static const zr_member *zr_interval(const zr_array *a, const char *name) {
     return NULL;
 }
 
-/* The arrays of an L5Kit dataset, if it is one. */
+/* Find the arrays of an L5Kit dataset, if the source is one. */
 static bags_code zr_l5kit(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     zr_array *scenes = zr_find(z, "scenes"), *frames = zr_find(z, "frames");
@@ -748,7 +750,7 @@ static bags_code zr_l5kit(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Read the interval that a member of a row is. */
+/* Read the interval stored in a member of a row. */
 static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, uint64_t row, uint64_t *start, uint64_t *stop) {
     const zr_member *member = zr_interval(a, name);
@@ -768,7 +770,7 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
         a->name, name, row, (int64_t)*start, (int64_t)*stop, to->shape[0]);
 }
 
-/* Rows that others refer to, as merged intervals. */
+/* Rows that other rows refer to, as merged intervals. */
 typedef struct zr_span {
     uint64_t start, stop;
 } zr_span;
@@ -778,7 +780,7 @@ static int zr_compare_spans(const void *left, const void *right) {
     return (a->start > b->start) - (a->start < b->start);
 }
 
-/* Report the rows of `to` that no row of an array refers to as left out. */
+/* Report rows of `to` not referenced by any row of an array as left out. */
 static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, const char *what) {
     zr_span *spans = NULL;
@@ -811,7 +813,7 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     return BAGS_OK;
 }
 
-/* Report what of an L5Kit dataset no frame has. */
+/* Report the rows of an L5Kit dataset that belong to no frame. */
 static bags_code zr_unused_rows(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     for (uint64_t row = 0; row < z->scenes->shape[0]; row++) {
@@ -829,7 +831,7 @@ static bags_code zr_unused_rows(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The scene of a frame; scenes without frames are skipped. */
+/* Find the scene of a frame; scenes without frames are skipped. */
 static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
     zr_state *z = (zr_state *)s->state;
     while (frame >= z->scene_stop && z->scene < z->scenes->shape[0]) {
@@ -951,7 +953,7 @@ static bool zr_is_chunk(const zr_array *a, const char *name, char separator) {
     return *name == 0;
 }
 
-/* Report a file that no field has: of an array, or of none. */
+/* Report a file not stored in any field; it may belong to an array or to none. */
 static int zr_other_file(bags_source *s, zr_array *a, const char *key) {
     const char *root = ((const zr_state *)s->state)->root;
     size_t size = strlen(root);
@@ -977,8 +979,8 @@ typedef struct zr_directory {
     int depth;
 } zr_directory;
 
-/* Find the files of an array in a directory, and below. Names of chunks are enough, since
- * there may be millions. */
+/* Find the files of an array in a directory, and below. For chunks, only names are
+ * checked, since there may be millions. */
 static int zr_walk_array(void *user, const char *name) {
     const zr_directory *in = (const zr_directory *)user;
     const bags_io *io = bags_io_local();
@@ -1008,7 +1010,7 @@ static int zr_walk_array(void *user, const char *name) {
                : io->list(io->user, path, zr_walk_array, &below);
 }
 
-/* Find the files in a .zip: both lists are sorted. */
+/* Find the files of the arrays in a .zip; both lists are sorted. */
 static int zr_walk_members(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     size_t next = 0;
@@ -1031,8 +1033,8 @@ static int zr_walk_members(bags_source *s) {
     return error;
 }
 
-/* Find the files of the arrays. An array without chunks has only fill values. If it has
- * files, they may be chunks under names that are not looked up. */
+/* Find the files of the arrays. An array without chunks consists of fill values, but if
+ * it has files, they may be chunks under unexpected names. */
 static bags_code zr_check_files(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     const bags_io *io = bags_io_local();
@@ -1129,8 +1131,7 @@ static int zr_compare(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Find the arrays of the source, in the order of their names, and read their
- * metadata. */
+/* Find the source's arrays, ordered by name, and read their metadata. */
 static bags_code zr_open_arrays(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     bags_path_kind kind = bags_import_kind(s->path, NULL);
@@ -1142,7 +1143,7 @@ static bags_code zr_open_arrays(bags_source *s) {
         zip_error_t why;
         int error = 0;
         z->zip = zip_open(s->path, ZIP_RDONLY | ZIP_CHECKCONS, &error);
-        if (error == ZIP_ER_EXISTS) /* two of a name */
+        if (error == ZIP_ER_EXISTS) /* two arrays with the same name */
             z->zip = zip_open(s->path, ZIP_RDONLY, &error);
         zip_error_init_with_code(&why, error);
         if (!z->zip)
