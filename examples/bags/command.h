@@ -212,8 +212,8 @@ bool number_parse(const char *word, size_t size, bags_value *out);
 
 /*
  * Read one JSON text. It must be followed by a zero byte. The caller owns the result
- * (json_object_put); it is NULL for null. NaN, Infinity and -Infinity are numbers, as in
- * Python. Fails for invalid JSON, and for text that json-c would change silently:
+ * (json_object_put); it is NULL for null. NaN, Infinity and -Infinity are numbers, as
+ * in Python. Fails for invalid JSON, and for text that json-c would change silently:
  * duplicate names, integers outside -2^63 .. 2^64-1, numbers beyond the range of a
  * double, unpaired surrogates, U+0000 in a name.
  */
