@@ -720,8 +720,8 @@ typedef struct export_options {
 
 extern export_options exporting;
 const char *exporter_name(size_t i);
-/* True if --to or OUT's ending states a format other than JSON lines. Fails for an unknown
- * ending, unless --to is given, and for X.csv with another format. */
+/* True if --to or OUT's ending selects a format that is not JSON lines. Fails for an
+ * unknown ending, unless --to is given, and for X.csv with a different format. */
 bool export_is_to_format(const char *out);
 /* Export the source. */
 void export_to_format(const char *out, bool resume);
