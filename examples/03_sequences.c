@@ -23,7 +23,7 @@ static void write_throw(bags_writer *writer, float speed) {
         state[0] += state[1] / 8;
         state[1] -= 1;
     } while (state[0] >= 0);
-    bags_writer_end(writer, NULL); /* the datapoint is complete, or does not exist */
+    bags_writer_end(writer, NULL); /* a datapoint is stored entirely, or not at all */
 }
 
 static bags_code write_throws(const char *path, bags_error *err) {

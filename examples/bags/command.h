@@ -211,11 +211,11 @@ bool number_parse(const char *word, size_t size, bags_value *out);
 /* ---- json.c ---- */
 
 /*
- * Read one JSON text. A zero byte must follow it. The result is owned (json_object_put)
- * and NULL for null. NaN, Infinity and -Infinity are numbers, as in Python. Fails for
- * invalid JSON, and for text that json-c would change silently: duplicate names,
- * integers outside -2^63 .. 2^64-1, numbers above the range of a double, unpaired
- * surrogates, U+0000 in a name.
+ * Read one JSON text. It must be followed by a zero byte. The caller owns the result
+ * (json_object_put); it is NULL for null. NaN, Infinity and -Infinity are numbers, as
+ * in Python. Fails for invalid JSON, and for text that json-c would change silently:
+ * duplicate names, integers outside -2^63 .. 2^64-1, numbers beyond the range of a
+ * double, unpaired surrogates, U+0000 in a name.
  */
 json_object *json_read(const char *string, size_t size);
 
@@ -239,7 +239,7 @@ double seconds_of(const char *variable);
 /* ---- interrupt.c: Ctrl-C and SIGTERM end the program at once, with a message, unless
  * they are deferred ---- */
 
-/* Call it first, with the words of the command line as they may be shown. */
+/* Call this first, with the command-line words in the form that may be displayed. */
 void interrupt_expect(char **line);
 /* Set the message that an interruption prints: the kept data ("" if none), then `next`,
  * such as "continue with", and the same command line with the option `with` added.
@@ -720,8 +720,8 @@ typedef struct export_options {
 
 extern export_options exporting;
 const char *exporter_name(size_t i);
-/* True if --to or OUT's ending states a format other than JSON lines. Fails for an unknown
- * ending, unless --to is given, and for X.csv with another format. */
+/* True if --to or OUT's ending selects a format that is not JSON lines. Fails for an
+ * unknown ending, unless --to is given, and for X.csv with a different format. */
 bool export_is_to_format(const char *out);
 /* Export the source. */
 void export_to_format(const char *out, bool resume);

@@ -7,13 +7,13 @@
  * While it is made, a local copy has a record, spec.json.copied or, for a Bag,
  * NAME.bag.copied. It is locked to keep other copies out, and contains:
  *
- *     boot of the system | hash of the identities of all files of the source
+ *     boot of the system | hash of the identities of all source files
  *
  * After an interruption, the record tells which version the existing files are. If the
  * source still has this version, complete files are kept. A partial file, NAME.copy, is
  * continued at its end, but only within the same boot, since after a reboot it may lack
- * bytes that never reached stable storage. All other files are removed before the record
- * is replaced.
+ * bytes that never reached stable storage. All other files are removed before the
+ * record is replaced.
  *
  * A complete file records its own version: the nanoseconds of its modification time are
  * a hash of the identity of the server's file. Changing the file changes the time.

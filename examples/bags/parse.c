@@ -4,8 +4,8 @@
  *
  *     {"file": PATH}    a file that contains the encoded value
  *     {"base64": TEXT}  the encoded value
- *     {"from": PATH}    a file to be decoded, then encoded as the field's type; of
- *                       bytes and zstd(bytes) any file, whose content is the value
+ *     {"from": PATH}    a file to be decoded, then encoded as the field's type; for
+ *                       bytes and zstd(bytes), any file: its content is the value
  *
  * Encoded values are decoded once to check them, except images and videos. Only the
  * first bytes of those are checked.

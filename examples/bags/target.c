@@ -1,5 +1,5 @@
 /*
- * The formats of `bags export --to`: their names, the options of an export, and its
+ * The formats of `bags export --to`: their names, the options for an export, and its
  * progress. formats/export/ writes the files.
  */
 #include "command.h"
@@ -17,11 +17,11 @@ static const char *layout_name(size_t i) {
 export_options exporting = {
     .to = {exporter_name, 0, false}, .layout = {layout_name, 0, false}};
 
-/* The exporters of this build. Those without #ifdef need no library. */
+/* The exporters of this build. An exporter without an #ifdef needs no library. */
 static const struct built {
     const char *name, *symbol;
-    const bags_exporter *exporter; /* NULL: in a module, with this symbol */
-    const char *endings;           /* of what is in a module */
+    const bags_exporter *exporter; /* NULL: in a module, under this symbol */
+    const char *endings;           /* of an exporter in a module */
 } exporters[] = {
     {"lines", NULL, NULL, ".lines"}, /* export.c */
     {"webdataset", NULL, &bags_export_webdataset, NULL},
@@ -67,7 +67,8 @@ static bool accepts_ending(const struct built *one, const char *ending) {
     return false;
 }
 
-/* The ending of the last part of OUT, or "". A leading dot begins no ending. */
+/* The ending of the last component of OUT, or "". A leading dot does not start an
+ * ending. */
 static const char *ending_of(const char *out) {
     size_t size = strlen(out);
     while (size > 0 && out[size - 1] == '/')
@@ -121,9 +122,9 @@ static void check_options(const char *name) {
     options_exclude("shard-size", "shard-start|shard-stop|worker");
 }
 
-/* --fields F,OLD=NEW: the name in the dataset, and the name in the export. */
+/* Parse --fields F,OLD=NEW into the names in the dataset and in the export. */
 static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
-    static char *words; /* reachable when this fails: they are no leak */
+    static char *words; /* stays reachable on failure: not a leak */
     static bags_field *chosen;
     words = exporting.fields ? string_format("%s", exporting.fields) : NULL;
     char *at = words, *name, *renamed;

@@ -15,7 +15,7 @@
  *     /TOKEN/live/I/FIELD                the number of items
  *     /TOKEN/live/I/FIELD/ITEM           a blob
  *     /TOKEN/live/I/FIELD/START:STOP:STEP
- *                                        float64: elements of an item, then all of them
+ *                                        float64: elements per item, then all elements
  *
  * Other users of this computer, and other pages in the browser, do not know the token.
  * The Host header is checked, so a request under another name for this address (DNS

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The demo: workers write a dataset, which is then looked at. Every command is
-# printed before it runs, so that it can be repeated.
+# The demo: workers write a dataset, then commands examine it. Every command is printed
+# before it runs, so that it can be repeated.
 #
 #     examples/demo/demo.sh PHOTOS OUT
 #
-# OUT is created; if it exists already, OUT-2, OUT-3, ... is.
+# OUT is created; if it already exists, OUT-2, OUT-3, ... is created instead.
 set -eu
 photos=$1 out=$2
 bags=build/bags
@@ -30,7 +30,7 @@ say() {
     printf '# %s\n' "$@"
 }
 
-# A word as a shell takes it.
+# Quote a word for the shell.
 word() {
     case $1 in
     *[!a-zA-Z0-9_./-]*) printf "'%s'" "${1//\'/\'\\\'\'}" ;;
@@ -80,7 +80,7 @@ say 'Of a sequence, any range: frames 3 to 6 of episode 5, with one contiguous' 
 run $bags get "$out/balls" 5 'frames[3:7]'
 run $bags get "$out/balls" 5 'frames[3:7]' --out "$out/frames"
 
-sheet() { # sheet DATASET PICTURE [--field F]: draws with the png format
+sheet() { # sheet DATASET PICTURE [--field F]: draw a sheet, using the png format
     if grep -q WITH_PNG build/release/flags; then
         run $bags sheet "$@"
     else
@@ -96,7 +96,7 @@ run $bags images "$photos" "$out/photos"
 run $bags get "$out/photos" 0
 sheet "$out/photos" "$out/photos.png"
 
-# train LOG COUNT: trains until the log has so many lines, and kills the trainer then.
+# train LOG COUNT: train until the log has COUNT lines, then kill the trainer.
 train() {
     "$trainer" "$out/balls" "$out/train.state" 40 >>"$1" &
     pid=$!

@@ -11,8 +11,8 @@
 #                             hash of the archive
 #     SHA256SUMS              of these files
 #
-# URL is the address below which users will find the archive. A package whose tools are
-# missing is skipped, with a line.
+# URL is the address below which users will find the archive. If the tools for a package are
+# missing, it is skipped, and a line says so.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=examples/packages
@@ -31,14 +31,14 @@ trap 'rm -rf "$stage"' EXIT
 out=$stage/out
 mkdir "$out"
 
-# archive NAME PREFIX: tar of the files whose names are read.
+# archive NAME PREFIX: make a tar of the files whose names are on stdin.
 archive() {
     tar --no-recursion --null -T - --sort=name --format=ustar --owner=0 --group=0 \
         --numeric-owner --mode=u+rw,go+r,go-w,a+X --mtime="@$SOURCE_DATE_EPOCH" \
         --transform="flags=r;s,^,$2/," -c | gzip -n -9 >"$out/$1"
 }
 
-# fill FILE.in: the file with the values of this release.
+# fill FILE.in: fill in the values of this release.
 fill() {
     sed "s|@VERSION@|$version|g; s|@URL@|$url|g; s|@SHA256@|$sha256|g; s|@SHA512@|$sha512|g
         s|@LIBRARIES@|$libraries|g; s|@DATE@|$(date -R -u -d "@$SOURCE_DATE_EPOCH")|g" "$1"
@@ -51,7 +51,7 @@ source_archive() {
     sha512=$(sha512sum "$out/bags-$version.tar.gz" | cut -d' ' -f1)
 }
 
-# The recipes as directories: what ends with .in is filled.
+# Copy the recipe directories, and fill in the .in files.
 recipes() {
     local name file
     libraries=$(sed -n 's|^PKG_\([a-z0-9_/]*\) := .*|bags-\1|p' formats/packages.mk | tr / - | sort | tr '\n' ',' |

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Write the viewer as one file: assemble.py OUT viewer.wasm page.html style.css X.mjs... [LICENSE]
 
-The modules become one script, in this order: each exports what later ones use. The
-page's policy names the hashes of the style and the script. The licence is that of
-libzstd, if viewer.wasm contains its decoder."""
+The modules are joined to one script in this order: each exports names that later ones use.
+The page's content security policy contains the hashes of the style and the script. LICENSE is
+libzstd's licence, needed if viewer.wasm contains its decoder."""
 import base64
 import hashlib
 import re

@@ -1,13 +1,13 @@
-// episode.mjs - an episode: the numbers of its sequences as curves over time, and all its
-// cameras next to them, in step.
+// episode.mjs - shows an episode: the numbers in its sequences as curves over time, next to
+// all its cameras, in sync.
 import {element, grouped, kind_of, show} from './values.mjs';
 
-const CURVE_ITEMS = 20000; // of a longer sequence every n-th item is drawn
-const CURVE_ELEMENTS = 64; // of a vector
+const CURVE_ITEMS = 20000; // if a sequence is longer, every n-th item is drawn
+const CURVE_ELEMENTS = 64; // per vector
 const CURVES_MOST = 24, CAMERAS_MOST = 12;
-const WIDTH = 1200, HEIGHT = 180; // pixels of a curve
+const WIDTH = 1200, HEIGHT = 180; // size of a curve in pixels
 const FRAME_BYTES = 16 << 20;
-const ITEMS_PER_SECOND = 10; // that are played, if nothing has times
+const ITEMS_PER_SECOND = 10; // playback speed, if there are no times
 
 const elements_of = field => {
   const shape = /^array\(\w+((?:,\d+)*)\)/.exec(field.inside);
@@ -19,8 +19,8 @@ const is_curve = field => field.sequence && field.type.startsWith(field.inside) 
   elements_of(field) <= CURVE_ELEMENTS;
 const is_times = field => /^array\(float64\)\[\]$/.test(field.type);
 
-// A field of times is NAME_time, NAME_times, NAME_timestamp(s), or the same without NAME, with
-// as many items.
+// The times of a field are in a field with the same number of items called NAME_time,
+// NAME_times or NAME_timestamp(s), or one of these without NAME.
 function times_of(field, count, all) {
   const fits = all.filter(one => one.count === count && one.field !== field);
   const named = pattern => fits.find(one => pattern.test(one.field.name));
@@ -30,7 +30,7 @@ function times_of(field, count, all) {
 
 const ascends = numbers => numbers.every((number, i) => Number.isFinite(number) && (i === 0 || number >= numbers[i - 1]));
 
-// The last item at or before a time; the first one if none is.
+// The last item at or before a time, or the first item if there is none.
 function item_at(times, time) {
   let low = 0, high = times.length - 1;
   while (low < high) {
@@ -42,7 +42,7 @@ function item_at(times, time) {
 
 const shown_number = number => Number.isFinite(number) ? String(Number(number.toPrecision(6))) : String(number);
 
-// A line for each element.
+// Draw a line for each element.
 function draw(canvas, {elements, numbers}, times, low_x, high_x) {
   const context = canvas.getContext('2d'), count = elements ? numbers.length / elements : 0;
   let low = Infinity, high = -Infinity;
@@ -55,7 +55,7 @@ function draw(canvas, {elements, numbers}, times, low_x, high_x) {
   for (let k = 0; k < elements; k++) {
     context.strokeStyle = `hsl(${(215 + 360 * k / elements) % 360} 70% 50%)`;
     context.beginPath();
-    let broken = true; // where a number is not finite
+    let broken = true; // a number that is not finite breaks the line
     for (let i = 0; i < count; i++) {
       const number = numbers[i * elements + k];
       if (!Number.isFinite(number)) broken = true;
@@ -67,7 +67,7 @@ function draw(canvas, {elements, numbers}, times, low_x, high_x) {
   return low <= high ? `${shown_number(low)} to ${shown_number(high)}` : 'no finite number';
 }
 
-// The episode in `out`, which stays empty if the datapoint has neither curves nor cameras.
+// Show an episode in `out`. It stays empty if the datapoint has neither curves nor cameras.
 export async function episode(dataset, index, out, is_stale) {
   const counted = await Promise.all(dataset.fields.filter(field => is_curve(field) || is_camera(field)).slice(0, 200).map(async field =>
     ({field, count: field.sequence ? await dataset.items(index, field.number).catch(() => 0) : 1})));
@@ -79,7 +79,7 @@ export async function episode(dataset, index, out, is_stale) {
     return {step, ...await dataset.curve(index, field.number, 0, count, step)};
   };
 
-  // Times, in seconds; those that are not ascending are a curve like others.
+  // Times in seconds. Times that do not ascend are drawn as a curve instead.
   const clocks = [];
   await Promise.all(sequences.filter(({field}) => is_times(field)).map(async ({field, count}) => {
     const {step, numbers} = await read(field, count).catch(() => ({numbers: []}));
@@ -135,7 +135,7 @@ export async function episode(dataset, index, out, is_stale) {
   }
   out.append(...views.length ? [figures] : [], element('div', 'player', play, bar, now), ...rows);
 
-  // Load the frame of a camera at a time; a function that shows it.
+  // Load a camera's frame at a time. Returns a function that shows it.
   const frame_at = async (view, time) => {
     const {field, times, count} = view;
     const item = field.sequence && kind_of(field) !== 'video' ? Math.min(item_at(times, time) * view.step, count - 1) : 0;
@@ -173,7 +173,7 @@ export async function episode(dataset, index, out, is_stale) {
     };
   };
 
-  // All cameras show the same time: the next one is shown when all have their frame.
+  // All cameras show the same time; they advance once all of them have loaded their frames.
   let time = low, wanted = null, busy = null;
   const paint = async () => {
     while (wanted !== null && !is_stale()) {

@@ -1,6 +1,6 @@
-# The viewer: one HTML file. It needs clang and lld with wasm32, wasi-libc, and python3.
-# make viewer CLANG=clang-16 chooses another compiler. Fields of zstd(...) need libzstd's
-# source, which `tests/deps.sh check` gets; ZSTD_SOURCE=DIR names another one.
+# The viewer: a single HTML file. Building it needs clang and lld with wasm32, wasi-libc, and
+# python3. make viewer CLANG=clang-16 chooses another compiler. zstd(...) fields need libzstd's
+# source. `tests/deps.sh check` downloads it; ZSTD_SOURCE=DIR names another directory.
 
 CLANG ?= clang
 VIEWER := build/viewer.html

@@ -1,30 +1,30 @@
-// reader.mjs - reads datasets with viewer.c from URLs and from files that a user picked.
+// reader.mjs - reads datasets with viewer.c, from URLs or from files that the user selects.
 // It runs in a browser and in node.
 //
-//     Source    the bytes of files: a cache of pages, and what is to be requested next
+//     Source    the bytes of files: a cache of pages, and a list of pending requests
 //     Http      a source on web servers: ranges, sizes
 //     Local     a source of File objects: nothing is uploaded
 //     Dataset   shards, datapoints, items
-//     Live      a Dataset that `bags view --live` follows while it is written
+//     Live      a Dataset that `bags view --live` follows while it is being written
 
-const PAGE = 4096; // bytes that are cached together
+const PAGE = 4096; // bytes; the unit of caching
 const CACHE = 64 << 20; // bytes of the cache
-const BIG = 8 << 20; // a read of more bytes does not pass through the cache
-const AHEAD = 4; // pages that a request has at least
-const GAP = 4; // pages between two ranges that are requested as one
-const NO_RANGES_MOST = 16 << 20; // bytes of a file that is loaded in full
+const BIG = 8 << 20; // bytes; larger reads bypass the cache
+const AHEAD = 4; // minimum number of pages per request
+const GAP = 4; // pages; ranges that are closer are requested as one
+const NO_RANGES_MOST = 16 << 20; // bytes; largest file loaded in full if the server has no ranges
 const SPEC_MOST = 1 << 20;
-const SMALL = 1 << 16; // a file of fewer bytes may come in one request,
-const DICTIONARY = 1 << 17; // and a dictionary of fewer bytes
-const FIRST = 1 << 15; // bytes of a Bag that are requested together with its size
-const EXPECT_MOST = 9; // fields of a shard that are looked up before they are asked for
-const INDEXES_MOST = 16; // fields whose index is looked up
-const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
-const SIZES_MOST = 48; // Bags on a server that are opened to estimate the sizes of all
-const TOGETHER = 256; // datapoints of a column that are requested together
-const OPEN_MOST = 64; // shards that are open at a time
+const SMALL = 1 << 16; // bytes; smaller files may be loaded by one request,
+const DICTIONARY = 1 << 17; // and so may smaller dictionaries
+const FIRST = 1 << 15; // bytes of a Bag requested together with its size
+const EXPECT_MOST = 9; // fields of a shard that are looked up in advance
+const INDEXES_MOST = 16; // fields for which an index is looked up
+const FIRST_TRIES = 20; // shards to try until one can be opened
+const SIZES_MOST = 48; // Bags on a server to open for estimating all sizes
+const TOGETHER = 256; // datapoints of a column requested together
+const OPEN_MOST = 64; // shards open at the same time
 const RETRY_MS = 400;
-const REQUESTS_MOST = 64; // at a time; browsers fail of thousands
+const REQUESTS_MOST = 64; // at the same time; browsers fail with thousands
 const LIVE_MS = 200; // between two looks at a dataset that is being written
 // errno of wasi-libc
 const EAGAIN = 6, EIO = 29, ENOENT = 44, ESTALE = 72;
@@ -32,7 +32,7 @@ const NONE = 0, FILE = 1, DIRECTORY = 2; // bags_path_kind
 const AGAIN = Symbol('the bytes have not arrived');
 
 const join = (...parts) => parts.filter(part => part !== '').join('/');
-// Call for each, some at a time.
+// Call a function for each element, several calls at a time.
 const for_all = (list, run, waiting = [...list]) => Promise.all(Array.from({length: 12}, async () => {
   while (waiting.length) await run(waiting.shift());
 }));
@@ -42,12 +42,12 @@ const digits = name => /^\d+$/.test(name);
 class Source {
   constructor() {
     this.files = new Map(); // by path
-    this.pages = new Map(); // by file and number of the page; the oldest first
+    this.pages = new Map(); // by file and page number; oldest first
     this.used = 0;
     this.big = []; // {file, offset, data}: at most two
-    this.lacks = false; // the call that runs lacks bytes
-    this.lacking = new Set(); // files of which something is to be requested
-    this.round = null; // the requests that the calls so far wait for
+    this.lacks = false; // the running call lacks bytes
+    this.lacking = new Set(); // files with something to request
+    this.round = null; // the requests that calls are waiting for
     this.requests = this.bytes = 0;
   }
 
@@ -74,7 +74,7 @@ class Source {
       this.keep(file, (offset + at) / PAGE, data.subarray(at, at + PAGE));
   }
 
-  // After the calls that needed them have run.
+  // Evict pages. Called after the calls that needed them have run.
   evict() {
     for (const key of this.pages.keys()) {
       if (this.used <= CACHE) break;
@@ -94,33 +94,33 @@ class Source {
     file.why = why;
   }
 
-  // Look a file up now; the promise never fails.
+  // Look up a file now. The promise never fails.
   look(file) {
     file.sizing ??= this.look_up(file).catch(error => this.fail(file, error.message, error.errno))
       .finally(() => { file.sizing = null; });
     return file.sizing;
   }
 
-  // A file will be needed.
+  // Prepare for a file that will be needed.
   expect(path) {
     const file = this.file(path);
     if (file.size === undefined && !file.failed) this.look(file);
   }
 
-  // The files of a shard with these fields will be needed.
+  // Prepare for the files of a shard with these fields.
   expect_bags(path, names, endings = ['.bag', '.crc']) {
     const plain = names.filter(name => /^[\w-][\w .-]*$/.test(name)); // the library decides about others
     for (const name of [...plain.slice(0, EXPECT_MOST), 'refs'])
       for (const ending of endings) this.expect(join(path, name + ending));
   }
 
-  // A shard will be needed whose fields are not known yet.
+  // Prepare for a shard whose fields are not known yet.
   async expect_shard(path) {
     const spec = join(path, 'spec.json');
     this.expect(spec);
     await this.file(spec).sizing;
     const data = this.size(spec) > 0 ? this.read(spec, 0, SPEC_MOST) : 0;
-    // What is not JSON, the library refuses.
+    // The library refuses anything that is not JSON.
     try { if (typeof data !== 'number') this.expect_bags(path, Object.keys(JSON.parse(decoder.decode(data)))); } catch { /* empty */ }
   }
 
@@ -168,7 +168,7 @@ class Source {
     return file ? file.why : '';
   }
 
-  // Request everything that calls have lacked since the last time, all at once.
+  // Request, all at once, everything that calls have lacked since the last time.
   settle() {
     this.round ??= Promise.resolve().then(() => {
       this.round = null;
@@ -194,7 +194,7 @@ class Source {
     return this.round;
   }
 
-  // The end of a file that was looked up: a table, or checksums.
+  // Load the end of a file that was looked up: a table, or checksums.
   async keep_end(file) {
     const start = Math.max(0, Math.ceil(file.size / PAGE) - AHEAD) * PAGE;
     if (file.size) this.keep_all(file, start, await this.fetch(file, start, file.size));
@@ -238,11 +238,11 @@ export class Http extends Source {
     const archive = this.path.match(/^(.*\.(?:zip|tar))(\/.*)?$/i);
     this.archive = archive ? archive[1] : null;
     this.running = 0; // requests
-    this.queue = []; // of those that wait
-    this.answered = false; // by a request that this page may read
-    this.blocked = false; // by one that it may not
+    this.queue = []; // waiting requests
+    this.answered = false; // a response was readable for this page
+    this.blocked = false; // a response was not readable
     this.without_ranges = false;
-    this.numbers = null; // of shards, by an index page or found one by one
+    this.numbers = null; // shard numbers, from an index page or found one by one
   }
 
   url(path) {
@@ -250,7 +250,7 @@ export class Http extends Source {
     return base + path.slice(base.length).split('/').map(encodeURIComponent).join('/') + this.query;
   }
 
-  // Only headers and answers that need no preflight. `null`: nothing exists there.
+  // Uses only headers and responses that need no preflight. `null`: the file does not exist.
   async request(path, method, range) {
     while (this.running >= REQUESTS_MOST) await new Promise(done => this.queue.push(done));
     this.running++;
@@ -270,7 +270,7 @@ export class Http extends Source {
     for (let attempt = 0; ; attempt++) {
       let answer = await send();
       if (!answer) {
-        // Servers leave the headers out where a file is missing; or the network failed.
+        // The network failed, or the server omits the headers because the file is missing.
         const [again, opaque] = await Promise.all([this.answered && send(), this.is_opaque(url)]);
         answer = again;
         if (!answer && opaque) {
@@ -312,7 +312,7 @@ export class Http extends Source {
     }
   }
 
-  // True if a server answers, but not to pages of other origins.
+  // True if a server responds, but does not allow pages from other origins.
   async is_opaque(url) {
     this.requests++;
     try {
@@ -326,8 +326,8 @@ export class Http extends Source {
     return true;
   }
 
-  // Small files come in one request. Of others the size and the first bytes are
-  // requested at once, then the end, where the table is.
+  // A small file takes one request. For others, request the size together with the first
+  // bytes, then the end, where the table is.
   async look_up(file) {
     if (/\.json$/.test(file.path)) {
       const answer = await this.request(file.path, 'GET');
@@ -351,7 +351,7 @@ export class Http extends Source {
     await this.keep_end(file);
   }
 
-  // Request the first bytes. True: these are all, or the file is missing.
+  // Request the first bytes. True if these are all, or the file is missing.
   async look_first(file, most) {
     const answer = await this.request(file.path, 'GET', [0, most]);
     if (!answer) return this.missing(file);
@@ -363,7 +363,7 @@ export class Http extends Source {
     return data.length < most;
   }
 
-  // All answers must be of the same version of a file.
+  // All responses must come from the same version of a file.
   compare(file, answer) {
     file.time ??= answer.time;
     if (!answer.time || file.time === answer.time) return;
@@ -398,7 +398,7 @@ export class Http extends Source {
     };
     if (/\.(bag|idx|crc|dict|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) return file();
     if (/\.partial$/.test(path)) {
-      // Next to a finished record, or shards, there is no other.
+      // A .partial file cannot exist next to a finished record or to shards.
       const others = [path.replace(/\.partial$/, ''), ...path === this.path + '/spec.json.partial' ? [this.path + '/000000/spec.json'] : []];
       const found = others.map(other => this.size(other)).find(size => size !== -ENOENT);
       return found === undefined ? file() : found < 0 ? found : NONE;
@@ -413,7 +413,7 @@ export class Http extends Source {
 
   list() { return this.shard_names(); }
 
-  // The names of shards that an index page of the directory links to; NULL: it has none.
+  // The names of shards to which the directory's index page links; null: there is no such page.
   async index() {
     try {
       const answer = await this.request(this.path + '/', 'GET');
@@ -429,8 +429,8 @@ export class Http extends Source {
     return answer !== null;
   }
 
-  // The names of shards where nothing lists them: by doubling and halving. After the
-  // last, four in a row are missing.
+  // Find the shards if nothing lists them, by doubling and halving. Assumes that the last one
+  // was found if the next four are missing.
   async probe() {
     const name = number => String(number).padStart(6, '0');
     const has = number => this.exists(join(this.path, name(number), 'spec.json'));
@@ -501,7 +501,7 @@ export class Local extends Source {
 
 // ---- the library ----
 
-let library, memory, ready, source; // the source of the call that runs
+let library, memory, ready, source; // the source of the running call
 const decoder = new TextDecoder('utf-8', {ignoreBOM: true}), encoder = new TextEncoder();
 const bytes = () => new Uint8Array(memory.buffer);
 const string = (at, size) => decoder.decode(bytes().subarray(at, at + size));
@@ -511,7 +511,7 @@ const c_string = at => {
   return decoder.decode(all.subarray(at, all.indexOf(0, at)));
 };
 
-// Call with a copy of bytes, or of a text with a NUL.
+// Call a function with a copy of bytes, or of text with a final NUL.
 const with_bytes = (data, call) => {
   const at = library.view_allocate(data.length + 1);
   if (!at) throw Error('out of memory');
@@ -520,7 +520,8 @@ const with_bytes = (data, call) => {
 };
 const with_string = (text, call) => with_bytes(encoder.encode(text + '\0'), call);
 
-// Compile the library, after what runs now has made its first requests. Datasets wait.
+// Compile the library, but let code that is running now make its first requests before.
+// Datasets wait for it.
 export function start(wasm) { return ready = Promise.resolve().then(wasm).then(compile); }
 
 async function compile(wasm) {
@@ -556,14 +557,14 @@ async function compile(wasm) {
 
 const megabytes = size => `${(size / 2 ** 20).toFixed(size < 2 ** 30 ? 0 : 1)} MiB`;
 
-// Why the last call of the library failed.
+// Why the last library call failed.
 function failure_of() {
   const refused = library.view_refused();
   return Object.assign(Error(refused ? `${megabytes(refused)}: larger than this page loads; read it with \`bags get\``
     : c_string(library.view_error())), {refused});
 }
 
-// Decode bytes by their type, with at most `most` bytes of memory: to a number, text,
+// Decode bytes by their type, using at most `most` bytes of memory. Returns a number, text,
 // bytes or {dtype, shape, data}.
 export function decode(type, data, most = Infinity) {
   return with_bytes(data, (at, size) => {
@@ -585,7 +586,7 @@ const half = bits => {
     : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 };
 
-// The elements as numbers, two for each complex number; null for another dtype.
+// The elements as numbers, two for each complex number; null for any other dtype.
 export function numbers({dtype, data}) {
   const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
     int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array,
@@ -596,8 +597,8 @@ export function numbers({dtype, data}) {
   return dtype === 'float16' ? Float32Array.from(all, half) : all;
 }
 
-// The value of a blob: text, a number (a bigint if it is not exact as a number), bytes, or
-// {dtype, shape, data}. Types without a decoder here, such as jpeg, are bytes.
+// Convert a blob to text, a number (a bigint if a number would not be exact), bytes, or
+// {dtype, shape, data}. Types without a decoder here, such as jpeg, become bytes.
 function value_of(field, data) {
   if (!/^(utf8|int|u64|i64|array|npy)$/.test(field.base)) return data;
   const value = decode(field.inside, data), exact = number => Number.isSafeInteger(Number(number)) ? Number(number) : number;
@@ -607,8 +608,8 @@ function value_of(field, data) {
   return shape.length || elements.length !== 1 ? {dtype, shape, data: elements} : typeof elements[0] === 'bigint' ? exact(elements[0]) : elements[0];
 }
 
-// What is searched for in an index: {kind, data, prefix}. A final * stands for any end,
-// two for one.
+// Parse a key to search for in an index: {kind, data, prefix}. A final * matches any ending; a
+// final ** stands for a literal *.
 function key_of(field, text) {
   const number = new DataView(new ArrayBuffer(8)), data = new Uint8Array(number.buffer);
   if (/^(zstd\()?(utf8|bytes)/.test(field.type)) {
@@ -635,15 +636,15 @@ export class Dataset {
     this.shards = []; // {name, start, length, view}; length undefined: not known yet
     this.open_shards = new Set();
     this.faults = []; // messages
-    this.known = this.length = 0; // shards up to the first whose length is not known, and their datapoints
+    this.known = this.length = 0; // shards before the first one of unknown length; their datapoints
     this.complete = false; // all lengths are known
-    this.verified = undefined; // checksums are compared
-    this.whole = 0; // a view of all shards, once a key is searched for
-    this.indexes = new Map(); // that are open, by field
+    this.verified = undefined; // true if checksums are compared
+    this.whole = 0; // a view of all shards, opened by the first search for a key
+    this.indexes = new Map(); // open indexes, by field
     this.changed = () => {};
   }
 
-  // Make a call of the library until it has its bytes, or the dataset is closed.
+  // Repeat a library call until it has its bytes, or the dataset is closed.
   async attempt(call) {
     for (let tries = 0; tries < 100000; tries++) {
       if (this.closed) throw Error(`${this.name}: closed`);
@@ -659,7 +660,7 @@ export class Dataset {
     throw Error(`${this.name}: no progress`);
   }
 
-  // One call of the library. `failed` tests its result.
+  // Make one library call. `failed` tests its result.
   call(run, failed) {
     source = this.source;
     source.lacks = false;
@@ -679,7 +680,7 @@ export class Dataset {
       view => view === 0);
   }
 
-  // Compare checksums, unless there are none. Those of a part of the Bags are a fault.
+  // Compare checksums, if there are any. It is a fault if only some Bags have them.
   open_checked(shard) {
     const {source: from} = this, beside = join(from.path, shard.name ?? '', 'refs.crc');
     if (!shard.plain) {
@@ -699,7 +700,7 @@ export class Dataset {
     return this.open_view(shard.number, 0);
   }
 
-  // The view of a shard, opened now if it is not.
+  // The view of a shard. Opens it if necessary.
   view(shard) {
     if (shard.error) throw shard.error;
     this.open_shards.delete(shard);
@@ -739,7 +740,7 @@ export class Dataset {
     if (shard.length === undefined) shard.length = library.view_length(this.view(shard));
   }
 
-  // Open it so far that the first datapoints can be read.
+  // Open just enough to read the first datapoints.
   async open() {
     const {source: from} = this, path = from.path;
     if (!from.archive && !/\.bag$/.test(path))
@@ -789,7 +790,7 @@ export class Dataset {
     if (this.shards.length === 1 && this.single !== false) this.complete = true;
   }
 
-  // The first shard that can be opened; undefined: none. Others keep their errors.
+  // The first shard that can be opened, or undefined. Shards that fail keep their errors.
   async find_first() {
     for (const shard of this.shards.slice(0, FIRST_TRIES)) {
       if (shard.error) continue;
@@ -846,7 +847,7 @@ export class Dataset {
     this.add_up();
   }
 
-  // The length of a shard that stays closed.
+  // Find out the length of a shard without keeping it open.
   look_at(shard) {
     if (shard.length !== undefined) return;
     this.source.only = shard.name;
@@ -877,11 +878,11 @@ export class Dataset {
       const middle = (low + high + 1) >> 1;
       if (this.shards[middle].start <= index) low = middle; else high = middle - 1;
     }
-    while (index - this.shards[low].start >= this.shards[low].length) low--; // empty ones
+    while (index - this.shards[low].start >= this.shards[low].length) low--; // skip empty shards
     return [this.shards[low], index - this.shards[low].start];
   }
 
-  // The number of items of a sequence; 1 for a plain field.
+  // The number of items in a sequence; 1 for a plain field.
   items(index, field) {
     const [shard, at] = this.locate(index);
     return this.attempt(() => {
@@ -890,7 +891,7 @@ export class Dataset {
     });
   }
 
-  // The size of a blob that is not read; NaN: unknown, in a file of 4 GiB or more.
+  // The size of a blob, without reading it. NaN: unknown, in a file of 4 GiB or more.
   size(index, field, item = 0) {
     const [shard, at] = this.locate(index);
     return this.attempt(() => {
@@ -907,8 +908,7 @@ export class Dataset {
     return field;
   }
 
-  // The values of a datapoint by the names of its fields: of some fields, or all. A
-  // sequence is a list.
+  // The values of a datapoint by field name, for some or all fields. A sequence is a list.
   async get(index, names = this.fields.map(field => field.name)) {
     const fields = [names].flat().map(name => this.field(name)), at = Number(index);
     const values = await Promise.all(fields.map(async field => {
@@ -965,7 +965,7 @@ export class Dataset {
     });
   }
 
-  // Items start, start + step, ... of a sequence of numbers or vectors, as float64.
+  // The items start, start + step, ... in a sequence of numbers or vectors, as float64.
   curve(index, field, start, stop, step) {
     const [shard, at] = this.locate(index);
     return this.attempt(() => {
@@ -988,7 +988,7 @@ export class Dataset {
     return able.filter((field, i) => has[i]);
   }
 
-  // The datapoints with a key that was typed: their number, and the first of them.
+  // Find the datapoints with a key as typed: how many there are, and the first of them.
   find_text(field, text) { return this.find_key(field, key_of(field, text), 0); }
 
   async find_key(field, {kind, data, prefix}, skip) {
@@ -1004,7 +1004,7 @@ export class Dataset {
     return {count, found: [...first].map(Number)};
   }
 
-  // The bytes of each field in all shards, estimated from some of them: [their number, sizes].
+  // The size of each field in all shards, estimated from some: [how many shards, sizes].
   async sizes() {
     const all = this.shards.filter(shard => !shard.error && shard.length > 0);
     const count = Math.min(all.length, Math.max(2, Math.floor((this.source instanceof Http ? SIZES_MOST : 100 * SIZES_MOST) / this.fields.length)));
@@ -1028,23 +1028,23 @@ const curve_of = data => {
   return {elements: all[0], numbers: all.subarray(1)};
 };
 
-// A field, from its type.
+// Describe a field by its type.
 export function field_of(number, name, type) {
-  // Of zstd(array,float32,8), what is compressed.
+  // The compressed type: array(float32,8) for zstd(array,float32,8).
   const inside = type.replace(/^zstd\(([^,)]+),?(.*)\)/, (_, outer, words) => words ? `${outer}(${words})` : outer);
   return {number, name, type, inside, base: inside.replace(/[([].*/, ''), sequence: type.endsWith('[]')};
 }
 
 // ---- a dataset that is being written ----
 
-// Its server reads it, and numbers its datapoints: a number stays what it is. What was shown
-// is not taken back, whatever happens to the writer or the server.
+// The server reads the dataset, and numbers its datapoints. The numbers never change. Shown
+// data stays visible, whatever happens to the writer or the server.
 export class Live extends Dataset {
   constructor(url) {
     super({path: url, host: new URL(url).host});
     this.url = url;
     this.state = null; // see live_state in examples/bags/live.c
-    this.silent = ''; // why the server does not answer
+    this.silent = ''; // why the server does not respond
   }
 
   async request(path, method = 'GET') {
@@ -1079,7 +1079,7 @@ export class Live extends Dataset {
     this.changed();
   }
 
-  // Follow the writer, until the dataset is closed.
+  // Follow the writer until the dataset is closed.
   async count() {
     (async () => {
       while (!this.closed) {
@@ -1089,7 +1089,7 @@ export class Live extends Dataset {
     })();
   }
 
-  // Whether there is a writer, in words.
+  // Says in words whether there is a writer.
   words() {
     const {writers, unfinished, trouble} = this.state;
     const of = this.silent ? 'it is not known whether a writer is running: `bags view` does not answer'
@@ -1126,7 +1126,7 @@ export function dataset_of(from) {
   return new Dataset(new Local(tops.find(name => /\.bag$/.test(name)) ?? tops[0], files));
 }
 
-// Open a dataset, and learn the lengths of all its shards. Missing and damaged shards are
+// Open a dataset, and find out the lengths of all shards. Missing and damaged shards are
 // errors.
 export async function open(from) {
   const dataset = dataset_of(from);

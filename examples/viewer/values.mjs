@@ -1,14 +1,14 @@
-// values.mjs - shows values. All text of a dataset becomes text nodes, and of its bytes
-// only images and video of known formats reach the browser's decoders.
+// values.mjs - shows values. All text in a dataset is shown as text nodes, and only images and
+// videos in known formats reach the browser's decoders.
 import {decode, numbers} from './reader.mjs';
 
-const PIXELS_MOST = 1 << 26; // of an image that is shown
-const CANVAS_MOST = 512; // pixels of a plotted array in each direction
+const PIXELS_MOST = 1 << 26; // largest image that is shown
+const CANVAS_MOST = 512; // pixels in each direction, for a plotted array
 const TEXT_MOST = 200000;
-const NODES_MOST = 20000; // of a msgpack tree
-const FEW = 8; // elements of an array that are shown as numbers
-const CHILDREN_MOST = 200; // of one node, at first
-export const SEARCH_MOST = 2000; // characters of a value that the filter searches
+const NODES_MOST = 20000; // in a msgpack tree
+const FEW = 8; // arrays of up to this many elements are shown as numbers
+const CHILDREN_MOST = 200; // shown at first for a node
+export const SEARCH_MOST = 2000; // characters per value that the filter searches
 
 export const element = (tag, className = '', ...children) => {
   const out = document.createElement(tag);
@@ -27,8 +27,8 @@ export const bytes_text = size => {
   return `${unit && size < 100 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 };
 
-// What a field is shown as: image, video, text, number, array, msgpack or bytes. Arrays of
-// few elements are numbers.
+// How a field is shown: as image, video, text, number, array, msgpack or bytes. Arrays with
+// few elements are shown as numbers.
 const kinds = {jpeg: 'image', jpg: 'image', png: 'image', mp4: 'video', webm: 'video', utf8: 'text', int: 'number', u64: 'number', i64: 'number',
   array: 'array', npy: 'array', msgpack: 'msgpack', tree: 'msgpack'};
 export const kind_of = field => {
@@ -41,7 +41,8 @@ const little16 = (data, at) => data[at] | data[at + 1] << 8;
 const u32 = (data, at) => u16(data, at) * 65536 + u16(data, at + 2);
 const ascii = (data, at, size) => String.fromCharCode(...data.subarray(at, at + size));
 
-// The format of a file by its first bytes: {mime, width, height}; NULL: none that is shown.
+// Detect the format of a file by its first bytes: {mime, width, height}; null if it cannot be
+// shown.
 export function media_of(data) {
   if (data.length > 24 && u32(data, 0) === 0x89504E47) return {mime: 'image/png', width: u32(data, 16), height: u32(data, 20)};
   if (data.length > 10 && ascii(data, 0, 4) === 'GIF8') return {mime: 'image/gif', width: little16(data, 6), height: little16(data, 8)};
@@ -91,7 +92,7 @@ function codec_of(data) {
   return '';
 }
 
-// In full with controls; otherwise its first frame.
+// Show a video with controls if `full`, otherwise only its first frame.
 function video(data, media, full) {
   const out = element('video'), url = URL.createObjectURL(new Blob([data], {type: media.mime}));
   out.controls = full;
@@ -121,14 +122,14 @@ export function hex(data, most = 1024) {
 
 // ---- arrays ----
 
-// The nearest number of 16 bits; of two, the even one.
+// Round to the nearest 16-bit float, ties to even.
 function to_half(number) {
   const step = 2 ** (Math.max(Math.floor(Math.log2(Math.abs(number))), -14) - 10), steps = number / step;
   const out = (Math.abs(steps % 1) === 0.5 ? 2 * Math.round(steps / 2) : Math.round(steps)) * step;
   return Math.abs(out) > 65504 ? Math.sign(out) * Infinity : out;
 }
 
-// The fewest digits that read back as the same number of a dtype.
+// Use the fewest digits that read back as the same number of a dtype.
 const nearest = {float16: to_half, float32: Math.fround, complex64: Math.fround};
 function exact(number, dtype) {
   if (dtype === 'bool') return number ? 'true' : 'false';
@@ -140,7 +141,7 @@ function exact(number, dtype) {
   return String(number);
 }
 
-// A number that was typed, as `exact` shows it in a field.
+// Convert a typed number to the text that `exact` shows in a field.
 export function typed(field, text) {
   const [, dtype] = /^array\((float\d+)/.exec(field.inside) ?? [], number = Number(text);
   return dtype && text.trim() && !Number.isNaN(number) ? exact((nearest[dtype] ?? Number)(number), dtype) : text;
@@ -153,7 +154,7 @@ function colour(at) {
   return [0, 1, 2].map(i => stops[low][i] + (stops[low + 1][i] - stops[low][i]) * part);
 }
 
-// The least and the greatest of the finite elements, and how many are not finite.
+// The minimum and maximum of the finite elements, and how many elements are not finite.
 function range_of(all) {
   let low = Infinity, high = -Infinity, others = 0;
   for (const number of all) {
@@ -230,8 +231,8 @@ function array(value, full) {
 
 // ---- msgpack ----
 
-// Arrays as Array, maps as {pairs}, bytes as Uint8Array, extensions as {extension, data},
-// text that is not UTF-8 as {invalid, data}.
+// Decode msgpack: arrays to Array, maps to {pairs}, bytes to Uint8Array, extensions to
+// {extension, data}, and text that is not UTF-8 to {invalid, data}.
 export function msgpack(data) {
   const view = new DataView(data.buffer, data.byteOffset, data.length), utf8 = new TextDecoder('utf-8', {fatal: true, ignoreBOM: true});
   let at = 0, nodes = 0;
@@ -287,7 +288,7 @@ function leaf_text(value) {
   return typeof value === 'number' ? exact(value) : String(value);
 }
 
-// A value as text: up to `most` entries of each node, of `depth` nodes inside each other.
+// Summarize a value as text: up to `most` entries per node, up to `depth` nested nodes.
 export function brief(value, most = 6, depth = 3) {
   const entries = Array.isArray(value) ? value : value?.pairs;
   if (!entries) return leaf_text(value);
@@ -319,8 +320,8 @@ function tree(value, key, open) {
 
 // ---- any value ----
 
-// {node, text, cut, number}: the filter searches the text, which was cut at SEARCH_MOST,
-// and histograms use the number. A value must have at most `most` bytes.
+// Returns {node, text, cut, number}. The filter searches the text (`cut` if it was truncated at
+// SEARCH_MOST), and histograms use the number. A value may have at most `most` bytes.
 export function show(field, data, full, most = Infinity) {
   const kind = kind_of(field);
   const searched = text => ({text: text.slice(0, SEARCH_MOST), cut: text.length > SEARCH_MOST});

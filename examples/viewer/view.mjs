@@ -3,20 +3,20 @@ import {start, dataset_of, Live} from './reader.mjs';
 import {element, grouped, bytes_text, kind_of, show, plot, typed, SEARCH_MOST} from './values.mjs';
 import {episode} from './episode.mjs';
 
-const CARD_BYTES = 4 << 20; // a larger blob is not loaded for the grid
-const DETAIL_BYTES = 64 << 20; // nor for one datapoint, unless a click asks for it
-const CARD_LINES = 8, CARD_ITEMS = 3; // fields without images, and items of a sequence
-const ITEMS_MOST = 100; // items of a sequence that are shown at first
-const FIELDS_MOST = 400; // fields that are shown at first
+const CARD_BYTES = 4 << 20; // larger blobs are not loaded for the grid,
+const DETAIL_BYTES = 64 << 20; // and these not for one datapoint, except by a click
+const CARD_LINES = 8, CARD_ITEMS = 3; // fields without images, and items per sequence
+const ITEMS_MOST = 100; // items of a sequence shown at first
+const FIELDS_MOST = 400; // fields shown at first
 const SPACER_MOST = 8e6; // pixels; browsers limit the height of an element
-const LOADED_MOST = 50000; // datapoints whose values the filter knows
-const SAMPLE_RUNS = 32, SAMPLE_RUN = 16; // datapoints of a histogram
+const LOADED_MOST = 50000; // datapoints whose values the filter keeps
+const SAMPLE_RUNS = 32, SAMPLE_RUN = 16; // datapoints in a histogram
 
 const at = id => document.getElementById(id);
 let dataset = null, selected = null, generation = 0;
 let opened = ''; // the part of the fragment that names the dataset: ds=URL, or live
-const loaded = new Map(); // by index: {number of a field: text, or null if it cannot be searched}
-const searches = new Map(); // by number of a field: how many of these were loaded, cut, and are null
+const loaded = new Map(); // by index: {field number: text, or null if it cannot be searched}
+const searches = new Map(); // by field number: how many of these were loaded, are cut, and are null
 
 // ---- the address ----
 
@@ -86,7 +86,7 @@ async function open_source(from, address) {
     describe();
     const wanted = parse_fragment();
     if (dataset.state && wanted.i === undefined && wanted.at === undefined) grid.move(Infinity);
-    // What is visible comes first, unless it is in a shard that is not known yet.
+    // Load what is visible first, unless its shard is not known yet.
     const far = Number(wanted.i ?? wanted.at) >= dataset.length;
     if (!far) {
       await go(wanted, null, mine).catch(fail);
@@ -126,7 +126,7 @@ function close_dataset() {
   grid.clear();
 }
 
-// Show what a fragment names, once that many shards are known.
+// Show the place given by a fragment, once enough shards are known.
 async function go({i, at: top}, counted, mine) {
   failure = '';
   alerts();
@@ -178,7 +178,7 @@ function describe() {
   alerts();
   show_total();
   grid.resize();
-  if (at_end) grid.move(Infinity); // new datapoints come into view
+  if (at_end) grid.move(Infinity); // scroll new datapoints into view
 }
 
 function list_fields() {
@@ -193,7 +193,7 @@ function list_fields() {
   at('fields').replaceChildren(...items);
 }
 
-// How many bytes the fields have.
+// Show how many bytes each field takes.
 async function measure_fields() {
   if (dataset.fields.length > 64) return;
   const of = dataset, [count, sizes] = await of.sizes();
@@ -207,7 +207,7 @@ async function measure_fields() {
   });
 }
 
-// Keys can be found in the fields that have an index.
+// List the fields with an index, in which keys can be found.
 async function list_indexes() {
   const of = dataset, fields = await of.indexed();
   if (of !== dataset || !fields.length) return;
@@ -231,7 +231,7 @@ async function load(index, field, item, most) {
 
 const is_searched = field => !field.sequence && ['text', 'number', 'msgpack'].includes(kind_of(field));
 
-// Without text: a value that could not be read, or is too large to be loaded.
+// No text means that the value could not be read, or is too large to load.
 function remember(index, field, {text = null, cut = false}) {
   if (!is_searched(field) || loaded.size >= LOADED_MOST && !loaded.has(index)) return;
   if (!loaded.has(index)) loaded.set(index, {});
@@ -244,15 +244,15 @@ function remember(index, field, {text = null, cut = false}) {
   values[field.number] = text;
 }
 
-// A fault of a value, next to the number and the field that its message begins with: these,
-// after a long URL, would be all that fits into a card.
+// Shorten the message about a faulty value. It begins with a URL, the datapoint and the field,
+// but these are already shown next to it, and would fill the card.
 function told(error) {
   const node = element('span', 'fault', error.message.replace(/^\S+: field ".*?": datapoint \d+: /, ''));
   node.title = error.message;
   return node;
 }
 
-// Show a datapoint's field in `out`; with its faults, in place of the value.
+// Show a datapoint's field in `out`, or its fault instead of the value.
 async function fill(index, field, out, full, is_stale) {
   const kind = kind_of(field);
   const one = async (item, into) => {
@@ -328,7 +328,7 @@ async function fill(index, field, out, full, is_stale) {
 // ---- the grid: only what is visible exists ----
 
 const grid = {
-  order: null, // the indices that a filter found; NULL: all
+  order: null, // the indices found by a filter; null: all
   cards: new Map(), // by position
   position: 0, // pixels from the top of all rows
   columns: 1, row: 1, work: Promise.resolve(),
@@ -344,7 +344,7 @@ const grid = {
     this.cards.clear();
   },
 
-  // The layout depends on the fields: those with images are on top.
+  // The layout depends on the fields: fields with images are on top.
   reset() {
     const of_kind = kind => dataset.fields.filter(field => kind_of(field) === kind).sort((a, b) => a.sequence - b.sequence);
     this.media = of_kind('image')[0] ?? of_kind('video')[0] ?? (dataset.fields.length < 4 ? of_kind('array')[0] : null);
@@ -375,7 +375,7 @@ const grid = {
     this.draw();
   },
 
-  // True if the last datapoint of those that were laid out is in view.
+  // True if the last datapoint in the layout is in view.
   is_at_end() { return this.position + this.view() >= Math.ceil((this.laid ?? 0) / this.columns) * this.row - this.row / 2; },
 
   // Move to a position; the scroll bar follows.
@@ -388,8 +388,8 @@ const grid = {
     this.draw();
   },
 
-  // The bar was moved. Of more rows than it has pixels, a small step is one of pixels,
-  // a large one a jump to that part of the rows.
+  // The scroll bar was moved. If there are more rows than it has pixels, a small step moves by as
+  // many pixels, and a large one jumps to that part of the rows.
   scrolled() {
     const bar = at('grid').scrollTop, step = bar - this.bar;
     if (!dataset || Math.abs(step) < 0.5) return;
@@ -541,18 +541,18 @@ function step(by) {
 
 // ---- the filter, of what was loaded ----
 
-// [{word, field, value}]: of FIELD=VALUE both, of other words only the word.
+// [{word, field, value}]: field and value for FIELD=VALUE, only the word otherwise.
 const filter_words = () => at('filter').value.trim().toLowerCase().split(/\s*,\s*/).filter(Boolean).map(word => {
   const cut = word.indexOf('='), name = word.slice(0, cut);
   const field = cut > 0 ? dataset.fields.find(of => of.name.toLowerCase() === name) : undefined;
   return {word, field, value: field && typed(field, word.slice(cut + 1)).toLowerCase()};
 });
 
-// The fields that "load more" loads: the first ones, and all that the filter names.
+// The fields that "load more" loads: the first ones, and all fields named by the filter.
 const filter_fields = () => [...new Set([...dataset.fields.filter(is_searched).slice(0, 20),
   ...filter_words().map(({field}) => field).filter(field => field && is_searched(field))])];
 
-// What the filter does not know of the datapoints that were loaded.
+// Describe which values of loaded datapoints the filter cannot search.
 function unsearched() {
   const parts = dataset.fields.flatMap(field => {
     if (!is_searched(field)) return [field.name];
@@ -578,7 +578,7 @@ function filter() {
     ...lacks ? [more] : []);
 }
 
-// Show these datapoints alone, and a note; NULL: all.
+// Show only these datapoints, and a note. null: show all.
 function show_only(order, ...words) {
   grid.order = order;
   at('note').hidden = !words.length;
@@ -616,7 +616,7 @@ async function find_key() {
   }
 }
 
-// Load the text and numbers of datapoints that were not loaded.
+// Load the text and numbers of datapoints that are not loaded yet.
 async function load_more(count) {
   const fields = filter_fields(), indices = [];
   const lacking = index => fields.filter(field => loaded.get(index)?.[field.number] === undefined);
@@ -657,7 +657,7 @@ async function histogram() {
     if (of !== dataset || choice.value !== chosen) return;
     if (!numbers.length) return out.replaceChildren(element('div', 'soft', 'no numbers in the sample'));
     const low = numbers.reduce((a, b) => a < b ? a : b), high = numbers.reduce((a, b) => a > b ? a : b);
-    const above = numbers.map(number => Number(number - low)), width = Number(high - low); // exact, of large integers too
+    const above = numbers.map(number => Number(number - low)), width = Number(high - low); // exact, also for large integers
     const whole = numbers.every(number => typeof number === 'bigint' || Number.isInteger(number)), bins = new Array(whole ? Math.min(width + 1, 40) : 40).fill(0);
     for (const number of above) bins[Math.min(Math.floor(number / ((width + (whole ? 1 : 0)) || 1) * bins.length), bins.length - 1)]++;
     const mean = Number(low) + above.reduce((a, b) => a + b, 0) / above.length;
@@ -680,7 +680,7 @@ function open_files(files) {
   current = open_source(files, '');
 }
 
-// Chromium lets a page from the disk read handles, but not entries.
+// Chromium allows a page opened from disk to read handles, but not entries.
 async function dropped(items) {
   const files = new Map(), by_handle = location.protocol === 'file:' && 'getAsFileSystemHandle' in items[0];
   const walk = async (of, name) => {
@@ -721,7 +721,7 @@ at('jump').onchange = () => {
   if (text) go({i: text}, current, generation).catch(fail);
 };
 at('key').onchange = find_key;
-at('key').onsearch = () => at('key').value || find_key(); // it was cleared
+at('key').onsearch = () => at('key').value || find_key(); // the field was cleared
 at('key_field').onchange = () => {
   const {length, selectedOptions: [option]} = at('key_field');
   at('key_field').hidden = length === 1;

@@ -1,6 +1,6 @@
-"""The recipe for Conan 2: conan create examples/packages/conan, in a clone.
+"""The recipe for Conan 2. In a clone, run: conan create examples/packages/conan
 
-Each option is a format: -o 'bags/*:jpeg=True'."""
+Each option enables a format: -o 'bags/*:jpeg=True'."""
 import os
 import re
 

@@ -1,8 +1,8 @@
-// Package bags reads and writes datasets in the Bag and Bags formats, by bags.h.
+// Package bags reads and writes datasets in the Bag and Bags formats, using bags.h.
 //
-// A Reader does not change after it was opened, and goroutines may share it. What Get
-// returns is a copy. View shows a blob without a copy, while a function runs. A Writer is
-// used by one goroutine at a time.
+// A Reader does not change once it is open, so goroutines may share it. Get returns copies.
+// View passes a blob to a function without copying it. A Writer may only be used by one
+// goroutine at a time.
 package bags
 
 /*
@@ -11,7 +11,7 @@ package bags
 #include "bags.h"
 #include <stdlib.h>
 
-// The scratch of datasets and of Bags.
+// Scratch memory for datasets and Bags.
 typedef struct glue_row {
     bags_row row;
     bags_buffer buffer;
@@ -26,10 +26,10 @@ import (
 	"unsafe"
 )
 
-// Version is the version of bags.h that was compiled.
+// Version is the version of the compiled bags.h.
 func Version() string { return C.GoString(C.bags_version()) }
 
-// Code states what a caller can do about an error: errors.Is(err, bags.Missing).
+// Code tells a caller how to react to an error: errors.Is(err, bags.Missing).
 type Code int
 
 // The codes of bags.h.
@@ -76,24 +76,24 @@ func fail(code Code, format string, values ...any) error {
 	return &Error{code, fmt.Sprintf(format, values...)}
 }
 
-// Field is the name and the type of a field, as in spec.json.
+// Field is the name and type of a field, as in spec.json.
 type Field struct{ Name, Type string }
 
 // Array has elements in C order and native byte order. An array without a shape is one
 // element.
 type Array struct {
-	Dtype string // with NumPy's name: "float32"
+	Dtype string // as named by NumPy: "float32"
 	Shape []uint64
 	Data  []byte
 }
 
-// Blob is an encoded value. A writer stores it as it is.
+// Blob is an encoded value. A writer stores it unchanged.
 type Blob []byte
 
-// Sequence has the items of a field whose type ends with [].
+// Sequence contains the items of a field whose type ends in [].
 type Sequence []any
 
-// Datapoint has a value for each field: []byte, string, uint64, int64, Array, or a Sequence
+// Datapoint maps each field to its value: []byte, string, uint64, int64, Array, or a Sequence
 // of these. A writer also accepts int, float64, bool and Blob.
 type Datapoint map[string]any
 
@@ -110,7 +110,7 @@ func copyOf(data unsafe.Pointer, size C.size_t) []byte {
 
 // ---- scratch ----
 
-// rows are the scratch of the calls that run: one each, used again by later ones.
+// rows are scratch memory: each running call has one, and later calls reuse it.
 type rows struct {
 	lock sync.Mutex
 	free []*C.glue_row
@@ -144,18 +144,18 @@ func (of *rows) close() {
 
 // ---- reading ----
 
-// ReaderOptions has the options of bags_reader_options in bags.h.
+// ReaderOptions mirrors bags_reader_options in bags.h.
 type ReaderOptions struct {
 	ShardStart, ShardStop uint64
 	AllowGaps             bool
-	SkipUnfinished        bool // shards that no writer has finished
-	ReadUnfinished        bool // the datapoints of these shards that were flushed
+	SkipUnfinished        bool // skip shards that no writer has finished
+	ReadUnfinished        bool // read the flushed datapoints of these shards
 	VerifyChecksums       bool
-	NoMmap                bool // a file that is truncated is then an error, not SIGBUS
-	AllowEmptyFile        bool // of a Bag: 0 bytes are an empty one
+	NoMmap                bool // truncating a file then causes an error, not SIGBUS
+	AllowEmptyFile        bool // accept a file of 0 bytes as an empty Bag
 }
 
-// Reader is a dataset that is open.
+// Reader is an open dataset.
 type Reader struct {
 	lock   sync.RWMutex
 	raw    *C.bags_reader
@@ -164,7 +164,7 @@ type Reader struct {
 	rows   rows
 }
 
-// Open opens a dataset. The options may be nil. Close it at the end.
+// Open opens a dataset. The options may be nil. Call Close when done.
 func Open(path string, options *ReaderOptions) (*Reader, error) {
 	var raw C.bags_reader_options
 	if options != nil {
@@ -202,7 +202,7 @@ func Open(path string, options *ReaderOptions) (*Reader, error) {
 	return reader, nil
 }
 
-// Close frees the reader, after the calls that run. Later calls return an error.
+// Close waits for running calls, then frees the reader. Later calls return an error.
 func (reader *Reader) Close() {
 	reader.lock.Lock()
 	defer reader.lock.Unlock()
@@ -211,17 +211,17 @@ func (reader *Reader) Close() {
 	reader.raw = nil
 }
 
-// Len is the number of datapoints in all shards.
+// Len returns the number of datapoints in all shards.
 func (reader *Reader) Len() uint64 {
 	reader.lock.RLock()
 	defer reader.lock.RUnlock()
 	return uint64(C.bags_reader_length(reader.raw))
 }
 
-// Fields are the fields, sorted by name.
+// Fields returns the fields, sorted by name.
 func (reader *Reader) Fields() []Field { return append([]Field{}, reader.fields...) }
 
-// with calls a function with scratch, while the reader stays open.
+// with calls a function with scratch memory, and keeps the reader open meanwhile.
 func (reader *Reader) with(run func(row *C.glue_row) error) error {
 	reader.lock.RLock()
 	defer reader.lock.RUnlock()
@@ -241,7 +241,7 @@ func (reader *Reader) numberOf(field string) (int, error) {
 	return number, nil
 }
 
-// Get reads a datapoint: the named fields, or all if there are no names.
+// Get reads the named fields of a datapoint, or all fields if no names are given.
 func (reader *Reader) Get(index uint64, fields ...string) (Datapoint, error) {
 	if len(fields) == 0 {
 		for _, field := range reader.fields {
@@ -304,9 +304,9 @@ func valueOf(value *C.bags_value) any {
 	return copyOf(value.data, value.size)
 }
 
-// View calls a function with a blob as it is stored: item 0 of a plain field, or an item of
-// a sequence. It is not copied if the file is mapped. The bytes must not be changed, and not
-// be used after the function has returned; the function must not close the reader.
+// View calls a function with a stored blob: item 0 of a plain field, or any item of a
+// sequence. The blob is not copied if the file is mapped. The function must not change the
+// bytes, keep them after it returns, or close the reader.
 func (reader *Reader) View(index uint64, field string, item uint64, use func(blob []byte) error) error {
 	number, err := reader.numberOf(field)
 	if err != nil {
@@ -322,7 +322,7 @@ func (reader *Reader) View(index uint64, field string, item uint64, use func(blo
 	})
 }
 
-// Items is the number of items of a field in a datapoint; 1 for a plain field.
+// Items returns the number of items in a datapoint's field; 1 for a plain field.
 func (reader *Reader) Items(index uint64, field string) (uint64, error) {
 	number, err := reader.numberOf(field)
 	if err != nil {
@@ -345,7 +345,7 @@ type Rows struct {
 	err       error
 }
 
-// Rows iterates over all datapoints in order: the named fields, or all.
+// Rows iterates over all datapoints in order, reading the named fields, or all fields.
 func (reader *Reader) Rows(fields ...string) *Rows { return &Rows{reader: reader, fields: fields} }
 
 // Next reads the next datapoint. It returns false after the last one and after an error.
@@ -358,24 +358,24 @@ func (rows *Rows) Next() bool {
 	return rows.err == nil
 }
 
-// Index and Datapoint are those that Next has read.
+// Index and Datapoint return what Next has read.
 func (rows *Rows) Index() uint64        { return rows.next - 1 }
 func (rows *Rows) Datapoint() Datapoint { return rows.datapoint }
 
-// Err is the error that ended the iteration.
+// Err returns the error that ended the iteration.
 func (rows *Rows) Err() error { return rows.err }
 
 // ---- one file ----
 
-// Bag is one file of blobs that is open.
+// Bag is an open file of blobs.
 type Bag struct {
 	lock sync.RWMutex
 	raw  *C.bag_reader
 	rows rows
 }
 
-// OpenBag opens a file. Of the options, VerifyChecksums, NoMmap and AllowEmptyFile apply;
-// they may be nil.
+// OpenBag opens a file. Only the options VerifyChecksums, NoMmap and AllowEmptyFile apply.
+// The options may be nil.
 func OpenBag(path string, options *ReaderOptions) (*Bag, error) {
 	var raw C.bag_reader_options
 	if options != nil {
@@ -396,7 +396,7 @@ func OpenBag(path string, options *ReaderOptions) (*Bag, error) {
 	return bag, nil
 }
 
-// Close frees the Bag, after the calls that run. Later calls return an error.
+// Close waits for running calls, then frees the Bag. Later calls return an error.
 func (bag *Bag) Close() {
 	bag.lock.Lock()
 	defer bag.lock.Unlock()
@@ -405,14 +405,14 @@ func (bag *Bag) Close() {
 	bag.raw = nil
 }
 
-// Len is the number of blobs.
+// Len returns the number of blobs.
 func (bag *Bag) Len() uint64 {
 	bag.lock.RLock()
 	defer bag.lock.RUnlock()
 	return uint64(C.bag_reader_length(bag.raw))
 }
 
-// View calls a function with a blob, as View of a Reader does.
+// View calls a function with a blob, like Reader.View.
 func (bag *Bag) View(index uint64, use func(blob []byte) error) error {
 	bag.lock.RLock()
 	defer bag.lock.RUnlock()
@@ -431,7 +431,7 @@ func (bag *Bag) View(index uint64, use func(blob []byte) error) error {
 
 // ---- writing ----
 
-// WriterOptions has the options of bags_writer_options in bags.h.
+// WriterOptions mirrors bags_writer_options in bags.h.
 type WriterOptions struct {
 	ShardSize, ShardLength uint64 // bytes, or datapoints, per shard; 0: no limit
 	ShardStart, ShardStop  uint64 // the number of this worker, and of all workers
@@ -439,13 +439,13 @@ type WriterOptions struct {
 	Checksum, AnyType      bool
 }
 
-// Writer writes a dataset. Close completes it. If a program ends before, readers refuse the
-// dataset, and `bags recover` completes it.
+// Writer writes a dataset. Close completes it. If the program ends before that, readers refuse
+// the dataset, and `bags recover` completes it.
 type Writer struct {
 	raw *C.bags_writer
 }
 
-// memory is what C reads during one call.
+// memory is the memory that C reads during one call.
 type memory []unsafe.Pointer
 
 func (of *memory) allocate(count, size uintptr) unsafe.Pointer {
@@ -482,7 +482,7 @@ func (of *memory) bytes(from []byte) (unsafe.Pointer, C.size_t) {
 	return data, C.size_t(len(from))
 }
 
-// Create starts a dataset. The options may be nil.
+// Create creates a dataset. The options may be nil.
 func Create(path string, fields []Field, options *WriterOptions) (*Writer, error) {
 	var raw C.bags_writer_options
 	if options != nil {
@@ -566,7 +566,7 @@ func (of *memory) value(field string, from any) (out C.bags_value, err error) {
 	return out, nil
 }
 
-// Append appends a datapoint with a value for every field. All of it is written, or nothing.
+// Append appends a datapoint with a value for every field. It is written entirely or not at all.
 func (writer *Writer) Append(datapoint Datapoint) error {
 	var used memory
 	defer used.free()
@@ -596,10 +596,10 @@ func (writer *Writer) Append(datapoint Datapoint) error {
 	return failure(C.bags_writer_append(writer.raw, entries, C.size_t(len(datapoint)), &failed), &failed)
 }
 
-// Len is the number of datapoints appended.
+// Len returns the number of appended datapoints.
 func (writer *Writer) Len() uint64 { return uint64(C.bags_writer_length(writer.raw)) }
 
-// Flush passes every complete datapoint to the system: it survives the end of this process.
+// Flush passes every complete datapoint to the system, so that it survives this process.
 func (writer *Writer) Flush() error {
 	var failed C.bags_error
 	return failure(C.bags_writer_flush(writer.raw, &failed), &failed)
@@ -611,11 +611,11 @@ func (writer *Writer) Sync() error {
 	return failure(C.bags_writer_sync(writer.raw, &failed), &failed)
 }
 
-// Clear forgets datapoints that were refused: Close then succeeds without them.
+// Clear discards refused datapoints, so that Close can succeed without them.
 func (writer *Writer) Clear() { C.bags_writer_clear(writer.raw) }
 
 // Close completes the dataset, and returns the first failure of this writer. Later calls
-// return an error, but Close.
+// return an error, except Close itself.
 func (writer *Writer) Close() error {
 	var failed C.bags_error
 	raw := writer.raw

@@ -23,7 +23,7 @@ func datapoint(i int) Datapoint {
 		"half": 0.5, "number": math.MaxUint64 - uint64(i), "signed": int64(-i), "words": words}
 }
 
-// The datapoint as a reader returns it: types of one element are arrays.
+// The datapoint as a reader returns it: single elements become arrays.
 func stored(i int) Datapoint {
 	out := datapoint(i)
 	out["half"] = Array{"float64", []uint64{}, []byte{0, 0, 0, 0, 0, 0, 0xe0, 0x3f}}

@@ -1,4 +1,4 @@
-// files.mjs - local files as the File objects that a browser has.
+// files.mjs - local files as File objects, like those of a browser.
 import fs from 'node:fs';
 import path from 'node:path';
 
@@ -12,8 +12,8 @@ function file_of(name) {
   }})};
 }
 
-// The files of a directory, or one file and what belongs to a Bag, by paths that begin with
-// its name.
+// The files in a directory, or a single file and the other files of a Bag. The paths begin
+// with the name of the directory or file.
 export function files_of(where) {
   const files = new Map(), root = path.dirname(path.resolve(where));
   const add = name => {

@@ -1,9 +1,9 @@
-/** A field: its name and its type, as in spec.json. */
+/** The name and type of a field, as in spec.json. */
 export interface Field {
   readonly number: number;
   readonly name: string;
   readonly type: string;
-  /** The type ends with []: a value is a list of items. */
+  /** True if the type ends in []: a value is then a list of items. */
   readonly sequence: boolean;
 }
 
@@ -19,14 +19,14 @@ export interface Tensor {
 }
 
 /**
- * Text, a number (a bigint if it is not exact as a number), an array, or the bytes of another
- * type, such as jpeg. An array without a shape is a number.
+ * Text, a number (a bigint if a number would not be exact), an array, or the bytes of any other
+ * type, such as jpeg. An array without dimensions is a number.
  */
 export type Item = string | number | bigint | Tensor | Uint8Array | null;
 /** A sequence is a list. */
 export type Value = Item | Item[];
 
-/** A dataset that is open. Every failure is an Error that names the file, field and index. */
+/** An open dataset. Every failure is an Error that names the file, the field and the index. */
 export interface Dataset {
   readonly name: string;
   /** Number of datapoints. */
@@ -42,9 +42,9 @@ export interface Dataset {
   column(field: string, start?: number, stop?: number): Promise<Float64Array | BigInt64Array | BigUint64Array | Value[]>;
   /** The numbers of the datapoints with a key, in a field that `bags index` has indexed. */
   find(field: string, key: string | number | bigint, options?: {prefix?: boolean}): Promise<number[]>;
-  /** Number of items of a field, by its number, in a datapoint. */
+  /** Number of items in a datapoint's field, given by its number. */
   items(index: number, field: number): Promise<number>;
-  /** An item's bytes, as they are stored; compressed ones are decompressed. */
+  /** An item's stored bytes, decompressed if they are compressed. */
   blob(index: number, field: number, item?: number): Promise<Uint8Array>;
   close(): void;
 }

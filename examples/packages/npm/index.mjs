@@ -9,7 +9,7 @@ async function load() {
   return answer.arrayBuffer();
 }
 
-// A failure is not kept: the next call loads it again.
+// A failure is not cached: the next call tries to load it again.
 export async function open(from) {
   started ??= start(load);
   try { await started; } catch (error) {

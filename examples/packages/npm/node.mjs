@@ -1,4 +1,4 @@
-// node.mjs - the reader in Node: also of paths and of file: URLs.
+// node.mjs - the reader in Node. It also accepts paths and file: URLs.
 import fs from 'node:fs';
 import {fileURLToPath} from 'node:url';
 import {files_of} from './files.mjs';

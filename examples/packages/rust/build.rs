@@ -1,5 +1,5 @@
-//! Compile bags.h with the C compiler: CC, CFLAGS and AR as for make. BAGS_H names another
-//! directory of bags.h.
+//! Compile bags.h with the C compiler. CC, CFLAGS and AR work as for make; BAGS_H names another
+//! directory that contains bags.h.
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;

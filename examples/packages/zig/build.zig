@@ -1,5 +1,5 @@
-// bags.h for Zig 0.14 or later: the library "bags", and its header. The dependency is
-// this directory of a clone, .bags = .{ .path = "bags/examples/packages/zig" }:
+// bags.h for Zig 0.14 or later: the library "bags", and its header. Use this directory in a
+// clone as the dependency, .bags = .{ .path = "bags/examples/packages/zig" }:
 //
 //     const bags = b.dependency("bags", .{ .target = target, .optimize = optimize });
 //     program.root_module.linkLibrary(bags.artifact("bags"));

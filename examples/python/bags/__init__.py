@@ -1,4 +1,4 @@
-"""Datasets in the Bag and Bags formats: the API of the package `bags` 0.5.1, in C.
+"""Datasets in the Bag and Bags formats, with the API of the package `bags` 0.5.1, in C.
 
     with bags.DatasetWriter('pets', {'label': 'int(4)', 'words': 'utf8[]'}) as writer:
         writer.append({'label': 7, 'words': ['a', 'cat']})
@@ -35,34 +35,34 @@ GB = 1024 ** 3
 
 
 def _rebuild(kind, base, args, options):
-    """What a pickle calls: a subclass may have another __init__ than its base."""
+    """Called to unpickle: a subclass may have a different __init__ than its base class."""
     reader = kind.__new__(kind)
     base.__init__(reader, *args, **options)
     return reader
 
 
 def _fixed(path, storage):
-    """The path in a pickle: after chdir it still leads there."""
+    """The path for a pickle. It stays valid after chdir."""
     path = os.fsdecode(path)
     local = '://' not in path and (storage is None or isinstance(storage, dict))
     return os.path.join(os.getcwd(), path) if local and not os.path.isabs(path) else path
 
 
 def _worker(start, step, stop):
-    """What differs from the defaults, 0 of 1. shard_stop is the name of C for shard_step."""
+    """The options that differ from the default, worker 0 of 1. shard_step is shard_stop in C."""
     given = ('shard_start', start, 0), ('shard_step', step, 1), ('shard_stop', stop, 0)
     return {name: value for name, value, default in given if value != default}
 
 
 def _limit(number):
-    """A limit of shards; None: 0. A float, such as 0.5 * GB, is reached by the next integer."""
+    """A limit for shards; None means 0. A float, such as 0.5 * GB, is rounded up."""
     if isinstance(number, float):
         number = 0 if number == math.inf else math.ceil(number) if number >= 0 else -1
     return number or 0
 
 
-# Open files of writers, by folder, and these writers. Not attributes: when a cycle is freed,
-# a file may be closed before its writer.
+# Writers' open files by folder, and these writers. They are not attributes, since a file may
+# be closed before its writer when a cycle is freed.
 _files, _writers = {}, weakref.WeakSet()
 
 
@@ -76,9 +76,9 @@ class BagReader(Closable, _core.BagReader):
     """BagReader(source, cache_index=True, *, no_mmap=False, allow_empty_file=False,
     unfinished='refuse', verify_checksums=False, storage=None)
 
-    A Bag: r[i] is blob i as bytes, r[2:5] a list of them, len(r) their number.
+    Read a Bag: r[i] is blob i as bytes, r[2:5] is a list of blobs, len(r) is their number.
 
-    source is a path, bytes, or an open binary file, which is read into memory.
+    source is a path, bytes, or an open binary file. A file is read into memory.
     Errors: FileNotFoundError, DataError (not a Bag, or damaged), OSError.
     """
 
@@ -100,7 +100,7 @@ class BagReader(Closable, _core.BagReader):
         self._arguments = (source,), {**options, 'storage': storage}
 
     def _slice(self, part):
-        """r[2:5], clamped like the slice of a list; C calls it."""
+        """r[2:5], clamped like a list slice. Called by C."""
         if not isinstance(part, (slice, range)):
             raise TypeError(f'{self.path}: the index of a blob must be an int, a slice or a '
                             f'range, not {type(part)}')
@@ -114,7 +114,7 @@ class BagReader(Closable, _core.BagReader):
                 [self[i] for i in points])
 
     def copy(self):
-        """Another reader of the same Bag."""
+        """Another reader for the same Bag."""
         return copy.copy(self)
 
     def __reduce__(self):
@@ -124,11 +124,12 @@ class BagReader(Closable, _core.BagReader):
 class BagWriter(Closable, _core.BagWriter):
     """BagWriter(path, *, keep_idx=False, sync=False, checksum=False, flush_seconds=1)
 
-    Create a Bag, which must not exist (FileExistsError).
+    Create a Bag. It must not exist (FileExistsError).
 
-    flush_seconds: an append flushes if the last flush is as old, so that a process that is
-    killed loses no more; 0: never. path may be an open binary file: it is written, and closed, by close(). sync: close
-    waits for stable storage. A writer that is dropped is closed.
+    flush_seconds: an append flushes if the last flush was at least this long ago, which limits
+    what a killed process can lose; 0: never. path may be an open binary file; close() writes
+    and closes it. sync: close waits until the data is on stable storage. A writer is closed
+    when it is garbage-collected.
     """
 
     _folder, _unit = None, 'blobs'
@@ -139,7 +140,7 @@ class BagWriter(Closable, _core.BagWriter):
             if sync or options.get('keep_idx') or options.get('checksum'):
                 raise ValueError(f'{path}: an open file is not synchronized, and has no other files '
                                  'next to it: pass a path')
-            file.write(b'')  # not of text, nor read-only
+            file.write(b'')  # fails for text files and read-only files
             folder = tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(folder, 'x.bag')
         try:
@@ -159,7 +160,7 @@ class BagWriter(Closable, _core.BagWriter):
         file = _files.pop(folder, None)
         try:
             super().close()
-            if file and self.closed:  # not in the child of a fork
+            if file and self.closed:  # not open in the child of a fork
                 with open(os.path.join(folder, 'x.bag'), 'rb') as bag:
                     shutil.copyfileobj(bag, file)
         finally:
@@ -177,16 +178,17 @@ class DatasetReader(Dataset, _core.DatasetReader):
     shard_step=1, *, shard_stop=0, no_mmap=False, unfinished='refuse', allow_gaps=False,
     verify_checksums=False, no_read_ahead=False, max_files=0, storage=None)
 
-    A dataset, sharded or not: r[i] is datapoint i as a dict of values.
+    Read a dataset, sharded or not: r[i] is datapoint i as a dict of values.
 
-    r[i, mask] is a part of it: mask is a dict of field names, each True, False or, for
-    sequences, a range; of videos the frames, a range or a list; or a tuple of names. r[2:5],
-    r[2:5, mask]: {name: [values]}.
-    decoders maps types to functions of a blob; None: bytes. Large arrays are read-only and
-    over the map. Threads may share a reader; it can be pickled. The directory may be in a
-    .zip or .tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with key,
-    secret, token, region, endpoint, user, query, ca_file, and cache, a directory that keeps
-    what was read, up to cache_size bytes); or storage is a file system of fsspec.
+    r[i, mask] reads part of a datapoint. mask is a tuple of field names, or a dict that maps
+    each name to True, False, a range of items (for sequences), or a range or list of frames
+    (for videos). r[2:5] and r[2:5, mask] return {name: [values]}.
+    decoders maps types to functions of a blob; None returns bytes. Large arrays are read-only
+    and refer to the mapped file. Threads may share a reader, and it can be pickled. The
+    directory may be inside a .zip or .tar (pets.zip/train), or be a URL (http, https, s3).
+    For a URL, storage is a dict with key, secret, token, region, endpoint, user, query,
+    ca_file, and cache, a directory that stores up to cache_size bytes already read. storage
+    may also be an fsspec file system.
     Errors: IndexError, KeyError (no such field, no decoder), FileNotFoundError, DataError
     (damaged, unfinished, a gap between shards), ValueError (closed).
     """
@@ -204,11 +206,11 @@ class DatasetReader(Dataset, _core.DatasetReader):
         self._arguments = (_fixed(directory, storage),), {**options, 'storage': storage}
 
     def copy(self):
-        """Another reader of the same dataset."""
+        """Another reader for the same dataset."""
         return copy.copy(self)
 
     def _rows(self, rows, *masks):
-        """r[2:5] and r[2:5, mask]: {name: [values]}; C calls it."""
+        """r[2:5] and r[2:5, mask]: {name: [values]}. Called by C."""
         length = len(self)
         points = range(length)[rows] if isinstance(rows, slice) else rows
         if points.step != 1:
@@ -230,32 +232,32 @@ class DatasetReader(Dataset, _core.DatasetReader):
         return {name: self.values(name, points.start, points.stop) for name in mask}
 
     def values(self, name, start=0, stop=None):
-        """The values of a field in datapoints start to stop, clamped like a slice, as a list; of
-        a sequence a list of lists."""
+        """The values of a field in datapoints start to stop, clamped like a slice. Returns a list;
+        for a sequence, a list of lists."""
         points = range(len(self))[start:stop]
         return self._values(self._field(name), points.start, max(points.start, points.stop))
 
     def _check(self, names):
-        """KeyError for the first that is no field's; C calls it."""
+        """Raise KeyError for the first name that is not a field. Called by C."""
         for name in names:
             self._field(name)
 
     def _refuse(self, name):
-        """What C calls with a name that is no field's."""
+        """Called by C with a name that is not a field."""
         if not isinstance(name, str):
             raise TypeError(f'the name of a field must be a str, not {type(name)}')
         raise KeyError(f'{self.path}: field "{name}": unknown; {suggest(name, self.spec)}')
 
     def index(self, name):
-        """The index of a field, which build_index has made: an Index."""
+        """The Index of a field, as built by build_index."""
         return Index(self._source, self._field(name), self.path, name)
 
     def column(self, name):
-        """A field of all datapoints as one read-only array: see Column."""
+        """One field of all datapoints as a read-only array: see Column."""
         return Column(self._source, self._field(name))
 
     def __arrow_c_stream__(self, requested_schema=None):
-        """The dataset as a stream of Arrow: a batch for each shard."""
+        """The dataset as an Arrow stream, with one batch per shard."""
         return stream(self._source, len(self.spec), self.shards)
 
     def __reduce__(self):
@@ -272,15 +274,15 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
     """DatasetWriter(directory, spec, encoders=bags.encoders, *, existing='refuse', checksum=False,
     keep_idx=False, sync=False, flush_seconds=1)
 
-    Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
-    encoders maps types to functions of a value that return bytes; None: values are
-    bytes. "float32" is short for "array(float32)". KeyError: it lacks a type.
-    existing='resume': continue what a crashed writer left, after `resumed` datapoints.
-    checksum: of every blob. keep_idx: granular 0.22 reads it.
-    sync: close waits for stable storage. flush_seconds: an append flushes if the last flush
-    is as old, so that a process that is killed loses no more; 0: never. A writer that is
-    dropped, or whose `with` ends by
-    an exception, is closed: what was appended is then a complete dataset.
+    Create a dataset. It must not exist (FileExistsError). spec: {name: type}.
+    encoders maps types to functions of a value that return bytes; None if values are already
+    bytes. KeyError: encoders lacks a type. "float32" is short for "array(float32)".
+    existing='resume': continue the dataset of a crashed writer, after `resumed` datapoints.
+    checksum: write a checksum for every blob. keep_idx: keep .idx files for granular 0.22.
+    sync: close waits until the data is on stable storage. flush_seconds: an append flushes if
+    the last flush was at least this long ago, which limits what a killed process can lose;
+    0: never. A writer is closed when it is garbage-collected, and when an exception ends its
+    `with` block. The datapoints appended so far are then a complete dataset.
     """
 
     def __init__(self, directory, spec, encoders=encoders, *, sync=False, flush_seconds=1,
@@ -296,7 +298,7 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
                               f'{directory}: '))
 
     def _check(self, datapoint):
-        """KeyError if a datapoint has other fields; C calls it."""
+        """Raise KeyError if a datapoint has other fields. Called by C."""
         names = dict.fromkeys(type(datapoint).keys(datapoint))  # a field may be "keys"
         for name in self._spec:
             if name not in names:
@@ -311,9 +313,9 @@ class ShardedDatasetWriter(DatasetWriter):
     shard_size=10 * bags.GB, shard_length=None, shard_start=0, shard_step=1, *,
     existing='refuse', checksum=False, keep_idx=False, sync=False, flush_seconds=1)
 
-    Like DatasetWriter, in shards: one ends when its Bags reach shard_size bytes, or
-    shard_length datapoints. Worker W of K writes the shards W, W + K, ...: shard_start
-    is W, shard_step (or shard_stop) K. existing='append': add shards of new
+    Like DatasetWriter, but writes shards. A shard ends when its Bags reach shard_size bytes, or
+    shard_length datapoints. Worker W of K writes the shards W, W + K, ...: pass W as
+    shard_start, and K as shard_step (or shard_stop). existing='append': add shards for new
     inputs.
     """
 
@@ -322,7 +324,7 @@ class ShardedDatasetWriter(DatasetWriter):
         options.update(_worker(shard_start, shard_step, shard_stop),
                        shard_size=_limit(shard_size), shard_length=_limit(shard_length))
         if not shard_stop and shard_step in (0, 1):
-            options['shard_step'] = 1  # shards, also without a limit
+            options['shard_step'] = 1  # write shards even without a limit
         super().__init__(directory, spec, encoders, **options)
 
 

@@ -1,4 +1,4 @@
-"""python -m bags ...: the installed command `bags`, or else what is here of it."""
+"""python -m bags ...: run the installed command `bags`, or else the part of it in Python."""
 import argparse
 import json
 import os

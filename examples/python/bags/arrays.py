@@ -3,16 +3,16 @@ from . import _core
 
 
 class Column(_core.Column):
-    """A field of all datapoints, read-only: np.asarray(column) is (N, *shape), without a
-    copy if the dataset is not sharded; numbers are uint or int64. Of a sequence it has the
-    items of all datapoints: those of datapoint i from offsets[i] to offsets[i + 1]. Texts
-    and bytes have only Arrow's form. It stays valid after close. DLPack before 1.0,
-    or with NumPy before 2.1, receives a copy."""
+    """One field of all datapoints, read-only. np.asarray(column) has shape (N, *shape), and is
+    not a copy if the dataset is not sharded; numbers are uint or int64. A sequence column
+    contains the items of all datapoints: the items of datapoint i are at offsets[i] to
+    offsets[i + 1]. Text and bytes are only available through Arrow. The column stays valid
+    after close. DLPack before 1.0, or with NumPy before 2.1, gets a copy."""
 
     @property
     def offsets(self):
-        """Of a sequence: where the items of each datapoint start, and those of the last one
-        end, an array of int64."""
+        """For a sequence: where the items of each datapoint start, and where the last items
+        end, as an array of int64."""
         import numpy as np
         name, _, _, sequence, *_, lists, _, _ = self._parts
         if not sequence:
@@ -20,7 +20,7 @@ class Column(_core.Column):
         return np.frombuffer(lists, 'i8')
 
     def __array__(self, dtype=None, copy=None):
-        import numpy as np  # which takes long, for those who need none
+        import numpy as np  # slow to import, so only when needed
         try:
             view = memoryview(self)
         except BufferError as error:
@@ -46,7 +46,7 @@ class Column(_core.Column):
 
 
 def _trees(column):
-    """The schema and the array of Arrow: nested types, a leaf inside of them."""
+    """The Arrow schema and array: nested types around a leaf."""
     name, leaf, shape, sequence, length, items, lists, ends, data = column._parts
     counts = [items if sequence else length]
     for size in shape:
@@ -63,7 +63,7 @@ def _trees(column):
 
 
 def stream(source, count, shards):
-    """The dataset as a stream of Arrow: a batch for each shard, of `count` fields."""
+    """The dataset as an Arrow stream of `count` fields, with one batch per shard."""
     if not count:
         raise ValueError('the dataset has no fields')
 

@@ -1,4 +1,4 @@
-"""What readers, writers and loaders have in common."""
+"""Base classes of readers, writers and loaders."""
 
 
 class Closable:
@@ -24,5 +24,5 @@ class Dataset(Closable):
 
     @property
     def spec(self):
-        """Types of the fields, by name, sorted."""
+        """The type of each field, sorted by name."""
         return dict(self._spec)

@@ -1,11 +1,11 @@
-"""Encoders and decoders, and which of them a field uses."""
+"""Encoders and decoders, and how to choose them for a field."""
 import functools
 
 from . import _core
 from .options import placed, suggest
 
 _NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm zstd'.split()
-# Of each optional format the packages of Debian that it needs, and its types.
+# For each optional format, the Debian packages that it needs, and its types.
 _FORMATS = {
     'jpeg': ('libjpeg-dev', 'jpeg jpg'), 'png': ('libpng-dev', 'png'),
     'msgpack': ('libmsgpack-dev', 'msgpack tree'), 'zstd': ('libzstd-dev', 'zstd'),
@@ -16,8 +16,8 @@ build = {name: name in _core.built for name in _FORMATS}
 
 
 def lacks(kind, packed=False):
-    """What this build lacks for a type, and how to install it; None: nothing. packed: what is
-    packed stays bytes."""
+    """What this build lacks for a type, and how to install it; None if it lacks nothing. packed:
+    msgpack contents stay bytes."""
     _, name, args = parse(kind)
     for one, (_, types) in _FORMATS.items():
         if name in types.split() and not build[one] and not (packed and one == 'msgpack'):
@@ -54,7 +54,7 @@ decoders = {name: Codec(name, True) for name in _NAMES if not lacks(name)}
 
 
 def _choose(kind, codecs, decodes):
-    """The key and the codec of a type, as C takes it: True is our own, None bytes."""
+    """The key and the codec of a type as passed to C: True for our own, None for bytes."""
     whole, name, args = parse(kind)
     for key in (whole, name):
         try:
@@ -80,7 +80,7 @@ def _choose(kind, codecs, decodes):
 
 
 def missing(kind, decodes):
-    """What is wrong with a type that is not among the codecs that were passed."""
+    """The message about a type that is not among the given codecs."""
     whole, name, _ = parse(kind)
     advice = (lacks(kind) or 'those that were passed lack it' if name in _NAMES else
               f'did you mean array({whole})?' if _core.dtype(name) else suggest(whole, _NAMES))
@@ -94,7 +94,7 @@ def _refuse(message):
 
 
 def complete(fields, codecs):
-    """The same fields, with array(float32) for float32, unless a codec has that name."""
+    """The fields, with float32 expanded to array(float32) unless a codec has the short name."""
     def completed(kind):
         full = _core.complete(kind)
         if full == kind or codecs is None or codecs is ... or not hasattr(codecs, '__contains__'):
@@ -105,9 +105,9 @@ def complete(fields, codecs):
 
 
 def choose(fields, codecs, decodes, path):
-    """The codecs that fields use, {key: codec}, and a list of (name, type, codec) for C. An
-    encoder that is missing is a KeyError at once, and so is a decoder of a type that this
-    build lacks; others when they are used."""
+    """The codecs used by fields, {key: codec}, and a list of (name, type, codec) for C. A missing
+    encoder raises a KeyError at once, and so does a decoder for a type that this build lacks.
+    Any other missing decoder raises one when it is used."""
     if codecs is ...:
         for name, kind in fields:
             if lacks(kind):

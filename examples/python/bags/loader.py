@@ -1,4 +1,4 @@
-"""Batches by the threads of the C loader; what is counted and saved is here."""
+"""Batches made by the threads of the C loader. Positions and states are handled here."""
 import array
 import atexit
 import collections
@@ -19,14 +19,14 @@ _loaders = weakref.WeakSet()
 
 
 @atexit.register
-def _close_loaders():  # whose threads may call Python
+def _close_loaders():  # their threads may call Python
     for loader in list(_loaders):
         loader.close()
 
 
 def index_array(name, values, length):
-    """Numbers of datapoints, of which there are `length`, as an array of uint64."""
-    import numpy as np  # which takes long, for those who need none
+    """Selected indices of `length` datapoints, as an array of uint64."""
+    import numpy as np  # slow to import, so only when needed
     indices = np.asarray(values)
     if indices.dtype == bool:
         if length is None:
@@ -43,14 +43,14 @@ def index_array(name, values, length):
 
 
 def _selection(rows, length):
-    """(is it a range, its bytes), as C takes it; length None: of windows of tokens."""
+    """(is it a range, its bytes), as passed to C. length is None for windows of tokens."""
     if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
         return True, array.array('Q', [rows.start, max(rows.start, rows.stop)]).tobytes()
     return False, index_array('rows', rows, length).tobytes()
 
 
 class _Picks:
-    """What C asks a sampler for: positions of epochs, of which the last two are kept."""
+    """A sampler as called by C: returns parts of an epoch. Keeps the last two epochs."""
 
     def __init__(self, sampler, lengths):
         if not callable(sampler):
@@ -85,14 +85,15 @@ class _Picks:
 Drawn = collections.namedtuple('Drawn', (
     'dataset datapoint item random width height channels matrix brightness contrast saturation '
     'hue order mean std'))
-Drawn.__doc__ = """What was drawn for an image, which the option `draw` of bags.Loader receives.
+Drawn.__doc__ = """The random choices for an image, as passed to the option `draw` of bags.Loader.
 
-dataset: its number in the Loader's list; datapoint: an index in it; item: a number in a
-sequence, otherwise 0. random: from 0 to 2^64-1, by seed, epoch and position in the epoch
-alone, the same for all fields of a datapoint. width, height, channels: of the entire image.
-matrix: 3 x 3 numbers, from pixels of the result to pixels of the image: the crop, flips and
-warp that were drawn; None without the option warp. brightness, contrast, saturation: factors;
-hue: -0.5 to 0.5; order: the order of these four. mean, std: 3 numbers each; a std of 0 is 1.
+dataset: its position in the Loader's list; datapoint: its index in the dataset; item: its number
+in a sequence, otherwise 0. random: a number from 0 to 2^64-1 that depends only on seed, epoch and
+position in the epoch, and is the same for all fields of a datapoint. width, height, channels:
+the size of the entire image. matrix: 3 x 3 numbers that map pixels of the result to pixels of
+the image, combining the chosen crop, flips and warp; None without the option warp. brightness,
+contrast, saturation: factors; hue: -0.5 to 0.5; order: the order in which these four are applied.
+mean, std: 3 numbers each; a std of 0 counts as 1.
 """
 
 
@@ -100,7 +101,7 @@ _DRAW = layout('draw')
 
 
 class _Draw:
-    """Calls a function `draw` for C, with a bags_load_draw, and returns it changed."""
+    """Calls a user's `draw` for C: takes a bags_load_draw, and returns the changed one."""
 
     def __init__(self, function, options):
         import numpy as np
@@ -128,7 +129,7 @@ class _Draw:
 
 
 def _elements(where, part, value):
-    """A number for each element of an array, as bytes of float64."""
+    """One number for each element of an array, as the bytes of float64."""
     import numpy as np
     try:
         return np.asarray(value, 'float64').tobytes()
@@ -137,7 +138,7 @@ def _elements(where, part, value):
 
 
 def _field(name, options, where):
-    """What C takes of a field: its name, a struct, and what that refers to."""
+    """A field as passed to C: its name, a struct, and the objects that the struct refers to."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f'fields: {name!r}: {options!r} (expected a dict of options)')
     options, where, apart = dict(options or {}), f'{where}field "{name}": ', {}
@@ -166,7 +167,7 @@ def _field(name, options, where):
                 raise TypeError(f'{value!r} is not a function')
         except (TypeError, ValueError, OverflowError) as error:
             raise placed(error, f'{where}{part}') from None
-    for part in ('mean', 'std'):  # of images, three numbers of the struct
+    for part in ('mean', 'std'):  # for images, three numbers in the struct
         image = 'width' in options or 'height' in options
         apart[part] = None if image or part not in options else _elements(where, part, options.pop(part))
     packed = pack('field', _rated(options, where), where)
@@ -196,15 +197,15 @@ def _window(values, kind, what):
 
 
 def _rated(options, where):
-    """The same options; 0 means none to C."""
+    """Refuse a rate of 0, since C takes it for no rate. Returns the options."""
     if 'rate' in options and not options['rate']:
         raise ValueError(f"{where}rate: {options['rate']!r} (expected a number above 0)")
     return options
 
 
 def _frames(clock, fields, where, spec, **options):
-    """What C takes of frames: the clock, its field of times, a struct; and all fields, without
-    the clock's times."""
+    """Frames as passed to C: the clock, the field with its times, and a struct. Also returns all
+    fields, without the clock's times."""
     if not isinstance(clock, str):
         raise TypeError(f'{where}frames: {clock!r} is not the name of a field')
     if fields is None:
@@ -235,7 +236,7 @@ def _refuse_indices(names, where):
 
 
 def _tokens(options, where):
-    """What C takes of tokens: the field, a struct, names of parallel fields."""
+    """Tokens as passed to C: the field, a struct, and the names of parallel fields."""
     if not isinstance(options, Mapping):
         if not isinstance(options, (tuple, list)) or len(options) != 2:
             raise TypeError(f'tokens: {options!r} (expected a field and a length, or a dict)')
@@ -254,73 +255,78 @@ class Loader(Closable, _core.Loader):
     drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
     prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False)
 
-    Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
-    one the next; len() is the number of batches. A batch is a dict: numbers and arrays
-    whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
-    texts and bytes lists, everything else a list of arrays or bytes. With a window, these are
-    arrays (N, window, *shape), and lists of lists. `indices` are those of the datapoints: an
-    array (N,), of several datasets (N, 2) with [dataset, index].
+    Load shuffled batches of a dataset with C threads. Each iteration is one epoch; len() is the
+    number of batches in it. A batch is a dict. Numbers, and arrays whose type states a shape,
+    become arrays (N, *shape), and sequences of them become lists of arrays. Text and bytes
+    become lists; everything else becomes a list of arrays or bytes. With a window, these are
+    arrays (N, window, *shape), or lists of lists. `indices` contains the indices of the
+    datapoints as an array (N,) or, with several datasets, [dataset, index] as an array (N, 2).
 
-    source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
-    datapoints, of all ranks together. rank loads its slice of `ranks` slices, which differ by
-    one datapoint at most: of 101 datapoints, a batch of 100 and 2 ranks, the last batch of
-    rank 0 has no rows, arrays (0, *shape); drop_last leaves a last batch below 100 out, of
-    all ranks. chunk, window: shuffle chunks of neighbours, for disks and servers.
-    skip_damaged leaves out, and counts, what is damaged or does not fit the options.
+    source: a path, a DatasetReader (its decoders are not used), or a list of them. batch: the
+    number of datapoints for all ranks together. Each rank loads one of `ranks` slices, whose
+    lengths differ by at most one. With 101 datapoints, a batch of 100 and 2 ranks, the last
+    batch of rank 0 has no rows: its arrays are (0, *shape). drop_last omits a last batch of
+    fewer than 100 on all ranks. chunk, window: shuffle chunks of neighbours, for disks and
+    servers. skip_damaged omits and counts datapoints that are damaged or do not fit the
+    options.
 
-    fields: names, or {name: options}. Pairs are the lowest and highest of a random number.
+    fields: names, or {name: options}. A pair gives the minimum and maximum of a random number.
 
-        dtype             of the array: numbers are converted if it holds them exactly
-        shape             arrays that all have this shape become one
-        window, stride    of a sequence this many items, each `stride` after the last; they
-                          start at the item window_start or, with 'random', anywhere
-        width, height     decode images, to this size
+        dtype             of the array: numbers are converted if it represents them exactly
+        shape             combine arrays that all have this shape into one
+        window, stride    load this many items of a sequence, each `stride` after the last,
+                          starting at item window_start or, with 'random', anywhere
+        width, height     decode images to this size
         channels          1: gray, 3: RGB (the default)
-        mean, std         with dtype='float32': (x / 255 - mean) / std, for each channel; of
-                          numbers and arrays of one shape (x - mean) / std, for each element
+        mean, std         with dtype='float32': (x / 255 - mean) / std for each channel; for
+                          numbers and arrays of one shape, (x - mean) / std for each element
         nchw              (N, channels, height, width)
-        crop              'none'; 'center', of the image whose shorter side is `resize`;
+        crop              'none'; 'center', after scaling the shorter side to `resize`;
                           'random', with area (0.08, 1) and aspect (3/4, 4/3)
         filter            'bilinear', 'bicubic' or 'nearest'
-        flip_x, flip_y    the probability to mirror left and right, top and bottom
+        flip_x, flip_y    the probability of mirroring left and right, top and bottom
         warp, jitter      dicts of pairs: degrees, scale, shear_x, shear_y, translate_x,
                           translate_y, and perspective and fill; brightness, contrast,
                           saturation, hue
-        scaled            random crops of JPEGs are decoded at 1/2, 1/4 or 1/8: faster
-        orient            turn images as their EXIF orientation states
+        scaled            decode random crops of JPEGs at 1/2, 1/4 or 1/8, to save time
+        orient            turn images upright according to their EXIF orientation
         decode, draw      functions, see below
 
-    decode is a function of a blob, as it is stored, that returns an array, bytes or an int;
-    of zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of
-    zstd are a TypeError. draw is a function of a bags.Drawn, what was drawn for an image,
-    which returns None or a dict of what it changes: matrix (with warp), brightness, contrast,
-    saturation, hue, order, mean and std (of float32). Both are called in threads of C, one at
-    a time, in any order, and must return the same each time: draw takes its random numbers
-    from drawn.random. What they raise is raised, with the datapoint in a note.
+    decode is a function that converts a stored blob to an array, bytes or an int. For
+    zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree), it gets the decompressed blob; other
+    zstd types raise a TypeError. draw is a function of a bags.Drawn, the random choices for an
+    image. It returns None or a dict of changes: matrix (with warp), brightness, contrast,
+    saturation, hue, order, mean and std (with float32). Both are called by C threads, one call
+    at a time, in any order. They must return the same result each time, so draw should take
+    its random numbers from drawn.random. Their exceptions are raised again, with the datapoint
+    in a note.
 
-    rows: only these datapoints: indices, a range or a bool for each (of several datasets, a
-    list of them, or None). take: the first N of them. replacement: draw any of them each
-    time. weights: of several datasets, their shares. sampler: a function of an epoch that
-    returns its indices (counted through all datasets), as many in each, the same each time.
-    tokens: (field, S) loads windows of S + 1 tokens of
-    its documents, arrays (N, S + 1); or a dict with field, length, and others: stride, bos, eos, dtype, places, parallel (names of fields),
-    or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
-    len() is unknown, and long_documents 'split' or 'drop'.
+    rows: load only these datapoints: indices, a range, or a bool for each datapoint (for
+    several datasets, a list with one of these or None for each). take: only the first N of
+    them. replacement: choose any of them each time. weights: the shares of several datasets.
+    sampler: a function that returns the indices for an epoch, counted through all datasets. It
+    must return the same number of indices for every epoch, and the same indices for the same
+    epoch.
+    tokens: (field, S) loads windows of S + 1 tokens from its documents as arrays (N, S + 1).
+    It may also be a dict with field, length, and the options stride, bos, eos, dtype, places,
+    parallel (names of fields), or pack=True. The latter loads rows of entire documents, as
+    lists of arrays, with `cu_seqlens`; len() is then unknown, and long_documents may be
+    'split' or 'drop'.
 
-    frames: the name of a sequence. Its items are loaded in place of datapoints, which are
-    episodes: the order, chunk and weights are of frames, rows and take of episodes. A sample
-    has the plain fields of its episode and the item of each sequence that has its number, or
-    a window, with a mask NAME_pad, which is True where the first or last item is repeated
-    because there is no other; pad='drop' leaves such frames out. `indices` are (N, 2),
-    [episode, frame], or (N, 3) with the dataset in front. Images of a field are cropped
-    alike in a sample; same_draw: those of all fields. The items of a video are its frames.
-    Options of a sequence or video:
+    frames: the name of a sequence. Its items (frames) are loaded instead of datapoints
+    (episodes): order, chunk and weights apply to frames, rows and take to episodes. A sample
+    contains the plain fields of its episode and, from each sequence, the item with the frame's
+    number, or a window. A window comes with a mask NAME_pad that is True where the first or
+    last item is repeated to fill it; pad='drop' omits such frames. `indices` is (N, 2) with
+    [episode, frame], or (N, 3) with the dataset first. In a sample, all images of a field are
+    cropped alike or, with same_draw, all images of all fields. The items of a video are its
+    frames. Options for a sequence or video:
 
         offsets           a window: the items at these distances, a list or a range
         seconds           a window: the items nearest to the frame's time plus these
-        times             name of a field array(float64)[] with the time of each item, or
-        rate              items per second. Those of the clock are options of its field
-        tolerance         seconds: an item that is farther from its time is an error
+        times             a field array(float64)[] with the time of each item, or
+        rate              items per second. For the clock, set these in the options of its field
+        tolerance         in seconds: an item farther away from its time is an error
     """
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
@@ -394,13 +400,13 @@ class Loader(Closable, _core.Loader):
         return self._batches
 
     def state_dict(self):
-        """Where it is, after the last batch that was returned: a dict that can be pickled. It
-        serves any number of ranks and threads."""
+        """The position after the last returned batch, as a dict that can be pickled. It can be
+        loaded with any number of ranks and threads."""
         return dict(zip(('epoch', 'batch', 'state'), self._save()))
 
     def load_state_dict(self, state):
-        """The next iteration is the rest of that epoch. ValueError: of other datasets or
-        options."""
+        """Continue at a saved position: the next iteration is the rest of that epoch. Raises
+        ValueError if the state belongs to other datasets or options."""
         self._check()
         if not isinstance(state, dict):
             raise TypeError(f'{self.path}: a dict of state_dict is required, not {type(state)}')

@@ -1,17 +1,17 @@
-"""Options as bytes of the structs of C, whose members _core.structs lists."""
+"""Pack options into the bytes of C structs. _core.structs lists their members."""
 import operator
 import struct
 
 from . import _core
 
-# What an error says of a kind that is several numbers, and the highest of bytes.
+# For kinds made of several numbers: how an error describes them, and the maximum for bytes.
 _SEVERAL = {'2d': ('the lowest and the highest number', 0), '3f': ('a number, or 3 of them,', 0),
             '3B': ('a number, or 3 of them,', 255), '4B': ('4 numbers', 3), '9d': ('3 x 3 numbers', 0)}
 
 
 def suggest(name, names):
-    """The end of a message about a name that is none of these."""
-    import difflib  # which takes long, for those who make no mistakes
+    """The end of a message about a name that is not in the list."""
+    import difflib  # slow to import, and only needed for mistakes
     close = difflib.get_close_matches(name, names, 2)
     return f'did you mean {" or ".join(close)}?' if close else f'known are {", ".join(names)}'
 
@@ -26,7 +26,7 @@ def number(value, bits=64):
 
 
 def dtype(value):
-    """The number of a dtype of NumPy or PyTorch, or of its name."""
+    """The number of a NumPy or PyTorch dtype, or of a dtype name."""
     name = getattr(value, '__name__', None) or str(value)
     found = _core.dtype(name.rpartition('.')[2])
     if not found:
@@ -83,20 +83,20 @@ def put(out, members, name, value):
 
 
 def placed(error, where):
-    """A TypeError, KeyError or ValueError again, with a place before its message."""
+    """A copy of a TypeError, KeyError or ValueError with a place before its message."""
     kind = next(kind for kind in (TypeError, KeyError, ValueError) if isinstance(error, kind))
     return kind(f'{where}: {error.args[0] if len(error.args) == 1 else error}')
 
 
 def pack(name, options, where='', out=None):
-    """A struct with these options, or a changed one. where: what a message begins with."""
+    """Pack options into a new struct, or into a copy of `out`. where: prefix for messages."""
     size, members = _core.structs[name]
     out, option, given = bytearray(size) if out is None else bytearray(out), None, {}
     try:
         for option, value in options.items():
             put(out, members, option, value)
             first = given.setdefault(members[option][1], option)
-            if first != option:  # another name of the same member
+            if first != option:  # two names for the same member
                 other = bytearray(out)
                 put(other, members, first, options[first])
                 if other != out:
@@ -107,7 +107,7 @@ def pack(name, options, where='', out=None):
 
 
 def layout(name):
-    """All members of a struct, by their offsets, for unpack_from."""
+    """A struct.Struct of all members in the order of their offsets, for unpack_from."""
     text, at = '=', 0
     for kind, offset in sorted(_core.structs[name][1].values(), key=operator.itemgetter(1)):
         text += f'{offset - at}x{kind}'
@@ -116,6 +116,6 @@ def layout(name):
 
 
 def unpack(name, data):
-    """The members of a struct, each a number."""
+    """The members of a struct, as a dict of numbers."""
     return {member: struct.unpack_from(kind, data, offset)[0]
             for member, (kind, offset) in _core.structs[name][1].items()}

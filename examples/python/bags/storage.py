@@ -1,4 +1,4 @@
-"""What reads a path that is no local directory: archives, servers, file systems of fsspec."""
+"""Access to paths that are not local directories: archives, servers, fsspec file systems."""
 import contextlib
 import errno
 import os
@@ -8,15 +8,15 @@ import re
 from . import _core, codecs
 from .options import number, suggest
 
-# What tells two versions of a file apart, where a file system has it.
+# Keys of fsspec info that tell versions of a file apart, if the file system has them.
 _VERSIONS = ('ETag', 'etag', 'generation', 'VersionId', 'version_id', 'mtime', 'LastModified',
              'last_modified', 'modified', 'updated', 'created', 'ino')
-# Of servers, in the order of C.
+# Options for servers, in the order that C expects.
 _TEXTS = 'query user key secret token region endpoint ca_file cache'.split()
 
 
 class FileSystem:
-    """A file system of fsspec as the hooks of C in storage.c call it."""
+    """An fsspec file system, as called by the C hooks in storage.c."""
 
     def __init__(self, fs):
         if not all(hasattr(fs, name) for name in ('info', 'ls', 'cat_file')):
@@ -33,12 +33,12 @@ class FileSystem:
             return known or (errno.ENOENT if missing else errno.EIO), repr(error)
 
     def forget(self, path):
-        """What it remembers of a path may be outdated."""
+        """Drop cached information about a path, since it may be outdated."""
         with contextlib.suppress(Exception):
             self.fs.invalidate_cache(path)
 
     def info(self, path, fresh):
-        """(is a file, size, a number of its version); fresh: not what it remembers."""
+        """(is it a file, size, a number for its version). fresh: bypass the cache."""
         if fresh:
             self.forget(path)
         info = self.fs.info(path)
@@ -71,7 +71,7 @@ def _server(options):
 
 
 def _archive(path):
-    """pets.zip of pets.zip/train."""
+    """The archive at the start of a path: pets.zip for pets.zip/train."""
     start = 0
     while (dot := path.find('.', start)) >= 0:
         start, name = dot + 1, path[:dot + 4]
@@ -82,17 +82,17 @@ def _archive(path):
 
 
 def local(path):
-    """The path, as bytes; ValueError: a URL."""
+    """The path as bytes. Raises ValueError for a URL."""
     text = os.fsdecode(path)
     if '://' in text:
-        shown = re.sub('(?<=://)(?=.*[@?]).*', '...', text)  # a part of it may be secret
+        shown = re.sub('(?<=://)(?=.*[@?]).*', '...', text)  # parts of it may be secret
         raise ValueError(f'{shown}: a URL, but a local path is required; `bags copy` copies datasets '
                          'from servers, and to s3://')
     return os.fsencode(path)
 
 
 def writable(path):
-    """The path of something that is written, as bytes; ValueError: a URL, or of an archive."""
+    """The path of an output, as bytes. Raises ValueError for a URL or an archive."""
     text = os.fsdecode(path)
     if text.rstrip('/').endswith(('.zip', '.tar')) or _archive(text):
         raise ValueError(f'{text}: an archive, which is only read; choose another name, and '
@@ -101,8 +101,8 @@ def writable(path):
 
 
 def hooks(path, storage, tool=False):
-    """The _core.Storage that reads a path; None: local files. storage: None, options of a
-    server, or a file system of fsspec. tool: what may take long."""
+    """The _core.Storage for reading a path; None for local files. storage: None, server options,
+    or an fsspec file system. tool: the operation may take long."""
     path = os.fsdecode(path)
     if storage is not None and not isinstance(storage, dict):
         return _core.Storage(FileSystem(storage), None, None, tool)

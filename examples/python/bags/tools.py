@@ -9,7 +9,7 @@ from .storage import hooks, local, writable
 
 
 class Index(_core.Index):
-    """The index of a field, which build_index has made: see DatasetReader.index."""
+    """The index of a field, as built by build_index: see DatasetReader.index."""
 
     def __init__(self, source, field, path, name):
         try:
@@ -22,15 +22,15 @@ class Index(_core.Index):
         self._path = path
 
     def find(self, key):
-        """Numbers of the datapoints with this key, a list; IndexError never."""
+        """The indices of all datapoints with this key, as a list, which may be empty."""
         return self._key('=', key)
 
     def prefix(self, key):
-        """Datapoints whose key begins with it."""
+        """The datapoints whose key starts with this text."""
         return self._key('p', key)
 
     def range(self, start, stop):
-        """Datapoints with start <= key < stop, in the order of the keys; None: no bound."""
+        """The datapoints with start <= key < stop, in key order. None means no bound."""
         return self._find('r', start, stop)
 
     def _key(self, how, key):
@@ -43,7 +43,7 @@ class Index(_core.Index):
 
 
 def _run(name, path, other=b'', options=b'', values=()):
-    """The report of a function of C, as bytes."""
+    """Run a C function, and return its report as bytes."""
     return _core.tool(name, writable(path), other, options, None, list(values))
 
 
@@ -52,7 +52,7 @@ def _count(name, path, **options):
 
 
 def _blobs(path, values):
-    """A name and a blob for each of the values: of the types that their fields have."""
+    """Yield a name and a blob for each value, encoded as the type of its field."""
     from . import DatasetReader
     writable(path)
     with DatasetReader(path, None, unfinished='read', allow_gaps=True) as reader:
@@ -73,11 +73,12 @@ def _blobs(path, values):
 
 def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, values=None, sync=True,
             shard_start=0, shard_step=0):
-    """Finish what crashed writers left; a dict of numbers of shards, datapoints and bytes.
+    """Finish the shards of crashed writers. Returns a dict that counts shards, datapoints and
+    bytes.
 
-    A datapoint that a program in C flushed and did not end is kept with what was flushed,
-    or with drop_partial removed. If it has no value for a field, that is a DataError; values,
-    a dict, gives it one for each such field, and the others keep theirs.
+    If a C program flushed part of a datapoint but did not end it, the flushed part is kept, or
+    removed with drop_partial. A field without a value then raises a DataError, unless the dict
+    `values` provides a value for it. Fields that have a value keep it.
     """
     options = {**locals()}
     del options['path'], options['values']
@@ -90,15 +91,15 @@ def verify(path, *, storage=None, **options):
     """verify(path, *, quick=False, decode=False, allow_gaps=False, allow_empty_file=False,
     unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, storage=None)
 
-    Every fault of a dataset or Bag: a list of dicts, empty if there is none. With decode, a
-    field whose type this build cannot decode is one, too; a type that no build knows is a
-    warning.
+    Find every fault in a dataset or Bag. Returns a list of dicts, empty if there are no faults.
+    With decode, a field whose type this build cannot decode is a fault, too; a type that no
+    build knows only causes a warning.
     """
     found, skipped = [], {}
     _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
                hooks(path, storage, True), found)
     for one in found:
-        if isinstance(one, tuple):  # of a shard
+        if isinstance(one, tuple):  # for one shard
             skipped[one[:2]] = skipped.get(one[:2], 0) + one[2]
     faults = [one for one in found if isinstance(one, dict)]
     for (name, kind), blobs in skipped.items():
@@ -113,19 +114,19 @@ def verify(path, *, storage=None, **options):
 
 
 def checksum(path, *, replace=False, sync=True, shard_start=0, shard_step=0):
-    """Write checksums next to the Bags; a dict of numbers."""
+    """Write checksums next to the Bags. Returns a dict of numbers."""
     return _count('checksum', **locals())
 
 
 def finalize(path):
-    """Close the gaps between shards, as Python's bags needs; the number of shards that were
-    renamed."""
+    """Close the gaps in the shard numbers, as Python's bags requires. Returns how many shards
+    were renamed."""
     return int.from_bytes(_run('finalize', path)[:8], sys.byteorder)
 
 
 def write_zip(dataset, path, *, whole=False):
-    """Write a dataset as one zip file, which readers open as PATH. whole: also with blobs that no
-    datapoint refers to, such as those that `bags derive` did not select."""
+    """Write a dataset as a single zip file that readers can open as PATH. whole: include blobs
+    that no datapoint refers to, such as blobs that `bags derive` did not select."""
     _core.tool('zip', local(dataset), local(path), bytes([bool(whole)]), None, [])
 
 
@@ -136,12 +137,13 @@ def stats(path, *fields, rows=None, threads=0, storage=None, **options):
     """stats(path, *fields, rows=None, threads=0, storage=None, allow_gaps=False,
     unfinished='refuse')
 
-    Statistics of the numbers in fields, for the options mean and std of a Loader: for each
-    field a dict of mean, std, min, max, count, q01, q10, q50, q90 and q99. Each is a list
-    with a number for each element of the field's arrays; of images and videos for each
-    channel, 0 to 255 (the mean of a Loader is of x / 255); of all items of sequences. NaN is
-    not counted; what has no number is None. The result does not depend on the order of
-    datapoints, on shards or on threads. rows: only these datapoints, as for a Loader.
+    Compute statistics of the numbers in fields, for a Loader's options mean and std. Returns
+    for each field a dict of mean, std, min, max, count, q01, q10, q50, q90 and q99. Each is a
+    list with one number per element of the field's arrays or, for images and videos, per
+    channel, from 0 to 255 (a Loader's mean refers to x / 255). Sequences contribute all items.
+    NaN is not counted; an element without numbers gets None. The result does not depend on
+    the order of datapoints, on shards or on threads. rows: only use these datapoints, as for a
+    Loader.
     Errors: KeyError (no such field), TypeError (values without numbers), ValueError (an
     infinite number, arrays of several shapes, no values).
     """
@@ -161,16 +163,17 @@ def stats(path, *fields, rows=None, threads=0, storage=None, **options):
 
 
 def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
-    """The differences of two datasets: a dict, in which equal datasets have only empty lists.
+    """Compare two datasets. Returns a dict; if the datasets are equal, all its lists are empty.
 
-    added, removed, moved: lists of numbers of datapoints or, with the name of a field as key, of
-    its values. Numbers are those of a, and of b for added. changed: for each field with changed
-    datapoints such a list. fields: a dict of lists of names, added, removed, and type for those
-    that have another type. exact: True if bytes were compared. If both datasets have checksums
-    and exact is False, these and sizes are compared, and equality is probable.
+    added, removed, moved: lists of datapoint indices in a (for added, in b) or, if key is the
+    name of a field, of key values. changed: a dict with such a list for each field that has
+    changed datapoints. fields: a dict of lists of field names: added, removed, and type for
+    fields whose type differs. exact: True if bytes were compared. If both datasets have
+    checksums and exact is False, only checksums and sizes are compared, so equality is
+    probable but not certain.
 
-    With a key, a datapoint has moved if its place among the datapoints of both differs. Blobs are
-    compared as they are stored. storage, for both paths: as of DatasetReader.
+    With a key, a datapoint has moved if its position among the datapoints in both datasets
+    differs. Blobs are compared as stored. storage is used for both paths, as in DatasetReader.
     """
     if key is not None and not isinstance(key, str):
         raise TypeError(f'key must be the name of a field, not {type(key)}')
@@ -194,7 +197,7 @@ def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
 
 
 def build_index(path, field):
-    """Build the index of a field, for reader.index."""
+    """Build an index of a field, for use with reader.index."""
     if not isinstance(field, str):
         raise TypeError(f'the name of a field must be a str, not {type(field)}')
     _run('index', path, field.encode())

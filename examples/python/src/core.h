@@ -1,24 +1,25 @@
 /* core.h - shared declarations of the extension.
  *     objects.c  errors, and code that readers and writers share
  *     options.c  the members of options, packed by bags/options.py
- *     values.c   values and blobs as Python objects, and back
+ *     values.c   converts values and blobs to Python objects, and back
  *     pack.c     the same for msgpack and tree
  *     bag.c      BagReader, BagWriter
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
  *     column.c   Column: a field as one buffer
- *     arrow.c    buffers as structs of Arrow
+ *     arrow.c    buffers as Arrow structs
  *     loader.c   Loader
- *     pool.c     the memory of its batches
- *     far.c      bags._far, with mp4 and http: their libraries load slowly
- *     storage.c  archives, servers, file systems of Python
+ *     pool.c     memory for batches
+ *     far.c      bags._far: mp4 and http, whose libraries load slowly
+ *     storage.c  archives, servers, Python file systems
  *     tools.c    functions on datasets, Index
  *     module.c   the module
  *
- * Everything else is Python: bags/__init__.py has the public classes.
+ * Everything else is in Python: bags/__init__.py has the public classes.
  *
- * The stable ABI of CPython 3.11. Types are heap types that find the state of their
- * module; no function keeps a borrowed reference across code that may run Python.
+ * The extension uses the stable ABI of CPython 3.11. Its types are heap types that find
+ * their module's state. No function keeps a borrowed reference across code that may run
+ * Python.
  */
 #ifndef BAGS_PYTHON_CORE_H
 #define BAGS_PYTHON_CORE_H

@@ -15,12 +15,12 @@ fn read(path: &str) -> Result<()> {
     for field in reader.fields() {
         println!("{}: {}", field.name, field.kind);
     }
-    // All datapoints, one after the other.
+    // Read all datapoints in order.
     let mut rows = reader.rows();
     while let Some(pet) = rows.next()? {
         println!("{:?}, {} words", pet.value("label")?, pet.items("words")?);
     }
-    // One item of one datapoint, without a copy.
+    // View one item of one datapoint without a copy.
     let mut row = Row::new();
     let word = reader.view(0, reader.field("words")?, 1, &mut row)?;
     println!("{}", String::from_utf8_lossy(word));

@@ -1,5 +1,5 @@
-//! Print each datapoint of a dataset or a Bag as a line of JSON, whose values are the stored
-//! bytes in base64: the program that tests/conformance/run.py needs.
+//! Print each datapoint of a dataset or a Bag as a line of JSON. The values are the stored bytes
+//! in base64. tests/conformance/run.py runs this program.
 use bags::{Bag, Reader, ReaderOptions, Result, Row};
 use std::io::{BufWriter, Write};
 

@@ -1,8 +1,8 @@
-//! Datasets in the Bag and Bags formats, by bags.h.
+//! Datasets in the Bag and Bags formats, using bags.h.
 //!
-//! A [`Reader`] does not change after it was opened: threads may share it, each with its
-//! own [`Row`]. A row holds the datapoint that was read last: what was read borrows the
-//! reader and the row, so that neither can go away or be used again before it.
+//! A [`Reader`] does not change once it is open, so threads may share it, each with its own
+//! [`Row`]. A row holds the datapoint that was read last. Values borrow the reader and the
+//! row, so that neither can be dropped or reused while a value exists.
 //!
 //! ```no_run
 //! let reader = bags::Reader::open("pets")?;
@@ -12,8 +12,7 @@
 //! # Ok::<(), bags::Error>(())
 //! ```
 //!
-//! A view that is used after its row was used again, or after its reader was closed, does
-//! not compile:
+//! Using a view after its row was reused, or after its reader was dropped, does not compile:
 //!
 //! ```compile_fail,E0499
 //! # fn f(reader: &bags::Reader, row: &mut bags::Row) -> bags::Result<()> {
@@ -136,19 +135,19 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a str {
     CStr::from_ptr(text).to_str().unwrap_or("")
 }
 
-// A slice of C, whose pointer may be NULL if it is empty.
+// A slice from C. The pointer may be NULL if it is empty.
 unsafe fn slice_of<'a, T>(data: *const T, length: usize) -> &'a [T] {
     if length == 0 { &[] } else { slice::from_raw_parts(data, length) }
 }
 
-/// The version of bags.h that was compiled.
+/// The version of the compiled bags.h.
 pub fn version() -> &'static str {
     unsafe { text_of(glue_version()) }
 }
 
 // ---- errors ----
 
-/// The kind of an error, as `bags_code` in bags.h: it tells a caller how to react.
+/// The kind of an error, like `bags_code` in bags.h. It tells a caller how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -156,7 +155,7 @@ pub enum ErrorKind {
     Corrupt, Limit, Io, Memory, Changed,
 }
 
-/// An error of bags.h. The message names the file, the field and the index.
+/// An error from bags.h. The message names the file, the field and the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: ErrorKind,
@@ -179,7 +178,7 @@ impl Error {
     }
 }
 
-// Call a function of glue.c with memory for its error.
+// Call a function in glue.c with memory for its error.
 fn with_error<T>(call: impl FnOnce(*mut RawError) -> Option<T>) -> Result<T> {
     use ErrorKind::*;
     const KINDS: [ErrorKind; 17] = [Other, Argument, State, Range, Field, Type, Value, Missing, Exists, Locked,
@@ -208,12 +207,12 @@ fn c_path(path: &Path) -> Result<CString> {
 
 // ---- values ----
 
-/// The element type of an array, with NumPy's name.
+/// The element type of an array, as named by NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dtype(c_int);
 
 impl Dtype {
-    /// Any of NumPy's spellings: "float32", "f4".
+    /// Accepts any of NumPy's spellings: "float32", "f4".
     pub fn parse(name: &str) -> Result<Dtype> {
         match unsafe { glue_dtype_parse(name.as_ptr(), name.len()) } {
             0 => Err(Error::new(ErrorKind::Type, format!("not a dtype: \"{name}\""))),
@@ -223,14 +222,14 @@ impl Dtype {
     pub fn name(self) -> &'static str {
         unsafe { text_of(glue_dtype_name(self.0)) }
     }
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub fn size(self) -> usize {
         unsafe { glue_dtype_size(self.0) }
     }
 }
 
-/// A value in memory. `Blob` is an encoded blob, stored as it is; readers never return
-/// it, `Real` or `Bool`.
+/// A value in memory. `Blob` is an encoded blob that is stored unchanged. Readers never return
+/// `Blob`, `Real` or `Bool`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     Blob(&'a [u8]),
@@ -302,7 +301,7 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished { Refuse, Skip, Read }
 
-/// Options of a reader, as `bags_reader_options` in bags.h.
+/// Options of a reader, like `bags_reader_options` in bags.h.
 #[derive(Clone, Debug)]
 pub struct ReaderOptions {
     pub shard_start: u64,
@@ -310,9 +309,9 @@ pub struct ReaderOptions {
     pub unfinished: Unfinished,
     pub allow_gaps: bool,
     pub verify_checksums: bool,
-    /// Read with explicit offsets: a file that is truncated is then an error, not SIGBUS.
+    /// Read with explicit offsets. Truncating a file then causes an error, not SIGBUS.
     pub no_mmap: bool,
-    /// Accept a Bag of 0 bytes as an empty one, as granular 0.20 and 0.21 write it.
+    /// Accept a file of 0 bytes as an empty Bag, as written by granular 0.20 and 0.21.
     pub allow_empty_file: bool,
 }
 
@@ -331,7 +330,7 @@ impl ReaderOptions {
     }
 }
 
-/// A dataset that is open. Threads may share it.
+/// An open dataset. Threads may share it.
 pub struct Reader {
     raw: NonNull<c_void>,
     fields: Vec<Field>,
@@ -340,7 +339,7 @@ pub struct Reader {
 unsafe impl Send for Reader {}
 unsafe impl Sync for Reader {}
 
-/// Memory that reads use again, so that a loop does not allocate. One per thread.
+/// Memory that reads reuse, so that a loop does not allocate. Use one per thread.
 pub struct Row {
     raw: NonNull<c_void>,
 }
@@ -348,7 +347,7 @@ pub struct Row {
 unsafe impl Send for Row {}
 
 impl Row {
-    /// Panics if there is no memory.
+    /// Panics if out of memory.
     pub fn new() -> Row {
         Row { raw: NonNull::new(unsafe { glue_row_create() }).expect("out of memory") }
     }
@@ -401,7 +400,7 @@ impl Reader {
         self.len() == 0
     }
 
-    /// The fields, sorted by name. The position of a field is its number.
+    /// The fields, sorted by name. A field's position is its number.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -419,8 +418,8 @@ impl Reader {
         Ok(Datapoint { reader: self, raw, row: PhantomData })
     }
 
-    /// Read one blob, as it is stored: item 0 of a plain field, or an item of a sequence. It
-    /// is not copied if the file is mapped.
+    /// Read one stored blob: item 0 of a plain field, or any item of a sequence. It is not
+    /// copied if the file is mapped.
     pub fn view<'a>(&'a self, index: u64, field: usize, item: u64, row: &'a mut Row) -> Result<&'a [u8]> {
         let (mut data, mut size) = (null(), 0);
         with_error(|error| unsafe {
@@ -429,7 +428,7 @@ impl Reader {
         Ok(unsafe { slice_of(data, size) })
     }
 
-    /// Number of items of a field in a datapoint; 1 for a plain field. No blob is read.
+    /// Number of items in a datapoint's field; 1 for a plain field. Reads no blobs.
     pub fn items(&self, index: u64, field: usize, row: &mut Row) -> Result<u64> {
         let mut count = 0;
         with_error(|error| unsafe {
@@ -438,13 +437,13 @@ impl Reader {
         Ok(count)
     }
 
-    /// Read all datapoints in order, with one row: `while let Some(pet) = rows.next()?`.
+    /// Read all datapoints in order, using one row: `while let Some(pet) = rows.next()?`.
     pub fn rows(&self) -> Rows<'_> {
         Rows { reader: self, row: Row::new(), next: 0 }
     }
 }
 
-/// A datapoint that was read. It borrows its reader and its row.
+/// A datapoint, as read. It borrows its reader and its row.
 pub struct Datapoint<'a> {
     reader: &'a Reader,
     raw: NonNull<c_void>,
@@ -457,7 +456,7 @@ impl<'a> Datapoint<'a> {
         self.item(field, 0)
     }
 
-    /// Number of items of a field; 1 for a plain field.
+    /// Number of items in a field; 1 for a plain field.
     pub fn items(&self, field: &str) -> Result<usize> {
         Ok(unsafe { glue_row_length(self.raw.as_ptr(), self.reader.field(field)?) })
     }
@@ -478,7 +477,7 @@ impl<'a> Datapoint<'a> {
         }
     }
 
-    /// An item's blob, as it is stored.
+    /// An item's stored blob.
     pub fn blob(&self, field: &str, item: usize) -> Result<&'a [u8]> {
         let slot = self.reader.field(field)?;
         let count = unsafe { glue_row_length(self.raw.as_ptr(), slot) };
@@ -493,7 +492,7 @@ impl<'a> Datapoint<'a> {
     }
 }
 
-/// All datapoints of a reader, one after the other.
+/// Iterates over all datapoints of a reader.
 pub struct Rows<'a> {
     reader: &'a Reader,
     row: Row,
@@ -514,7 +513,7 @@ impl Rows<'_> {
 
 // ---- one file ----
 
-/// One file of blobs that is open. Threads may share it.
+/// An open file of blobs. Threads may share it.
 pub struct Bag {
     raw: NonNull<c_void>,
 }
@@ -527,7 +526,7 @@ impl Bag {
         Bag::open_with(path, &ReaderOptions::default())
     }
 
-    /// Of the options, `verify_checksums`, `no_mmap` and `allow_empty_file` apply.
+    /// Only the options `verify_checksums`, `no_mmap` and `allow_empty_file` apply.
     pub fn open_with(path: impl AsRef<Path>, options: &ReaderOptions) -> Result<Bag> {
         let path = c_path(path.as_ref())?;
         let raw_options = options.raw();
@@ -562,7 +561,7 @@ impl Drop for Bag {
 
 // ---- writing ----
 
-/// Options of a writer, as `bags_writer_options` in bags.h.
+/// Options of a writer, like `bags_writer_options` in bags.h.
 #[derive(Clone, Debug, Default)]
 pub struct WriterOptions {
     /// Bytes, or datapoints, per shard; 0: no limit.
@@ -576,8 +575,8 @@ pub struct WriterOptions {
     pub any_type: bool,
 }
 
-/// Writes a dataset. `close` completes it. A writer that is dropped before leaves its shard
-/// unfinished: readers refuse it, and `bags recover` completes it.
+/// Writes a dataset. `close` completes it. A writer that is dropped before `close` leaves its
+/// shard unfinished: readers refuse it, and `bags recover` completes it.
 pub struct Writer {
     raw: *mut c_void,
 }
@@ -606,8 +605,8 @@ impl Writer {
         Ok(Writer { raw: raw.as_ptr() })
     }
 
-    /// Append a datapoint: for every field its value, or the items of a sequence. All of it is
-    /// written, or nothing.
+    /// Append a datapoint, with a value (or the items of a sequence) for every field. It is
+    /// written entirely or not at all.
     pub fn append(&mut self, entries: &[(&str, &[Value])]) -> Result<()> {
         let names = entries.iter().map(|(name, _)| c_string(name.as_bytes())).collect::<Result<Vec<_>>>()?;
         let values = entries.iter()
@@ -619,7 +618,7 @@ impl Writer {
         with_error(|error| unsafe { glue_writer_append(self.raw, raw.as_ptr(), raw.len(), error) }.then_some(()))
     }
 
-    /// Pass every complete datapoint to the system: it survives the end of this process.
+    /// Pass every complete datapoint to the system, so that it survives this process.
     pub fn flush(&mut self) -> Result<()> {
         with_error(|error| unsafe { glue_writer_flush(self.raw, error) }.then_some(()))
     }
@@ -629,12 +628,12 @@ impl Writer {
         with_error(|error| unsafe { glue_writer_sync(self.raw, error) }.then_some(()))
     }
 
-    /// Forget datapoints that were refused: close then succeeds without them.
+    /// Discard refused datapoints, so that close can succeed without them.
     pub fn clear(&mut self) {
         unsafe { glue_writer_clear(self.raw) }
     }
 
-    /// Number of datapoints appended.
+    /// Number of appended datapoints.
     pub fn len(&self) -> u64 {
         unsafe { glue_writer_length(self.raw) }
     }
@@ -643,7 +642,7 @@ impl Writer {
         self.len() == 0
     }
 
-    /// Complete the dataset. The first failure of this writer is returned.
+    /// Complete the dataset. Returns the first failure of this writer.
     pub fn close(mut self) -> Result<()> {
         let raw = std::mem::replace(&mut self.raw, null_mut());
         with_error(|error| unsafe { glue_writer_close(raw, error) }.then_some(()))

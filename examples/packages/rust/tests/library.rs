@@ -1,8 +1,8 @@
-//! Reading after writing; errors; threads; a writer that is dropped.
+//! Reading after writing; errors; threads; dropped writers.
 use bags::*;
 use std::path::PathBuf;
 
-// A directory of a test, removed at its end.
+// A directory for a test, removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -113,7 +113,7 @@ fn a_refused_datapoint_is_the_error_of_close() {
     let array = |data| Value::Array { dtype, shape: &[], data };
     assert_eq!(writer.append(&[("a", &[Value::Uint(300)]), ("b", &[array(&[1, 0])])]).unwrap_err().kind, ErrorKind::Value);
     assert_eq!(writer.append(&[("a", &[Value::Uint(3)])]).unwrap_err().kind, ErrorKind::Field);
-    // The bytes of an array are as many as its shape states.
+    // The size of an array must match its shape.
     assert_eq!(writer.append(&[("a", &[Value::Uint(3)]), ("b", &[array(&[1])])]).unwrap_err().kind, ErrorKind::Value);
     writer.append(&[("b", &[array(&[1, 0])]), ("a", &[Value::Uint(3)])]).unwrap();
     assert!(writer.close().unwrap_err().message.contains("300"));

@@ -33,7 +33,7 @@ func main() {
 		fmt.Println(rows.Index(), rows.Datapoint()["label"], rows.Datapoint()["words"])
 	}
 	check(rows.Err())
-	// One item of one datapoint, without a copy: it is valid inside the function.
+	// View one item of one datapoint without a copy. It is only valid inside the function.
 	check(reader.View(0, "words", 1, func(blob []byte) error {
 		fmt.Println(string(blob))
 		return nil

@@ -1,5 +1,5 @@
-// Print each datapoint of a dataset or a Bag as a line of JSON, whose values are the stored
-// bytes in base64: the program that tests/conformance/run.py needs.
+// Print each datapoint of a dataset or a Bag as a line of JSON. The values are the stored bytes
+// in base64. tests/conformance/run.py runs this program.
 package main
 
 import (
@@ -18,7 +18,7 @@ func check(err error) {
 	}
 }
 
-// read returns the items of a field; JSON has bytes as base64.
+// read returns the items of a field; JSON encodes bytes as base64.
 func read(reader *bags.Reader, index uint64, field bags.Field) any {
 	count, err := reader.Items(index, field.Name)
 	check(err)

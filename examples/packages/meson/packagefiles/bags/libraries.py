@@ -1,10 +1,10 @@
-"""Print the version of bags.h, its directories of headers, or its libraries, a line each:
+"""Print the version of bags.h, its header directories, or its libraries, one per line:
 NAME;PACKAGE...;FILE...
 
     libraries.py version | folders | libraries
 
-A package is what pkg-config calls it; of A|B one is enough. The first line is libbags,
-which needs no package. formats/packages.mk states the others.
+Packages are named as in pkg-config; for A|B, either is enough. The first line is libbags,
+and needs no package. formats/packages.mk lists the others.
 """
 import pathlib
 import re
