@@ -767,14 +767,12 @@ typedef struct bag_reader_options {
  * writer crashed: the reader has the blobs flushed so far. Open the Bag again to see
  * more. After a power failure the journal may list more blobs than exist; this is an
  * error unless `unfinished` is READ.
- *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
  *   BAGS_ERROR_CORRUPT   not a Bag (too short, or its table is invalid); or its own
  *                        table contradicts NAME.idx; with verify_checksums: NAME.crc is
  *                        damaged or belongs to another Bag
- *   BAGS_ERROR_ARGUMENT  an invalid option
- *   BAGS_ERROR_LIMIT     a table is too large to keep in memory
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_LIMIT (a table is too large to keep in memory)
  *
  * Cost: O(1), a few system calls. The table is read only with cache_index, with
  * unfinished READ, or if it seems to contradict NAME.idx. READ with verify_checksums
@@ -800,23 +798,13 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 /* Size of the Bag's file in bytes; if split, of the blobs and the index. */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
-/*
- * Read one blob.
- *
- *   index  0 <= index < bag_reader_length(reader)
- *   out    the bytes; size may be 0; empty with data NULL on failure. See "Lifetime" at
- *          the top
- *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places the blob outside the data; the file was
- *                       truncated (if not mapped); with verify_checksums: checksum
- *                       mismatch
- *   BAGS_ERROR_LIMIT    the blob is too large for the address space
- *
- * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
- * verify_checksums adds a CRC-32C of the blob and, if the index is neither mapped nor
- * cached, a read of the stored CRC.
+/* Read one blob. *out is empty with data NULL on failure; otherwise see "Lifetime" at
+ * the top. Returns BAGS_OK, BAGS_ERROR_RANGE, BAGS_ERROR_LIMIT (the blob is too large
+ * for the address space), or BAGS_ERROR_CORRUPT: the table places the blob outside the
+ * data; the file was truncated (if not mapped); with verify_checksums: checksum
+ * mismatch. Cost: O(1) if mapped; otherwise one read, or two if the index is not
+ * cached. verify_checksums adds a CRC-32C of the blob and, if the index is neither
+ * mapped nor cached, a read of the stored CRC.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
@@ -912,14 +900,10 @@ typedef struct bag_writer_options {
  * Create a new Bag. It stays locked until closed; flushed data can be read with
  * `unfinished`, even if the process dies. (If the path does not end in .bag, the
  * journal is PATH.idx, and readers do not find it automatically.)
- *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
- *   BAGS_ERROR_EXISTS   the Bag, NAME.idx or NAME.crc already exists
- *   BAGS_ERROR_MISSING  no such directory
- *   BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED
- *
- * Memory: 1.5 times the buffer size, or 1.75 times with checksums, whatever the Bag's
- * length.
+ * BAGS_ERROR_EXISTS (also for NAME.idx or NAME.crc), BAGS_ERROR_MISSING (no such
+ * directory), BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED. Memory: 1.5 times the buffer size,
+ * or 1.75 times with checksums, whatever the Bag's length.
  */
 BAGI_CHECKED bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
@@ -1212,9 +1196,9 @@ BAGI_CHECKED bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
 /* Add a copy of a codec; its `names` and `user` must stay valid. A codec added later
- * takes precedence over earlier ones with the same name. Returns BAGS_OK,
- * BAGS_ERROR_ARGUMENT (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no
- * reader or writer uses the registry. */
+ * takes precedence over earlier ones with the same name. Returns BAGS_OK or
+ * BAGS_ERROR_ARGUMENT (no names). Threads: one, and only while no reader or writer uses
+ * the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
@@ -1260,15 +1244,10 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * freed. registry NULL: the built-in codecs. Neither function knows a shard's
  * dictionary: bags_decode fails on a blob that needs it; use bags_row_value for those.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_TYPE      invalid type string; no codec for it
- *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
- *   BAGS_ERROR_ARGUMENT  bags_encode: a value with nonzero size and NULL data
- *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
- *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
- *   what a codec that you added returns
- *
- * Cost: the codec's, plus opening it for the type's arguments.
+ * Returns BAGS_OK, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT or a code of a codec you added;
+ * bags_encode also BAGS_ERROR_VALUE and BAGS_ERROR_ARGUMENT (nonzero size with NULL
+ * data), bags_decode also BAGS_ERROR_CORRUPT (not a blob of this type). Cost: the
+ * codec's, plus opening it for the type's arguments.
  */
 #ifndef BAGS_NO_WRITER
 BAGI_CHECKED bags_code bags_encode(const bags_registry *registry, const char *type,
@@ -1610,14 +1589,13 @@ typedef struct bags_recover_report {
  * then the system may return bytes that the disk lost.
  *
  * Returns BAGS_OK or, after processing all other shards, the first failure:
- *   BAGS_ERROR_MISSING     no such path, or not a dataset
- *   BAGS_ERROR_LOCKED      a running writer holds a shard
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
  *   BAGS_ERROR_CORRUPT     a shard cannot be recovered; the path has both spec.json and
  *                          shards
  *   BAGS_ERROR_UNFINISHED  a partial datapoint lacks a value for a plain field
  *   BAGS_ERROR_FIELD       an entry in `values` is not a single value for a plain field
  *   BAGS_ERROR_ARGUMENT    the path is a file
- *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; the codes of the codecs for `values`
+ *   the codes of the codecs for `values`
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; reads the
  * journals and refs (with checksums, also the blobs) of unfinished shards.
  */
@@ -1639,16 +1617,12 @@ typedef struct bags_finalize_options {
  * ignore it. From then on, workers may only open the dataset or start another shard
  * with APPEND, because the numbers no longer show which worker wrote a shard. A failure
  * before the first shard is renamed removes the mark.
- *
- * Returns BAGS_OK or
- *   BAGS_ERROR_UNFINISHED  a shard is unfinished, and nothing was renamed; or a worker
- *                          claimed it in between, and only the first shard was renamed
- *   BAGS_ERROR_MISSING     no shards
- *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with the same number
- *   BAGS_ERROR_LOCKED      another process is writing a shard's checksums
- *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
- *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
- * Cost: a few system calls per shard.
+ * Returns BAGS_OK, BAGS_ERROR_MISSING (no shards), BAGS_ERROR_LOCKED (another process
+ * is writing a shard's checksums), BAGS_ERROR_EXISTS (a writer started a shard
+ * meanwhile), BAGS_ERROR_CORRUPT (there is also a spec.json; two shards with the same
+ * number), BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT, or BAGS_ERROR_UNFINISHED: a shard is
+ * unfinished, and nothing was renamed; or a worker claimed it in between, and only the
+ * first shard was renamed. Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
     uint64_t *renamed, bags_error *err);
@@ -1683,17 +1657,15 @@ typedef struct bags_checksum_report {
  * Bag, of any variant. No other file is changed. The call may be interrupted and
  * repeated. It locks each shard in turn; readers need not be closed.
  *
- * Stops at the first failure. Returns BAGS_OK or
- *   BAGS_ERROR_MISSING     no such path, or not a dataset
+ * Stops at the first failure. Returns BAGS_OK, BAGS_ERROR_MISSING, the errors of
+ * bags_reader_open, or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
  *   BAGS_ERROR_CORRUPT     a Bag's table or spec.json is invalid; existing checksums
  *                          are damaged or belong to another version of their shard: see
  *                          `replace`
  *   BAGS_ERROR_LOCKED      another process is writing the shard or its checksums
- *   BAGS_ERROR_CHANGED     another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
  *   BAGS_ERROR_IO          also if a file or shard is a symbolic link (ELOOP)
- *   what bags_reader_open returns
  * Cost: reads every byte of the Bags that receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
@@ -1895,15 +1867,11 @@ typedef struct bags_row {
  * The row holds the result: slot i for selects[i]. Views of mapped data are not copied
  * and stay valid until the reader is closed, others until the row is reused or freed.
  * On failure the row is empty.
+ * `selects` has `count` selections, in any order; a field may occur more than once.
+ * NULL selects all fields in full, in order.
  *
- *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, in any order; a field may occur more than once. NULL:
- *            all fields in full, in order
- *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE     index out of range; start > stop
+ * Returns BAGS_OK, BAGS_ERROR_RANGE, BAGS_ERROR_FIELD, or
  *   BAGS_ERROR_TYPE      a slice of a plain field
- *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names the file and
  *                        index; with verify_checksums: checksum mismatch
@@ -2121,19 +2089,14 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  * If scratch is NULL, all decoded values are kept until the row is reused or freed;
  * pass a scratch to decode many large values one by one.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE  no such slot or item
- *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
- *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode; the required
- *                     NAME.dict is damaged or larger than 16 MiB
- *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
- *                     NAME.dict is missing; the shard was replaced
- *   what a codec that you added returns
- *
- * Cost: the codec's. Built-in codecs copy only arrays that are misaligned for their
- * dtype or not in native byte order. The first blob in a shard that needs a dictionary
- * reads NAME.dict under a lock; later ones take no lock.
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (no such slot or item), BAGS_ERROR_TYPE (no codec
+ * for the type: use bags_row_bytes), or a code of a codec you added.
+ * BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE and BAGS_ERROR_LIMIT mean that it is not a blob
+ * of this type or too large to decode, or that the required NAME.dict is damaged or
+ * larger than 16 MiB; BAGS_ERROR_MISSING that NAME.dict is missing; BAGS_ERROR_CHANGED
+ * that the shard was replaced. Cost: the codec's. Built-in codecs copy only arrays that
+ * are misaligned for their dtype or not in native byte order. The first blob in a shard
+ * that needs a dictionary reads NAME.dict under a lock; later ones take no lock.
  */
 BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
@@ -2150,13 +2113,10 @@ BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
  * out->shape is always in the scratch. scratch NULL: the row's memory, as for
  * bags_row_value.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    no such slot
- *   BAGS_ERROR_TYPE     items of another type
- *   BAGS_ERROR_CORRUPT  an item has the wrong size; the message names it
- *   BAGS_ERROR_LIMIT    an item has BAGS_MAX_DIMS dimensions
- *
- * Cost: O(n) comparisons, and the copy.
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (no such slot), BAGS_ERROR_TYPE (another item
+ * type), BAGS_ERROR_LIMIT (an item has BAGS_MAX_DIMS dimensions), or
+ * BAGS_ERROR_CORRUPT, which names an item of the wrong size. Cost: O(n) comparisons,
+ * and the copy.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_row_array(
     bags_row *row, size_t slot, bags_buffer *scratch, bags_value *out, bags_error *err);
