@@ -945,7 +945,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
  * copies the table from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
-/* Remove what was written, and free the writer. */
+/* Remove everything written, and free the writer. */
 BAGS_API void bag_writer_abort(bag_writer *writer);
 
 #endif /* BAGS_NO_WRITER */
@@ -1226,8 +1226,8 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
 
 /* The edit distance from a word to a name, ignoring case: the number of letters to
  * insert, delete, replace or swap with the next one. `also` lists synonyms of the name,
- * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the name
- * is probably not what was meant. */
+ * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the word
+ * probably does not mean this name. */
 BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
     bags_view word, bags_view name, const char *also);
 #endif
@@ -3214,7 +3214,7 @@ static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
     return bagi_result(linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW));
 }
 
-/* unlink, since remove() would also remove an empty directory. */
+/* unlink, because remove() would also remove an empty directory. */
 static int bagi_local_remove(BAGI_USER, const char *path) {
     return bagi_result(unlink(path));
 }
@@ -4532,9 +4532,9 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
 /* ========================================================================
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It may contain
- * any whitespace and escapes, and is written as by Python's json.dumps. On the first
- * fault, a parser returns false, 0 or NULL and leaves `at` there for the message. Only
- * >>spec calls this section.
+ * any whitespace and escapes, and is written in the format of Python's json.dumps. On
+ * the first fault, a parser returns false, 0 or NULL and leaves `at` there for the
+ * message. Only >>spec calls this section.
  * ====================================================================== */
 
 typedef struct bagi_json {
@@ -5109,7 +5109,7 @@ BAGS_API bags_value bags_array(
 }
 
 #ifndef BAGS_NO_WRITER
-/* The value's kind is not what the codec expects. */
+/* The codec does not accept this kind of value. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
@@ -6835,7 +6835,7 @@ BAGI_COLD static void bagi_bag_ready(
             bag->mapped.length = bag->length;
     }
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
-        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* not needed any more */
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* no longer needed */
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file *file = &bag->file[i];
         if (file->handle && file->map) { /* a map needs no open file */
@@ -7356,7 +7356,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
 }
 
 /* Not inline, and without an output parameter: see >>bag. The fetch repeats the checks
- * of the mapped read, because the fast path does not tell what is wrong. */
+ * of the mapped read, because the fast path does not report the cause of a failure. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -9246,7 +9246,7 @@ BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t
     return code;
 }
 
-/* ---- what a directory is ---- */
+/* ---- classifying directories ---- */
 
 static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", "", code, err);
@@ -11714,7 +11714,7 @@ struct bags_reader {
     bagi_dictionary *dictionaries; /* used by values */
 };
 
-/* The directory of a shard; free it with bagi_dir_free, also after a failure. */
+/* Set up a shard's directory; free it with bagi_dir_free, even after a failure. */
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_shard_id name = {reader->shards[shard].number, reader->shards[shard].digits};
@@ -12811,7 +12811,7 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
         bagi_fetch_spans(&fetch)->offset = part_of_blob[0];
         bagi_fetch_spans(&fetch)->size = part_of_blob[1];
     }
-    bags_view *items = bagi_row_items(row); /* they do not move any more */
+    bags_view *items = bagi_row_items(row); /* they no longer move */
     BAGI_TRY(bagi_fetch_run_all(&fetch, items, err));
     for (size_t i = 0; i < count; i++) {
         slots[i].items = items;
@@ -13980,7 +13980,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = BAGS_OK;
     code = bagi_verify_unit_file(run, 0, code);
     if (code || unfinished)
-        return code; /* it has no spec of its own */
+        return code; /* it has no valid spec */
     size_t count = run->spec->count;
     run->row =
         (bags_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
