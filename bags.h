@@ -61,7 +61,7 @@
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 460           >>fetch 490          >>cursor 330         >>bag-read 120
- *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
+ *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
  *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
  *
@@ -3432,12 +3432,11 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 /* ========================================================================
  * >>crc
  * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc.
- * bagi_output_seal writes it. x86-64
- * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
- * three cycles, but one can start in every cycle, so long inputs are processed in
- * three lanes at the same time. Otherwise it is computed with constant
- * tables: nothing is initialised at run time or shared by threads. Writers compute
- * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
+ * bagi_output_seal writes it. x86-64 and ARM64 use the CPU's CRC instruction if it has
+ * one. The instruction takes three cycles, but one can start in every cycle, so long
+ * inputs are processed in three lanes at the same time. Other CPUs use constant tables:
+ * nothing is initialised at run time or shared by threads. Writers compute a blob's CRC
+ * when they buffer it, readers when they return it, and verify when it passes over it.
  * ====================================================================== */
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                                      \
@@ -3595,8 +3594,8 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  *      8  8  size of NAME.bag
  *     16  4  CRC of the table (split: of the entries of NAME.idx)
  *     20  4  CRC of the N CRCs
- *     24  4  CRC of the field's name, or of "refs"; if there is a NAME.dict, of the
- *            name and the 4 bytes of that file's CRC. Standalone: 0
+ *     24  4  CRC of the field's name, or of "refs"; with a NAME.dict, computed over the
+ *            name followed by the 4-byte CRC of that file. Standalone: 0
  *     28  4  CRC that binds the shard together; standalone: 0
  *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
  *     40  4  CRC of the 40 bytes before
@@ -4714,7 +4713,7 @@ BAGI_NOINLINE static size_t bagi_msgpack_uint(
     return negative ? SIZE_MAX : at;
 }
 
-/* The head of an array. */
+/* Parse the head of an array. */
 BAGI_NOINLINE static size_t bagi_msgpack_array(
     bags_view blob, size_t at, uint64_t *count) {
     unsigned char tag = at < blob.size ? blob.data[at] : 0xFF;
@@ -5508,7 +5507,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
                 "shape mismatch (%" PRIu64 ", expected %" PRIu64
                 " for dimension %" PRIu64 ")",
                 value->shape[i], codec->shape[i], (uint64_t)i);
-    /* A bin of msgpack has at most 2^32-1 bytes. */
+    /* A msgpack bin holds at most 2^32-1 bytes. */
     if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "array too large for its type (%" PRIu64 " bytes, maximum 2^32-1)",
@@ -5540,7 +5539,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
 }
 #endif
 
-/* A str (`tag` 0xD9) or bin (0xC4) of msgpack, like the parsers of >>refs. */
+/* Parse a msgpack str (`tag` 0xD9) or bin (0xC4), like the parsers in >>refs. */
 static size_t bagi_msgpack_bytes(
     bags_view blob, size_t at, unsigned char tag, bags_view *out) {
     uint64_t size = 0;
@@ -5990,7 +5989,7 @@ static bool bagi_coder_needs(const bagi_coder *coder, bags_view blob) {
     return BAGI_UNLIKELY(with != NULL) && with->needed(coder->state, blob);
 }
 
-/* The content of NAME.dict, prepared by a coder. Readers keep a list of them. */
+/* The content of NAME.dict, prepared by a coder. Readers keep a list of these. */
 typedef struct bagi_dictionary {
     struct bagi_dictionary *older;
     const bagi_coder *coder;
@@ -6303,7 +6302,8 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
     return &bag->file[table ? BAGI_BLOBS : which];
 }
 
-/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+/* Bytes per blob in each file of a Bag; 0 for the blobs themselves, because they vary
+ * in size. */
 static const size_t bagi_entry_size[] = {0, 4, 8};
 
 /* The offset in that file of a blob's CRC or end. */
@@ -7531,8 +7531,8 @@ static void bagi_cursor_close(bagi_cursor *cursor) {
     bags_buffer_free(&cursor->bytes);
 }
 
-/* The next entries of the Bag; they are read to an offset of the window, and the end
- * before them too. */
+/* Get the Bag's next entries; they are read to an offset in the window, together with
+ * the end before them. */
 static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t at,
     uint64_t count, const unsigned char **out, bags_error *err) {
     const bag_reader *bag = cursor->bag;
@@ -9020,9 +9020,9 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial (later
  *     spec.json) makes it an unfinished one. With neither, no writer created it.
- *   - Numbers order shards; a number with leading zeros is the same number.
+ *   - Shards are ordered by number; leading zeros do not change a number.
  *
- * Its life on disk, and who locks which file, is drawn in >>dataset-write.
+ * A shard's life cycle on disk, and its locks, are described in >>dataset-write.
  * ====================================================================== */
 
 /* ---- names ---- */
@@ -13980,7 +13980,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = BAGS_OK;
     code = bagi_verify_unit_file(run, 0, code);
     if (code || unfinished)
-        return code; /* it has no valid spec */
+        return code; /* it has no valid spec.json */
     size_t count = run->spec->count;
     run->row =
         (bags_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
