@@ -1041,10 +1041,9 @@ typedef enum bags_kind {
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, slowest-varying first; an array with dims 0 is a
- * single element. data may be NULL if size is 0. A number that fits both uint and sint
- * is stored in both; otherwise `kind` says which one holds it, and the other may be 0.
- * A decoded value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an
- * array.
+ * single element. data may be NULL if size is 0. A number is in both uint and sint if
+ * it fits both; `kind` says which one counts, and the other may be 0. A decoded value
+ * is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an array.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -1596,6 +1595,7 @@ typedef struct bags_recover_report {
  *   BAGS_ERROR_FIELD       an entry in `values` is not a single value for a plain field
  *   BAGS_ERROR_ARGUMENT    the path is a file
  *   the codes of the codecs for `values`
+ *
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; reads the
  * journals and refs (with checksums, also the blobs) of unfinished shards.
  */
@@ -1617,6 +1617,7 @@ typedef struct bags_finalize_options {
  * ignore it. From then on, workers may only open the dataset or start another shard
  * with APPEND, because the numbers no longer show which worker wrote a shard. A failure
  * before the first shard is renamed removes the mark.
+ *
  * Returns BAGS_OK, BAGS_ERROR_MISSING (no shards), BAGS_ERROR_LOCKED (another process
  * is writing a shard's checksums), BAGS_ERROR_EXISTS (a writer started a shard
  * meanwhile), BAGS_ERROR_CORRUPT (there is also a spec.json; two shards with the same
@@ -1867,6 +1868,7 @@ typedef struct bags_row {
  * The row holds the result: slot i for selects[i]. Views of mapped data are not copied
  * and stay valid until the reader is closed, others until the row is reused or freed.
  * On failure the row is empty.
+ *
  * `selects` has `count` selections, in any order; a field may occur more than once.
  * NULL selects all fields in full, in order.
  *
