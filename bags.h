@@ -804,8 +804,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  * data; the file was truncated (if not mapped); with verify_checksums: checksum
  * mismatch. Cost: O(1) if mapped; otherwise one read, or two if the index is not
  * cached. verify_checksums adds a CRC-32C of the blob and, if the index is neither
- * mapped nor cached, a read of the stored CRC.
- */
+ * mapped nor cached, a read of the stored CRC. */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 
@@ -900,6 +899,7 @@ typedef struct bag_writer_options {
  * Create a new Bag. It stays locked until closed; flushed data can be read with
  * `unfinished`, even if the process dies. (If the path does not end in .bag, the
  * journal is PATH.idx, and readers do not find it automatically.)
+ *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
  * BAGS_ERROR_EXISTS (also for NAME.idx or NAME.crc), BAGS_ERROR_MISSING (no such
  * directory), BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED. Memory: 1.5 times the buffer size,
@@ -9201,7 +9201,7 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     "close gaps with bags_finalize"
 
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, ... */
-#define BAGI_BAGS_AHEAD 64    /* ... or if all of their Bags are, too */
+#define BAGI_BAGS_AHEAD 64    /* ... if all of their Bags are, too */
 
 /* Announce that all Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
@@ -9932,7 +9932,7 @@ BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
         io->remove_dir(io->user, writer->path);
 }
 
-/* Refuse an unsharded dataset in a directory that has shards. */
+/* Refuse to write shards into the directory of an unsharded dataset. */
 BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
     bags_error *err = &writer->writing.failure;
