@@ -61,7 +61,7 @@
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 460           >>fetch 490          >>cursor 330         >>bag-read 120
- *     >>bag-write 680      >>spec 390           >>shards 550        >>dataset-write 1940
+ *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
  *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
  *
@@ -767,14 +767,12 @@ typedef struct bag_reader_options {
  * writer crashed: the reader has the blobs flushed so far. Open the Bag again to see
  * more. After a power failure the journal may list more blobs than exist; this is an
  * error unless `unfinished` is READ.
- *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
  *   BAGS_ERROR_CORRUPT   not a Bag (too short, or its table is invalid); or its own
  *                        table contradicts NAME.idx; with verify_checksums: NAME.crc is
  *                        damaged or belongs to another Bag
- *   BAGS_ERROR_ARGUMENT  an invalid option
- *   BAGS_ERROR_LIMIT     a table is too large to keep in memory
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_LIMIT (a table is too large to keep in memory)
  *
  * Cost: O(1), a few system calls. The table is read only with cache_index, with
  * unfinished READ, or if it seems to contradict NAME.idx. READ with verify_checksums
@@ -800,24 +798,13 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader);
 /* Size of the Bag's file in bytes; if split, of the blobs and the index. */
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 
-/*
- * Read one blob.
- *
- *   index  0 <= index < bag_reader_length(reader)
- *   out    the bytes; size may be 0; empty with data NULL on failure. See "Lifetime" at
- *          the top
- *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places the blob outside the data; the file was
- *                       truncated (if not mapped); with verify_checksums: checksum
- *                       mismatch
- *   BAGS_ERROR_LIMIT    the blob is too large for the address space
- *
- * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
- * verify_checksums adds a CRC-32C of the blob and, if the index is neither mapped nor
- * cached, a read of the stored CRC.
- */
+/* Read one blob. *out is empty with data NULL on failure; otherwise see "Lifetime" at
+ * the top. Returns BAGS_OK, BAGS_ERROR_RANGE, BAGS_ERROR_LIMIT (the blob is too large
+ * for the address space), or BAGS_ERROR_CORRUPT: the table places the blob outside the
+ * data; the file was truncated (if not mapped); with verify_checksums: checksum
+ * mismatch. Cost: O(1) if mapped; otherwise one read, or two if the index is not
+ * cached. verify_checksums adds a CRC-32C of the blob and, if the index is neither
+ * mapped nor cached, a read of the stored CRC. */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 
@@ -914,12 +901,9 @@ typedef struct bag_writer_options {
  * journal is PATH.idx, and readers do not find it automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
- *   BAGS_ERROR_EXISTS   the Bag, NAME.idx or NAME.crc already exists
- *   BAGS_ERROR_MISSING  no such directory
- *   BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED
- *
- * Memory: 1.5 times the buffer size, or 1.75 times with checksums, whatever the Bag's
- * length.
+ * BAGS_ERROR_EXISTS (also for NAME.idx or NAME.crc), BAGS_ERROR_MISSING (no such
+ * directory), BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED. Memory: 1.5 times the buffer size,
+ * or 1.75 times with checksums, whatever the Bag's length.
  */
 BAGI_CHECKED bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
@@ -961,7 +945,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
  * copies the table from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
-/* Remove what was written, and free the writer. */
+/* Remove everything written, and free the writer. */
 BAGS_API void bag_writer_abort(bag_writer *writer);
 
 #endif /* BAGS_NO_WRITER */
@@ -1057,10 +1041,9 @@ typedef enum bags_kind {
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, slowest-varying first; an array with dims 0 is a
- * single element. data may be NULL if size is 0. A number that fits both uint and sint
- * is stored in both; otherwise `kind` says which one holds it, and the other may be 0.
- * A decoded value is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an
- * array.
+ * single element. data may be NULL if size is 0. A number is in both uint and sint if
+ * it fits both; `kind` says which one counts, and the other may be 0. A decoded value
+ * is never BAGS_KIND_REAL or BAGS_KIND_BOOL: a decoded float32 is an array.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -1212,9 +1195,9 @@ BAGI_CHECKED bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
 /* Add a copy of a codec; its `names` and `user` must stay valid. A codec added later
- * takes precedence over earlier ones with the same name. Returns BAGS_OK,
- * BAGS_ERROR_ARGUMENT (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no
- * reader or writer uses the registry. */
+ * takes precedence over earlier ones with the same name. Returns BAGS_OK or
+ * BAGS_ERROR_ARGUMENT (no names). Threads: one, and only while no reader or writer uses
+ * the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
@@ -1242,8 +1225,8 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bags_type_check(
 
 /* The edit distance from a word to a name, ignoring case: the number of letters to
  * insert, delete, replace or swap with the next one. `also` lists synonyms of the name,
- * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the name
- * is probably not what was meant. */
+ * separated by spaces; if it contains the word, the distance is 0. SIZE_MAX if the word
+ * probably does not mean this name. */
 BAGS_API BAGS_EXPERIMENTAL size_t bags_word_distance(
     bags_view word, bags_view name, const char *also);
 #endif
@@ -1260,15 +1243,10 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * freed. registry NULL: the built-in codecs. Neither function knows a shard's
  * dictionary: bags_decode fails on a blob that needs it; use bags_row_value for those.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_TYPE      invalid type string; no codec for it
- *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
- *   BAGS_ERROR_ARGUMENT  bags_encode: a value with nonzero size and NULL data
- *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
- *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
- *   what a codec that you added returns
- *
- * Cost: the codec's, plus opening it for the type's arguments.
+ * Returns BAGS_OK, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT or a code of a codec you added;
+ * bags_encode also BAGS_ERROR_VALUE and BAGS_ERROR_ARGUMENT (nonzero size with NULL
+ * data), bags_decode also BAGS_ERROR_CORRUPT (not a blob of this type). Cost: the
+ * codec's, plus opening it for the type's arguments.
  */
 #ifndef BAGS_NO_WRITER
 BAGI_CHECKED bags_code bags_encode(const bags_registry *registry, const char *type,
@@ -1610,14 +1588,14 @@ typedef struct bags_recover_report {
  * then the system may return bytes that the disk lost.
  *
  * Returns BAGS_OK or, after processing all other shards, the first failure:
- *   BAGS_ERROR_MISSING     no such path, or not a dataset
- *   BAGS_ERROR_LOCKED      a running writer holds a shard
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_LOCKED, BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
  *   BAGS_ERROR_CORRUPT     a shard cannot be recovered; the path has both spec.json and
  *                          shards
  *   BAGS_ERROR_UNFINISHED  a partial datapoint lacks a value for a plain field
  *   BAGS_ERROR_FIELD       an entry in `values` is not a single value for a plain field
  *   BAGS_ERROR_ARGUMENT    the path is a file
- *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT; the codes of the codecs for `values`
+ *   the codes of the codecs for `values`
+ *
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; reads the
  * journals and refs (with checksums, also the blobs) of unfinished shards.
  */
@@ -1640,15 +1618,12 @@ typedef struct bags_finalize_options {
  * with APPEND, because the numbers no longer show which worker wrote a shard. A failure
  * before the first shard is renamed removes the mark.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_UNFINISHED  a shard is unfinished, and nothing was renamed; or a worker
- *                          claimed it in between, and only the first shard was renamed
- *   BAGS_ERROR_MISSING     no shards
- *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with the same number
- *   BAGS_ERROR_LOCKED      another process is writing a shard's checksums
- *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
- *   BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT
- * Cost: a few system calls per shard.
+ * Returns BAGS_OK, BAGS_ERROR_MISSING (no shards), BAGS_ERROR_LOCKED (another process
+ * is writing a shard's checksums), BAGS_ERROR_EXISTS (a writer started a shard
+ * meanwhile), BAGS_ERROR_CORRUPT (there is also a spec.json; two shards with the same
+ * number), BAGS_ERROR_CHANGED, BAGS_ERROR_LIMIT, or BAGS_ERROR_UNFINISHED: a shard is
+ * unfinished, and nothing was renamed; or a worker claimed it in between, and only the
+ * first shard was renamed. Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
     uint64_t *renamed, bags_error *err);
@@ -1683,17 +1658,15 @@ typedef struct bags_checksum_report {
  * Bag, of any variant. No other file is changed. The call may be interrupted and
  * repeated. It locks each shard in turn; readers need not be closed.
  *
- * Stops at the first failure. Returns BAGS_OK or
- *   BAGS_ERROR_MISSING     no such path, or not a dataset
+ * Stops at the first failure. Returns BAGS_OK, BAGS_ERROR_MISSING, the errors of
+ * bags_reader_open, or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
  *   BAGS_ERROR_CORRUPT     a Bag's table or spec.json is invalid; existing checksums
  *                          are damaged or belong to another version of their shard: see
  *                          `replace`
  *   BAGS_ERROR_LOCKED      another process is writing the shard or its checksums
- *   BAGS_ERROR_CHANGED     another process replaced the shard meanwhile
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
  *   BAGS_ERROR_IO          also if a file or shard is a symbolic link (ELOOP)
- *   what bags_reader_open returns
  * Cost: reads every byte of the Bags that receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
@@ -1896,14 +1869,11 @@ typedef struct bags_row {
  * and stay valid until the reader is closed, others until the row is reused or freed.
  * On failure the row is empty.
  *
- *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, in any order; a field may occur more than once. NULL:
- *            all fields in full, in order
+ * `selects` has `count` selections, in any order; a field may occur more than once.
+ * NULL selects all fields in full, in order.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE     index out of range; start > stop
+ * Returns BAGS_OK, BAGS_ERROR_RANGE, BAGS_ERROR_FIELD, or
  *   BAGS_ERROR_TYPE      a slice of a plain field
- *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names the file and
  *                        index; with verify_checksums: checksum mismatch
@@ -2121,19 +2091,14 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  * If scratch is NULL, all decoded values are kept until the row is reused or freed;
  * pass a scratch to decode many large values one by one.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE  no such slot or item
- *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
- *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode; the required
- *                     NAME.dict is damaged or larger than 16 MiB
- *   BAGS_ERROR_MISSING, BAGS_ERROR_CHANGED
- *                     NAME.dict is missing; the shard was replaced
- *   what a codec that you added returns
- *
- * Cost: the codec's. Built-in codecs copy only arrays that are misaligned for their
- * dtype or not in native byte order. The first blob in a shard that needs a dictionary
- * reads NAME.dict under a lock; later ones take no lock.
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (no such slot or item), BAGS_ERROR_TYPE (no codec
+ * for the type: use bags_row_bytes), or a code of a codec you added.
+ * BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE and BAGS_ERROR_LIMIT mean that it is not a blob
+ * of this type or too large to decode, or that the required NAME.dict is damaged or
+ * larger than 16 MiB; BAGS_ERROR_MISSING that NAME.dict is missing; BAGS_ERROR_CHANGED
+ * that the shard was replaced. Cost: the codec's. Built-in codecs copy only arrays that
+ * are misaligned for their dtype or not in native byte order. The first blob in a shard
+ * that needs a dictionary reads NAME.dict under a lock; later ones take no lock.
  */
 BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
@@ -2150,13 +2115,10 @@ BAGI_CHECKED bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
  * out->shape is always in the scratch. scratch NULL: the row's memory, as for
  * bags_row_value.
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE    no such slot
- *   BAGS_ERROR_TYPE     items of another type
- *   BAGS_ERROR_CORRUPT  an item has the wrong size; the message names it
- *   BAGS_ERROR_LIMIT    an item has BAGS_MAX_DIMS dimensions
- *
- * Cost: O(n) comparisons, and the copy.
+ * Returns BAGS_OK, BAGS_ERROR_RANGE (no such slot), BAGS_ERROR_TYPE (another item
+ * type), BAGS_ERROR_LIMIT (an item has BAGS_MAX_DIMS dimensions), or
+ * BAGS_ERROR_CORRUPT, which names an item of the wrong size. Cost: O(n) comparisons,
+ * and the copy.
  */
 BAGS_API BAGS_EXPERIMENTAL bags_code bags_row_array(
     bags_row *row, size_t slot, bags_buffer *scratch, bags_value *out, bags_error *err);
@@ -3254,7 +3216,7 @@ static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
     return bagi_result(linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW));
 }
 
-/* unlink, since remove() would also remove an empty directory. */
+/* unlink, because remove() would also remove an empty directory. */
 static int bagi_local_remove(BAGI_USER, const char *path) {
     return bagi_result(unlink(path));
 }
@@ -3472,12 +3434,11 @@ BAGS_API bool bags_view_is(bags_view view, const char *text) {
 /* ========================================================================
  * >>crc
  * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc.
- * bagi_output_seal writes it. x86-64
- * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
- * three cycles, but one can start in every cycle, so long inputs are processed in
- * three lanes at the same time. Otherwise it is computed with constant
- * tables: nothing is initialised at run time or shared by threads. Writers compute
- * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
+ * bagi_output_seal writes it. x86-64 and ARM64 use the CPU's CRC instruction if it has
+ * one. The instruction takes three cycles, but one can start in every cycle, so long
+ * inputs are processed in three lanes at the same time. Other CPUs use constant tables:
+ * nothing is initialised at run time or shared by threads. Writers compute a blob's CRC
+ * when they buffer it, readers when they return it, and verify when it passes over it.
  * ====================================================================== */
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                                      \
@@ -3635,8 +3596,8 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  *      8  8  size of NAME.bag
  *     16  4  CRC of the table (split: of the entries of NAME.idx)
  *     20  4  CRC of the N CRCs
- *     24  4  CRC of the field's name, or of "refs"; if there is a NAME.dict, of the
- *            name and the 4 bytes of that file's CRC. Standalone: 0
+ *     24  4  CRC of the field's name, or of "refs"; with a NAME.dict, computed over the
+ *            name followed by the 4-byte CRC of that file. Standalone: 0
  *     28  4  CRC that binds the shard together; standalone: 0
  *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
  *     40  4  CRC of the 40 bytes before
@@ -4572,9 +4533,9 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
 /* ========================================================================
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It may contain
- * any whitespace and escapes, and is written as by Python's json.dumps. On the first
- * fault, a parser returns false, 0 or NULL and leaves `at` there for the message. Only
- * >>spec calls this section.
+ * any whitespace and escapes, and is written in the format of Python's json.dumps. On
+ * the first fault, a parser returns false, 0 or NULL and leaves `at` there for the
+ * message. Only >>spec calls this section.
  * ====================================================================== */
 
 typedef struct bagi_json {
@@ -4754,7 +4715,7 @@ BAGI_NOINLINE static size_t bagi_msgpack_uint(
     return negative ? SIZE_MAX : at;
 }
 
-/* The head of an array. */
+/* Parse the head of an array. */
 BAGI_NOINLINE static size_t bagi_msgpack_array(
     bags_view blob, size_t at, uint64_t *count) {
     unsigned char tag = at < blob.size ? blob.data[at] : 0xFF;
@@ -5149,7 +5110,7 @@ BAGS_API bags_value bags_array(
 }
 
 #ifndef BAGS_NO_WRITER
-/* The value's kind is not what the codec expects. */
+/* The codec does not accept this kind of value. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
@@ -5548,7 +5509,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
                 "shape mismatch (%" PRIu64 ", expected %" PRIu64
                 " for dimension %" PRIu64 ")",
                 value->shape[i], codec->shape[i], (uint64_t)i);
-    /* A bin of msgpack has at most 2^32-1 bytes. */
+    /* A msgpack bin holds at most 2^32-1 bytes. */
     if (self && size > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "array too large for its type (%" PRIu64 " bytes, maximum 2^32-1)",
@@ -5580,7 +5541,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
 }
 #endif
 
-/* A str (`tag` 0xD9) or bin (0xC4) of msgpack, like the parsers of >>refs. */
+/* Parse a msgpack str (`tag` 0xD9) or bin (0xC4), like the parsers in >>refs. */
 static size_t bagi_msgpack_bytes(
     bags_view blob, size_t at, unsigned char tag, bags_view *out) {
     uint64_t size = 0;
@@ -6030,7 +5991,7 @@ static bool bagi_coder_needs(const bagi_coder *coder, bags_view blob) {
     return BAGI_UNLIKELY(with != NULL) && with->needed(coder->state, blob);
 }
 
-/* The content of NAME.dict, prepared by a coder. Readers keep a list of them. */
+/* The content of NAME.dict, prepared by a coder. Readers keep a list of these. */
 typedef struct bagi_dictionary {
     struct bagi_dictionary *older;
     const bagi_coder *coder;
@@ -6343,7 +6304,8 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
     return &bag->file[table ? BAGI_BLOBS : which];
 }
 
-/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+/* Bytes per blob in each file of a Bag; 0 for the blobs themselves, because they vary
+ * in size. */
 static const size_t bagi_entry_size[] = {0, 4, 8};
 
 /* The offset in that file of a blob's CRC or end. */
@@ -6875,7 +6837,7 @@ BAGI_COLD static void bagi_bag_ready(
             bag->mapped.length = bag->length;
     }
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
-        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* not needed any more */
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* no longer needed */
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file *file = &bag->file[i];
         if (file->handle && file->map) { /* a map needs no open file */
@@ -7396,7 +7358,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
 }
 
 /* Not inline, and without an output parameter: see >>bag. The fetch repeats the checks
- * of the mapped read, because the fast path does not tell what is wrong. */
+ * of the mapped read, because the fast path does not report the cause of a failure. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -7571,8 +7533,8 @@ static void bagi_cursor_close(bagi_cursor *cursor) {
     bags_buffer_free(&cursor->bytes);
 }
 
-/* The next entries of the Bag; they are read to an offset of the window, and the end
- * before them too. */
+/* Get the Bag's next entries; they are read to an offset in the window, together with
+ * the end before them. */
 static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t at,
     uint64_t count, const unsigned char **out, bags_error *err) {
     const bag_reader *bag = cursor->bag;
@@ -9060,9 +9022,9 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial (later
  *     spec.json) makes it an unfinished one. With neither, no writer created it.
- *   - Numbers order shards; a number with leading zeros is the same number.
+ *   - Shards are ordered by number; leading zeros do not change a number.
  *
- * Its life on disk, and who locks which file, is drawn in >>dataset-write.
+ * A shard's life cycle on disk, and its locks, are described in >>dataset-write.
  * ====================================================================== */
 
 /* ---- names ---- */
@@ -9239,7 +9201,7 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t
     "close gaps with bags_finalize"
 
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, ... */
-#define BAGI_BAGS_AHEAD 64    /* ... or if all of their Bags are, too */
+#define BAGI_BAGS_AHEAD 64    /* ... if all of their Bags are, too */
 
 /* Announce that all Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
@@ -9286,7 +9248,7 @@ BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t
     return code;
 }
 
-/* ---- what a directory is ---- */
+/* ---- classifying directories ---- */
 
 static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", "", code, err);
@@ -9633,7 +9595,7 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     CLAIMED    the fields' .bag, .idx and .crc are created          |
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
- *     WRITTEN    in buffers that spill when full. A blob's          |
+ *     WRITTEN    in buffers that spill when full. A blob's            |
  *                NAME.dict is synced before the blob is written. The  |
  *                first blobs of a field may be held to make it        |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
@@ -9970,7 +9932,7 @@ BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
         io->remove_dir(io->user, writer->path);
 }
 
-/* Refuse an unsharded dataset in a directory that has shards. */
+/* Refuse to write shards into the directory of an unsharded dataset. */
 BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
     bags_error *err = &writer->writing.failure;
@@ -11709,30 +11671,29 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
 
 /* ========================================================================
  * >>dataset-read
- * This section owns open datasets and rows. A reader knows the number, the first
- * datapoint and the length of every shard. The Bags of a shard are opened when they
- * are first used, under a lock, and published to all threads; from then on they are
- * found without one. Of an unfinished shard they are opened with the reader.
+ * Owns open datasets and rows. A reader knows every shard's number, first datapoint and
+ * length. A shard's Bags are opened on first use, under a lock, and published to all
+ * threads; after that, no lock is needed to find them. The Bags of an unfinished shard
+ * are opened with the reader.
  *
  *     reader->mutex        held while a Bag or its NAME.dict is opened: shard->bags,
  *                          bag->dictionary, reader->dictionaries
- *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
- *                          taken inside the other one, never the other way round
- *     (nothing)            everything else does not change after bags_reader_open
+ *     reader->files.mutex  held while a file is opened or closed: see bagi_files; taken
+ *                          inside reader->mutex, never the other way round
+ *     (nothing)            nothing else changes after bags_reader_open
  *
- * Every read goes from a datapoint to its refs, to the Bags of the selected fields,
- * to spans of their blobs. bags_reader_get does that for one datapoint and finds
- * mapped blobs without a span; bags_reader_get_blob is its short form for one blob;
- * bagi_read_many does it for all others, and to prefetch. Called by bags_checksum and
- * by users.
+ * Every read goes from a datapoint to its refs, to the selected fields' Bags, to spans
+ * of their blobs. bags_reader_get does this for one datapoint, and finds mapped blobs
+ * without a span; bags_reader_get_blob is its short form for one blob; bagi_read_many
+ * does all other reads, and prefetches. Called by users and by bags_checksum.
  * ====================================================================== */
 
-/* A shard of a reader, besides bags_shard. */
+/* A reader's data about a shard, in addition to bags_shard. */
 typedef struct bagi_shard {
-    bagi_bag_options bag_options; /* apart from names; of a finished shard */
-    void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
-                        Of an unfinished shard they are opened with the reader;
-                        if it has no datapoint there are none */
+    bagi_bag_options bag_options; /* except for names; of a finished shard */
+    void **bags; /* one bag_reader per field, then refs; NULL: not used yet. For an
+                    unfinished shard, all are opened with the reader, or none if it has
+                    no datapoint */
 } bagi_shard;
 
 struct bags_reader {
@@ -11750,18 +11711,19 @@ struct bags_reader {
     bagi_files files;
     bagi_mutex mutex;
     bool has_mutexes;
-    bool checked;                  /* the lengths of all shards are of one version */
+    bool checked;                  /* all shard lengths were found to be of one
+                                      version */
     bagi_dictionary *dictionaries; /* used by values */
 };
 
-/* The directory of a shard; free it with bagi_dir_free, also after a failure. */
+/* Set up a shard's directory; free it with bagi_dir_free, even after a failure. */
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_shard_id name = {reader->shards[shard].number, reader->shards[shard].digits};
     return bagi_shard_dir(dir, &reader->env, reader->path, name, err);
 }
 
-/* Open a Bag and publish it, unless another thread does that first. */
+/* Open a Bag and publish it, unless another thread does so first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)bagi_mutable(from);
@@ -11803,7 +11765,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     return code;
 }
 
-/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
+/* The Bag of a field (index spec.count: of refs) in a shard, opened if necessary. */
 static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     const bagi_shard *part, size_t field, const bag_reader **out, bags_error *err) {
     void **bags = (void **)BAGI_LOAD(&part->bags);
@@ -11812,7 +11774,7 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     return bag ? BAGS_OK : bagi_reader_first_bag(reader, part, field, out, err);
 }
 
-/* The dictionary of a Bag, read if need be, and published. */
+/* A Bag's dictionary, read if necessary, and published. */
 BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     size_t shard, size_t field, const bagi_dictionary **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)bagi_mutable(from);
@@ -11832,9 +11794,9 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
         bagi_trailer trailer = bag->trailer;
         bags_error why;
         code = bagi_reader_dir(reader, shard, &dir, err);
-        /* A truncated dictionary decodes frames to other bytes, so that its checksum is
-         * compared even if blobs are not verified. NAME.crc may be missing, or
-         * incomplete. */
+        /* With a truncated dictionary, frames would decode to wrong bytes, so its
+         * checksum is compared even if blobs are not verified. NAME.crc may be missing
+         * or incomplete. */
         if (BAGI_CHECKSUMS && !code && !bag->verify) {
             bags_code read = bagi_crcs_read_trailer(&dir, name, &trailer, &why);
             if (read && read != BAGS_ERROR_MISSING && read != BAGS_ERROR_CORRUPT) {
@@ -11853,12 +11815,12 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     return code;
 }
 
-/* The field of a selection; NULL: all fields, whole. */
+/* The field of selection i; if selects is NULL, all fields are selected in full. */
 static BAGI_HOT size_t bagi_select_field(const bags_select *selects, size_t i) {
     return selects ? selects[i].field : i;
 }
 
-/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
+/* Announce that the Bags of these fields (NULL: all) in a shard may be opened soon. */
 BAGI_COLD static void bagi_reader_expect(
     const bags_reader *reader, size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
@@ -11888,21 +11850,21 @@ BAGI_COLD static void bagi_reader_expect(
 typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
-    bagi_bag_options bag_options; /* of a shard, before it is opened */
+    bagi_bag_options bag_options; /* for a shard, before it is opened */
     const bagi_shard_list *list;
-    bags_error *err; /* not the caller's: a failed try may be repeated */
+    bags_error *err; /* not the caller's, because a failed try may be repeated */
 } bagi_opening;
 
-/* Tries to read what another process is changing. Each sees what the last one left, so
- * that a few are enough, unless the dataset changes as fast as it is read. */
+/* Limit on tries to read a dataset that another process is changing. A few are enough
+ * unless the dataset changes as fast as it is read. */
 enum { BAGI_TRIES = 8 };
 
 /*
- * Open a shard without spec.json, by its record. Nothing is locked: what refs.idx
- * lists does not change any more, whatever the writer appends. The journals are read
- * into memory, since they are removed when the shard is finished. The Bags stay the
- * same files, to which the writer adds a table; they are not mapped, since an abort
- * truncates them. *found if there is a record.
+ * Open a shard without spec.json, by its record. Nothing is locked: data that refs.idx
+ * lists no longer changes, whatever the writer appends. The journals are read into
+ * memory, because they are removed when the shard is finished. The Bags stay the same
+ * files, to which the writer adds a table; they are not mapped, because an abort
+ * truncates them. *found is set if there is a record.
  */
 BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
@@ -11918,7 +11880,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
     if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs))
-        return BAGS_OK; /* the record is not written yet, or not any more */
+        return BAGS_OK; /* the record is not yet written, or no longer there */
     if (code)
         return code;
     *found = shard->unfinished = true;
@@ -11945,9 +11907,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. Without spec.json it is unfinished. A missing file next to a
- * spec.json that was read is a fault of a finished shard. On the last try, missing
- * files do not exist yet. */
+/* Open one shard. Without spec.json it is unfinished. If spec.json was read, a missing
+ * file is a fault of a finished shard. On the last try, missing files are taken as not
+ * yet existing. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -11971,8 +11933,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
             code = BAGS_OK;
         if (found || unfinished != BAGS_UNFINISHED_READ)
             break;
-        /* If its files contradict each other, or nothing of it is complete and now it
-         * is finished, its writer is running. */
+        /* If its files contradict each other, or no datapoint is complete and it is now
+         * finished, its writer is running. */
         code = bagi_opening_unfinished(opening, dir, shard, part, &found);
         again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
                 code == BAGS_ERROR_CHANGED;
@@ -11982,8 +11944,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
     if (!code && !found && !opening->list->single)
         kind = bagi_kind(&reader->env, dir->path, &code, err);
     BAGI_TRY(code);
-    /* A directory that was listed and is gone was not unfinished: bags_finalize may
-     * have renamed it, and the list is outdated. */
+    /* A listed directory that is gone was not unfinished: bags_finalize may have
+     * renamed it, and the list is outdated. */
     if (kind == BAGS_PATH_NONE)
         return bags_fail(err, BAGS_ERROR_GAP,
             "%s: removed or renamed while the dataset was opened", dir->shown);
@@ -11995,7 +11957,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     shard->number = opening->list->ids[index].number;
     shard->digits = opening->list->ids[index].digits;
     shard->start = reader->length;
-    reader->count++; /* the reader's from here on, also after a failure */
+    reader->count++; /* owned by the reader from here on, even after a failure */
     if (shard->length > UINT64_MAX - reader->length)
         return bags_fail(
             err, BAGS_ERROR_CORRUPT, "%s: more than 2^64 datapoints", reader->shown);
@@ -12003,7 +11965,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     return BAGS_OK;
 }
 
-/* Learn the spec from a shard that is not read. */
+/* Get the spec from a shard that will not be read. */
 BAGI_COLD static bags_code bagi_opening_spec(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -12023,7 +11985,7 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Reserve memory for the shards of a list. */
+/* Reserve memory for a list's shards. */
 BAGI_COLD static bags_code bagi_reader_reserve(
     bags_reader *reader, size_t count, bags_error *err) {
     bags_buffer *arrays = reader->arrays;
@@ -12046,8 +12008,8 @@ BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spe
 }
 
 #ifdef BAGS_DEBUG
-/* Invariants of an open reader: its datapoints are its shards' datapoints, in the order
- * of their numbers. A Bag is open before it is used only if its shard is unfinished and
+/* Invariants of an open reader: its datapoints are those in its shards, ordered by
+ * shard number. A Bag is open before its first use only if its shard is unfinished and
  * has a datapoint. */
 static void bagi_reader_assert(const bags_reader *reader) {
     uint64_t length = 0;
@@ -12064,7 +12026,7 @@ static void bagi_reader_assert(const bags_reader *reader) {
 }
 #endif
 
-/* A reader that has a path and options, and no shards yet. */
+/* Create a reader that has a path and options, but no shards yet. */
 BAGI_COLD static bags_reader *bagi_reader_new(
     const char *path, const bags_reader_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
@@ -12100,14 +12062,15 @@ BAGI_COLD static bags_reader *bagi_reader_new(
     return NULL;
 }
 
-/* A listing is not atomic: a writer may create a shard that it has passed, and then one
- * that it reaches; a shard may be renamed or removed before it is opened.
- * A reader that accepts unfinished shards lists again before it reports a gap. */
+/* A listing is not atomic: a writer may create a shard at a position already passed,
+ * and then another at a position still to come; a shard may be renamed or removed
+ * before it is opened. A reader that accepts unfinished shards lists again before it
+ * reports a gap. */
 BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
-    bags_error why; /* of tries that may be repeated; *err is written once */
+    bags_error why; /* error of a try that may be repeated; *err is written once */
     bagi_opening opening = BAGI_ZERO;
     bagi_shard_list list;
     bagi_dir dir;
@@ -12141,8 +12104,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         reader->sharded = !list.single;
         if (!code && !options->allow_gaps)
             code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, &why);
-        /* A gap next to an unfinished shard is most likely one whose writer has not
-         * reached it: that is reported first. */
+        /* Next to an unfinished shard, a gap is most likely a shard not yet reached by
+         * its writer: report the unfinished shard first. */
         if (code == BAGS_ERROR_GAP && !live) {
             bags_code other =
                 bagi_each_shard(&list, start, stop, bagi_check_finished, &why, &why);
@@ -12153,7 +12116,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         if (!code)
             code =
                 bagi_each_shard(&list, start, stop, bagi_opening_shard, &opening, &why);
-        /* None of this worker has the spec; another one's may. */
+        /* None of this worker's shards has the spec; another worker's shard may. */
         if (!code && !spec->types)
             code = bagi_each_shard(&list, 0, 1, bagi_opening_spec, &opening, &why);
         if (!code && !spec->types && list.single)
@@ -12167,7 +12130,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         again = code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES;
     }
     bagi_dir_free(&dir);
-    reader->spec = *spec; /* the reader's from here on */
+    reader->spec = *spec; /* owned by the reader from here on */
     if (!code) {
         BAGI_CHECK(bagi_reader_assert(reader));
         return reader;
@@ -12265,7 +12228,7 @@ BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t fie
     return reader && field < reader->spec.count ? &reader->spec.types[field] : NULL;
 }
 
-/* Add the Bags of a shard. Those of a finished one are opened without keeping them. */
+/* Add a shard's Bags. For a finished shard, they are opened but not kept. */
 BAGI_COLD static bags_code bagi_info_shard(bags_reader *reader, size_t shard,
     const bagi_dir *dir, bags_info *info, bags_field_info *fields, bags_error *err) {
     const bagi_shard *part = &reader->parts[shard];
@@ -12324,7 +12287,8 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     return code ? code : bags_reader_check(reader, err);
 }
 
-/* Compare the record of a shard with that which was opened, or announce that. */
+/* Compare a shard's record with the one it was opened with, or announce the
+ * comparison. */
 BAGI_COLD static bags_code bagi_reader_check_shard(
     const bags_reader *reader, size_t shard, bool announce, bags_error *err) {
     bagi_dir dir;
@@ -12340,7 +12304,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err) {
     BAGI_BEGIN(reader, err);
     size_t count = reader->env.io.expect ? reader->count : 0;
-    for (size_t i = 0; i < 2 * count; i++) /* first all are announced */
+    for (size_t i = 0; i < 2 * count; i++) /* first announce all, then compare */
         BAGI_TRY(bagi_reader_check_shard(reader, i % count, i < count, err));
     return BAGS_OK;
 }
@@ -12366,11 +12330,11 @@ BAGS_API bags_select bags_select_slice(
     return select;
 }
 
-/* In place of a datapoint's index: the row has many, and does not keep which. If values
- * of the field may need a dictionary, the numbers of their shards follow the slot. */
+/* Stands for a datapoint index: the row has many datapoints, without their indices. If
+ * the field's values may need a dictionary, their shard numbers follow the slot. */
 #define BAGI_ROW_MANY UINT64_MAX
 
-/* The first reader that uses a row gives it its allocator. */
+/* A row takes the allocator of the first reader that uses it. */
 BAGI_COLD static void bagi_row_adopt(const bags_reader *reader, bags_row *row) {
     bags_buffer *buffers[] = {&row->slots, &row->items, &row->data, &row->scratch,
         &row->spans, &row->ref_spans, &row->refs};
@@ -12378,7 +12342,7 @@ BAGI_COLD static void bagi_row_adopt(const bags_reader *reader, bags_row *row) {
         bagi_buffer_adopt(buffers[i], &reader->env.memory);
 }
 
-/* Start a call that uses the row: it is empty until the call has succeeded. */
+/* Start a call that uses the row. The row is empty until the call succeeds. */
 static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->reader = reader;
     row->length = 0;
@@ -12396,13 +12360,13 @@ static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
 }
 
-/* bags_buffer_reserve, but no call if the buffer is large enough. */
+/* bags_buffer_reserve, without a call if the buffer is large enough. */
 static BAGI_HOT bags_code bagi_reserve(
     bags_buffer *buffer, size_t size, bags_error *err) {
     return size <= buffer->capacity ? BAGS_OK : bags_buffer_reserve(buffer, size, err);
 }
 
-/* Reserve space for `count` items in all slots. Existing items are kept. The
+/* Reserve space for `count` items in all slots together. Existing items are kept. The
  * array is never NULL. */
 static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
@@ -12413,11 +12377,11 @@ static BAGI_HOT bags_code bagi_row_reserve(
 
 /* ---- memory of decoded values ---- */
 
-/* Memory that does not move while values view it. The bytes follow. */
+/* Memory that does not move while values point into it. The bytes follow. */
 struct bagi_block {
     struct bagi_block *older;
     size_t capacity, used;
-    void *last; /* the piece that was allocated last, and can grow */
+    void *last; /* the last piece allocated; it can grow */
 };
 
 #define BAGI_VALUE_ALIGN ((size_t)16)
@@ -12434,8 +12398,9 @@ static void bagi_values_free(bags_row *row, struct bagi_block **blocks) {
     }
 }
 
-/* For a bags_buffer: its memory is a piece of the row's blocks, and stays when it
- * grows or is freed. The last piece grows in place. */
+/* The resize function of a bags_buffer whose memory is a piece of the row's blocks. Old
+ * memory stays valid when the buffer grows or is freed. The last piece grows in
+ * place. */
 static void *bagi_values_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     bags_row *row = (bags_row *)user;
@@ -12484,8 +12449,8 @@ BAGS_API BAGI_COLD void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, kept in the row; the count of shards if the index is
- * out of range. */
+/* Find a datapoint's shard, and keep it in the row; returns the number of shards if the
+ * index is out of range. */
 BAGI_NOINLINE static size_t bagi_reader_find_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t low = 0, high = reader->count;
@@ -12502,8 +12467,8 @@ BAGI_NOINLINE static size_t bagi_reader_find_shard(
     return low;
 }
 
-/* The same, and the index of the datapoint in it; NULL if the index is out of range.
- * Most often it is the shard that the row was used for last. */
+/* The same, plus the datapoint's index within the shard; NULL if out of range. Usually
+ * it is the shard that the row was last used for. */
 static BAGI_HOT const bagi_shard *bagi_row_shard(
     const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
     if (row->shard < reader->count) {
@@ -12524,7 +12489,7 @@ BAGI_COLD static bags_code bagi_fail_datapoint(
         "%s: ", reader->shown);
 }
 
-/* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
+/* A fault in refs.bag; field is spec->count if it concerns the entire row. */
 BAGI_COLD static bags_code bagi_fail_refs(const char *path, const bagi_spec *spec,
     uint64_t index, size_t field, const char *what, bags_error *err) {
     if (field < spec->count)
@@ -12567,7 +12532,7 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
-/* Like bagi_fail_ref, unless the shard was replaced since refs.bag was opened. */
+/* Like bagi_fail_ref, unless the shard was replaced after refs.bag was opened. */
 BAGI_COLD static bags_code bagi_fail_ref_read(const bags_reader *reader, uint64_t index,
     size_t field, bags_ref ref, const bag_reader *bag, bags_error *err) {
     bags_code code = bagi_fetch_check(&bag, 1, true, err);
@@ -12588,8 +12553,8 @@ static bags_code bagi_row_reserve_refs(
     return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bags_ref), err);
 }
 
-/* Parse the refs of datapoint `index`, whose blob of refs.bag was read; a split
- * shard has none: blob n of every field belongs to datapoint n. */
+/* Parse the refs of datapoint `index` from its blob of refs.bag. A split shard has no
+ * refs.bag: blob n of every field belongs to datapoint n. */
 static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, bags_view blob, bags_ref *refs,
     bags_error *err) {
@@ -12606,9 +12571,9 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
     return bagi_fail_row(reader->shown, spec, index, blob, err);
 }
 
-/* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
- * or the blob, before the refs are read and confirm it. Elsewhere this is useless,
- * and harmless: wherever an invalid table leads, a request does not fault. */
+/* Usually blob i of a plain field belongs to datapoint i: request the table entry, or
+ * the blob, before the refs are read and confirm this. Otherwise the request is useless
+ * but harmless: it cannot fault, wherever an invalid table leads. */
 static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_blob) {
     if (!bag || local >= bag->touch_length)
         return;
@@ -12622,9 +12587,9 @@ static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_b
     }
 }
 
-/* Read the refs of datapoint `local` of a shard into bagi_row_refs if nothing must be
- * opened, read or reserved for that: `bags` are the shard's. Returns false
- * otherwise, and if the refs are invalid. */
+/* Read the refs of datapoint `local` of the shard with these Bags into bagi_row_refs,
+ * if nothing must be opened, read or reserved for this. Returns false otherwise, or if
+ * the refs are invalid. */
 static BAGI_HOT bool bagi_row_find_refs(
     const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
     size_t count = reader->spec.count;
@@ -12635,7 +12600,7 @@ static BAGI_HOT bool bagi_row_find_refs(
            bagi_refs_parse_usual(blob, reader->spec.types, count, bagi_row_refs(row));
 }
 
-/* The same, in whatever way. */
+/* The same, in the general case. */
 BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
     const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
     void *const *bags = (void **)BAGI_LOAD(&part->bags);
@@ -12655,9 +12620,9 @@ BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
 
-/* Read the refs of datapoints start <= i < start + count, or (not NULL) of `indices`:
- * the row's item i becomes the blob of refs.bag. With `advise` they are only
- * requested. */
+/* Read the refs of the datapoints start <= i < start + count or, if not NULL,
+ * `indices`: the row's item i becomes the blob of refs.bag. With `advise`, only request
+ * them. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, bags_row *row, bool advise, bags_error *err) {
     bagi_fetch fetch = {&row->ref_spans, 0, &row->scratch, 0, advise, false};
@@ -12683,12 +12648,12 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
 
 /* ---- selections ---- */
 
-/* The blobs of a field that a selection takes: first, first + step, ... */
+/* The blobs of a field covered by a selection: first, first + step, ... */
 typedef struct bagi_steps {
     uint64_t first, count, step;
 } bagi_steps;
 
-/* By value, so that a selection can stay in registers. */
+/* Passed by value, so that a selection can stay in registers. */
 BAGI_COLD static bags_code bagi_fail_select(
     const bags_reader *reader, bags_select select, bags_error *err) {
     bags_code code;
@@ -12703,7 +12668,8 @@ BAGI_COLD static bags_code bagi_fail_select(
         reader->spec.fields[select.field].name);
 }
 
-/* Apply a selection (NULL: all) to a datapoint's ref. False if it is invalid. */
+/* Apply a selection (NULL: everything) to a datapoint's ref. False if the selection is
+ * invalid. */
 static BAGI_HOT bool bagi_select_apply(
     const bags_reader *reader, const bags_select *select, bagi_steps *steps) {
     if (!select)
@@ -12724,8 +12690,8 @@ static BAGI_HOT bool bagi_select_apply(
     return true;
 }
 
-/* Find the blobs of a datapoint that a selection (NULL: all) of an existing field
- * takes, and their Bag. */
+/* Find the blobs of a datapoint covered by a selection (NULL: all) of an existing
+ * field, and their Bag. */
 static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
     const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
@@ -12741,7 +12707,7 @@ static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Add the blobs of a selection to a fetch. */
+/* Add a selection's blobs to a fetch. */
 static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     const bagi_steps *steps, size_t place, bags_error *err) {
     if (steps->step == 1)
@@ -12754,10 +12720,10 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 
 /* ---- reading datapoints ----
  *
- * Most often all that is needed is mapped and open, and the row is large enough. Then
- * bagi_row_find and bagi_row_find_blob have it without a call, a failure or a span.
- * They return false otherwise, and if anything is invalid; then bagi_row_load reads it,
- * or finds out what is wrong.
+ * Usually everything needed is mapped and open, and the row is large enough. In that
+ * case bagi_row_find and bagi_row_find_blob succeed without a call, a failure or a
+ * span. Otherwise, or if anything is invalid, they return false, and bagi_row_load
+ * reads the data or finds out what is wrong.
  */
 
 static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
@@ -12810,8 +12776,7 @@ static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
     return true;
 }
 
-/* part_of_blob: offset and size in the only blob that is read; NULL: all of every
- * blob. */
+/* part_of_blob: offset and size within the only blob read; NULL: read entire blobs. */
 static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, const uint64_t *part_of_blob,
     bags_row *row, bags_error *err) {
@@ -12824,7 +12789,7 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
     for (size_t i = 0; i < count; i++)
         if (bagi_select_field(selects, i) >= reader->spec.count)
             return bagi_fail_field_index(reader, selects[i].field, err);
-    if (reader->env.io.expect) /* before refs are opened, and all shards are checked */
+    if (reader->env.io.expect) /* before refs are opened and all shards checked */
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
     BAGI_TRY(bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err));
@@ -12848,7 +12813,7 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
         bagi_fetch_spans(&fetch)->offset = part_of_blob[0];
         bagi_fetch_spans(&fetch)->size = part_of_blob[1];
     }
-    bags_view *items = bagi_row_items(row); /* they do not move any more */
+    bags_view *items = bagi_row_items(row); /* they no longer move */
     BAGI_TRY(bagi_fetch_run_all(&fetch, items, err));
     for (size_t i = 0; i < count; i++) {
         slots[i].items = items;
@@ -12859,7 +12824,7 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-/* Six parameters, in registers: this is a call of the hot path. */
+/* Six parameters fit in registers: this call is on the hot path. */
 BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row, err);
@@ -12896,7 +12861,7 @@ static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t inde
            bagi_mapped_get(&bag->mapped, ref.first + item, out);
 }
 
-/* Read a blob, or a part, in whatever way. */
+/* Read a blob, or a part of one, in the general case. */
 BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, const uint64_t *part_of_blob,
     bags_row *row, bags_view *out, bags_error *err) {
@@ -12947,8 +12912,8 @@ BAGS_API bags_code bags_reader_get_part(const bags_reader *reader, uint64_t inde
     return BAGS_OK;
 }
 
-/* One after the other, every entry of a table and every blob would be waited for:
- * first all entries are requested, then all blobs. */
+/* One by one, we would wait for every table entry and every blob. Instead, request all
+ * entries first, then all blobs. */
 BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
     size_t count, const bags_select *selects, size_t select_count) {
     if (!reader || !indices)
@@ -12994,7 +12959,7 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
 
 /* ---- many datapoints ---- */
 
-/* Datapoints of a plain field have one blob each: only these make an array. */
+/* Refuse a sequence: only a plain field has one blob per datapoint. */
 static bags_code bagi_check_plain(
     const bags_reader *reader, size_t field, bags_error *err) {
     if (field >= reader->spec.count)
@@ -13009,16 +12974,16 @@ static bags_code bagi_check_plain(
 
 /*
  * Plan to read selections (NULL: all fields) of the datapoints start <= i < start +
- * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
- * added to the fetch. The first blob of datapoint i has place i. Its selections start
- * at selects[i * stride].
+ * count or, if not NULL, `indices`: read their refs, and add the blobs they refer to to
+ * the fetch. The first blob of datapoint i has place i. Its selections start at
+ * selects[i * stride].
  */
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
     size_t stride, bags_row *row, bagi_fetch *fetch, bags_error *err) {
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
-    /* The files of every shard that is used are looked up before the first is opened:
-     * hooks for files that are far away do that at the same time. */
+    /* Look up the files of every shard used before opening the first one: hooks for
+     * remote files do these lookups concurrently. */
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
         size_t shard =
             bagi_reader_find_shard(reader, indices ? indices[i] : start + i, row);
@@ -13057,7 +13022,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
     return BAGS_OK;
 }
 
-/* Plan a read of the field: its only span has as many blobs as there are items. */
+/* Plan a read of the field: its only span has one blob per item. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_BEGIN(reader && row && count, err);
@@ -13069,7 +13034,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-/* Read a plain field of many datapoints: its blobs become the items of the row's only
+/* Read a plain field of many datapoints: the blobs become the items of the row's only
  * slot. */
 BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count, size_t field, bags_row *row,
@@ -13159,11 +13124,11 @@ BAGS_API bags_code bags_reader_prefetch_parts(const bags_reader *reader,
     return bagi_fetch_run_all(&fetch, NULL, err);
 }
 
-/* ---- blobs in the order of the datapoints ---- */
+/* ---- blobs in datapoint order ---- */
 
-/* Skip rows of refs.bag, starting at `first`, in which the ref of every field, all
- * plain, is the row's own index, in the form that is written from 2^16 to 2^32: they
- * are compared, not parsed. Returns the row that differs, or `stop`. */
+/* Skip rows of refs.bag, starting at `first`, in which every field is plain and its ref
+ * is the row's own index, encoded as numbers from 2^16 to 2^32 are. Such rows are
+ * compared, not parsed. Returns the first row that differs, or `stop`. */
 static uint64_t bagi_refs_skip(
     const bagi_mapped *refs, size_t count, uint64_t first, uint64_t stop) {
     uint64_t i = first, end = bagi_load_u64(refs->table + 8 * first);
@@ -13185,8 +13150,9 @@ static uint64_t bagi_refs_skip(
     return i;
 }
 
-/* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
- * shard, and the table of a map. Once checked, this is remembered for all threads. */
+/* Check that blob n in the Bag of a plain field belongs to datapoint n of the shard,
+ * and check the table if it is mapped. Once checked, this is remembered for all
+ * threads. */
 static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_t field,
     const bag_reader *bag, bags_row *row, bags_error *err) {
     void **order_checked = &((bag_reader *)bagi_mutable(bag))->order_checked;
@@ -13263,7 +13229,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
     if (bag->verify || !data || !ends || length == 0)
         return BAGS_OK;
     uint64_t size = bagi_load_u64(ends + 8 * (length - 1));
-    if (size > bag->limit) /* a read of the blob has the message */
+    if (size > bag->limit) /* reading the blob will give the message */
         return bag_reader_get_range(bag, length - 1, length, &row->data, out, err);
     out->data = data;
     out->size = (size_t)size;
@@ -13274,14 +13240,14 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
 
 /* ---- values ---- */
 
-/* The memory of decoded values: the caller's scratch, or if that is NULL `own`, which
- * allocates in the row. */
+/* The memory for decoded values: the caller's scratch or, if that is NULL, `own`,
+ * allocating from the row. */
 static bags_buffer *bagi_row_scratch(
     bags_row *row, bags_buffer *scratch, bags_buffer *own) {
     own->resize = bagi_values_resize;
     own->user = row;
-    /* The values of an earlier use of the row are not needed any more. Of their blocks
-     * the largest is kept: most likely the next ones need about as much. */
+    /* Values from an earlier use of the row are no longer needed. Keep the largest of
+     * their blocks: the next values will probably need about as much. */
     if (!scratch && row->stale && row->values) {
         bagi_values_free(row, &row->values->older);
         row->values->used = 0;
@@ -13295,7 +13261,7 @@ static bags_buffer *bagi_row_scratch(
     return scratch;
 }
 
-/* Name the item of a slot that is wrong. Of a plain field the items are datapoints. */
+/* Name the faulty item of a slot. A plain field's items are datapoints. */
 BAGI_COLD static bags_code bagi_row_fail_item(
     const bags_row *row, size_t slot, size_t item, bags_code code, bags_error *err) {
     const bags_reader *reader = row->reader;
@@ -13339,8 +13305,8 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     return code ? bagi_row_fail_item(row, slot, item, code, err) : BAGS_OK;
 }
 
-/* The array that each blob of a type is: shape receives `*dims` numbers. False if the
- * type states none. */
+/* The dtype and shape that a type gives each of its blobs: shape receives `*dims`
+ * numbers. False if the type does not determine them. */
 static bool bagi_type_array(const bags_type *type, bags_dtype *dtype, uint64_t *shape,
     size_t *dims, bool *big) {
     static const bags_dtype by_size[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_UINT8,
@@ -13423,20 +13389,20 @@ BAGS_API bags_code bags_row_array(bags_row *row, size_t slot, bags_buffer *scrat
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>recover
- * Like bags_writer_open with RESUME, for shards of any worker: the fields
- * come from spec.json.partial, and the shard is finished. bags_recover goes over the
- * shards; the failure of one does not stop the others. A dry run takes the same steps
- * up to the first that changes a file, and holds no lock meanwhile.
+ * Like bags_writer_open with RESUME, but for any worker's shards: the fields come from
+ * spec.json.partial, and the shard is finished. bags_recover processes all shards; a
+ * failure of one does not stop the others. A dry run takes the same steps up to the
+ * first that changes a file, and holds no lock meanwhile.
  * ====================================================================== */
 
 typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
-    bags_error first; /* failure of a shard; it does not stop the others */
+    bags_error first; /* first failure of a shard; it does not stop the others */
 } bagi_recovering;
 
-/* Count the bytes of the Bags without a datapoint. */
+/* Count the bytes of Bags that have no datapoint. */
 BAGI_COLD static bags_code bagi_writer_measure(bags_writer *writer, uint64_t *total) {
     const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->writing.failure, why;
@@ -13460,7 +13426,7 @@ BAGI_COLD static bags_code bagi_writer_measure(bags_writer *writer, uint64_t *to
     return BAGS_OK;
 }
 
-/* Finish one shard, or remove it, and report that. */
+/* Finish or remove one shard, and report this. */
 BAGI_COLD static bags_code bagi_recover_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
@@ -13559,20 +13525,19 @@ BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
 
 /* ========================================================================
  * >>finalize
- * This section owns one run of bags_finalize. It closes the gaps between the shards
- * of several workers. It only renames finished shards, and holds the lock of each
- * while it does.
+ * Owns one run of bags_finalize, to close gaps between the shards of several workers.
+ * It only renames finished shards, and holds a shard's lock while renaming it.
  * ====================================================================== */
 
-/* The file that is locked while a finished shard, or a standalone Bag, is changed: it
- * shows that it is still the same. */
+/* The file to lock while a finished shard or standalone Bag is changed. Its identity
+ * also shows that it is still the same shard or Bag. */
 static const char *bagi_lock_path(const bagi_dir *dir) {
     return dir->standalone ? bagi_dir_path(dir, "", ".bag")
                            : bagi_dir_path(dir, "spec.json", "");
 }
 
-/* Open and lock it, against other processes that change what belongs to it. *file is
- * to be closed. */
+/* Open and lock this file, against other processes that change the shard or Bag. The
+ * caller closes *file. */
 BAGI_COLD static bags_code bagi_lock_dir(
     const bagi_dir *dir, void **file, bags_error *err) {
     const char *path = bagi_lock_path(dir);
@@ -13586,9 +13551,9 @@ static bool bagi_is_numbered(bagi_shard_id name, uint64_t index) {
     return name.number == index && (name.digits == 6 || index > 999999);
 }
 
-/* Give a shard, whose spec.json no other process has locked, another number. A
- * directory that has that name, even an empty one, is a writer's: it must not be
- * replaced. */
+/* Give a shard another number, if no other process has locked its spec.json. An
+ * existing directory with the new name, even an empty one, belongs to a writer and must
+ * not be replaced. */
 BAGI_COLD static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_shard_id name, uint64_t number, bags_error *err) {
     void *file = NULL;
@@ -13603,7 +13568,7 @@ BAGI_COLD static bags_code bagi_finalize_rename(const bagi_env *env, const char 
             "%s: already exists: a writer has started it", to.shown);
     if (!code)
         code = bagi_check_same(env, file, bagi_lock_path(&from), err);
-    bagi_close_read(env, file); /* before, for Windows */
+    bagi_close_read(env, file); /* before the rename, for Windows */
     if (!code)
         code = bagi_fail_io(env, env->io.rename(env->io.user, from.path, to.path),
             from.path, "rename", err);
@@ -13629,12 +13594,11 @@ BAGI_COLD static bags_code bagi_finalize_mark(
     return bagi_writing_end(&writing, err);
 }
 
-/* Rename in order of the numbers: the number that a shard gets is free, since those
- * below have moved already, and it never moves up. In the first of two rounds, the
- * first shard is marked and renamed before all others, so that a claim finds the mark;
- * the others are listed after that: a worker that claims a shard before the mark exists
- * is seen by the second listing. A dataset without gaps keeps its numbers, and gets no
- * mark. */
+/* Rename in numeric order. A shard's new number is always free, because shards never
+ * move up and lower ones have already moved. There are two rounds. First, the first
+ * shard is marked and renamed, so that claims find the mark. Then the shards are listed
+ * again, so that a worker that claimed a shard before the mark existed is seen. A
+ * dataset without gaps keeps its numbers, and gets no mark. */
 BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
@@ -13686,17 +13650,16 @@ BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * This section owns one run of bags_verify, its only entry. The Bags of a shard are
- * opened once; then one cursor goes over each of them, so that memory does not grow
- * with the files.
+ * Owns one run of bags_verify, its only entry. A shard's Bags are opened once; then a
+ * cursor passes over each of them, so that memory does not grow with the files.
  *
  *     bags_verify -> bagi_verify_shard -> bagi_verify_bag -> bagi_verify_range
  *         -> bagi_verify_row (refs), bagi_verify_value
  *
- * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
- * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
- * reported; another code (out of memory) ends the work. A fault is written
- * to run->why first; it is about the Bag run->name, or if that is NULL about run->path.
+ * Work is shared in units: unit 0 of a shard is the shard itself, 1 .. count are its
+ * fields, count + 1 is refs. All functions return BAGS_OK after reporting a fault;
+ * another code (out of memory) ends the work. A fault is first written to run->why. It
+ * concerns the Bag run->name or, if that is NULL, run->path.
  * ====================================================================== */
 
 typedef struct bagi_verifying {
@@ -13705,30 +13668,30 @@ typedef struct bagi_verifying {
     bags_verify_report report;
     bagi_common common;
     bagi_files files;
-    bags_code code;      /* of the first fault, */
-    bags_error *err;     /* which is written there */
+    bags_code code;      /* of the first fault */
+    bags_error *err;     /* receives the first fault */
     bags_error why;      /* the fault that is being reported */
     bags_buffer scratch; /* for codecs */
-    bool any_checksums;  /* a finished shard has checksums: all must */
+    bool any_checksums;  /* a finished shard has checksums, so all must have them */
     /* The shard, or standalone Bag: */
     const char *path;
     const bagi_dir *dir;
     const bagi_spec *spec;
-    bool known;        /* the spec is; otherwise it has no fields */
-    uint64_t place;    /* among the dataset's shards */
+    bool known;        /* the spec is known; otherwise it has no fields */
+    uint64_t place;    /* its index among the dataset's shards */
     bags_ref *row;     /* the refs of a datapoint */
-    bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
+    bag_reader **bags; /* one per field, then refs; NULL: cannot be opened */
     bagi_bag_options bag_options;
     /* The Bag: */
     const char *name;            /* of the field, or "refs" */
     size_t field;                /* the number of the field */
     bool parse;                  /* the blobs are rows of refs */
-    uint64_t decode;             /* the first blob that is decoded; UINT64_MAX: none */
-    bagi_dictionary *dictionary; /* of the Bag, once a value needed it */
+    uint64_t decode;             /* the first blob to decode; UINT64_MAX: none */
+    bagi_dictionary *dictionary; /* of the Bag, set once a value needs it */
 } bagi_verifying;
 
-/* Report the fault in run->why. Only a lack of memory ends the work, unless it is that
- * of a codec: a blob that needs too much is a fault of its own. */
+/* Report the fault in run->why. Only running out of memory ends the work, and not if a
+ * codec does: a blob that needs too much memory is a fault of that blob. */
 BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
     bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
@@ -13749,19 +13712,19 @@ BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code
     return BAGS_OK;
 }
 
-/* Report a failure that concerns a file as a unit; BAGS_OK is none. */
+/* Report a failure that concerns an entire file; does nothing for BAGS_OK. */
 static bags_code bagi_verify_file(bagi_verifying *run, bags_code code) {
     return code ? bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, 0) : BAGS_OK;
 }
 
-/* Units of one shard belong to different parts of the work, and so do units of one
- * field. */
+/* True if a unit belongs to this part of the work. The units of a shard are spread over
+ * different parts, and so are the units of a field. */
 static bool bagi_verify_mine(const bagi_verifying *run, uint64_t unit) {
     uint64_t parts = run->options.parts;
     return (run->place % parts + unit % parts) % parts == run->options.part;
 }
 
-/* Report a failure of a unit, unless another part does it. */
+/* Report a unit's failure, unless another part does so. */
 static bags_code bagi_verify_unit_file(
     bagi_verifying *run, uint64_t unit, bags_code code) {
     bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(run, unit);
@@ -13770,7 +13733,7 @@ static bags_code bagi_verify_unit_file(
 
 /* ---- a Bag ---- */
 
-/* Check a row of refs, and that its blobs exist. */
+/* Check a row of refs, and check that its blobs exist. */
 static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
     const bagi_spec *spec = run->spec;
     bags_view row = {NULL, 0};
@@ -13796,8 +13759,8 @@ static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
     return code;
 }
 
-/* Decode the current blob; without `decode`, only if it needs a dictionary. If it is
- * too large for memory, that is a fault of the blob. */
+/* Decode the current blob; without `decode`, only if it needs a dictionary. A blob too
+ * large for memory is a fault. */
 static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -13839,8 +13802,8 @@ static void bagi_verify_progress(bagi_verifying *run, uint64_t bytes) {
         run->options.progress(run->options.user, bytes);
 }
 
-/* Check the blobs start .. stop of a Bag; with crcs (of all of them), their
- * checksums too. */
+/* Check the blobs start .. stop of a Bag and, with crcs (for all of them), their
+ * checksums. */
 static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     uint64_t start, uint64_t stop, bool crcs) {
     bagi_cursor cursor;
@@ -13884,7 +13847,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
         code = bagi_verify_file(run, bags_fail(&run->why, BAGS_ERROR_CORRUPT,
                                          "%s: overlapping blobs; not all were checked",
                                          bag->file[BAGI_BLOBS].shown));
-    /* The running CRCs of the table and of the CRCs equal the trailer's. */
+    /* The running CRCs of the table and of the CRCs must equal the trailer's. */
     for (int i = 0; BAGI_CHECKSUMS && i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
         uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
@@ -13901,11 +13864,11 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     return code;
 }
 
-/* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
- * checksums. If the checksums belong to a Bag with more blobs or fewer, the
- * table is in the wrong place: nothing in it means anything. A missing codec is not a
- * fault of the files; that it refuses the type's arguments is one. A standalone Bag has
- * no spec. */
+/* Check an open Bag (of a field or, for field spec->count, refs.bag) and its checksums.
+ * If the checksums belong to a Bag with more or fewer blobs, the table is in the wrong
+ * place, and its content is meaningless. A missing codec is not a fault of the files,
+ * but a codec that refuses the type's arguments indicates one. A standalone Bag has no
+ * spec. */
 BAGI_COLD static bags_code bagi_verify_bag(
     bagi_verifying *run, bag_reader *bag, size_t field) {
     const bagi_spec *spec = run->spec;
@@ -13935,7 +13898,7 @@ BAGI_COLD static bags_code bagi_verify_bag(
         }
     } else if (spec && !is_refs && !run->options.quick && length &&
                bagi_coder_dictionary(&spec->coders[field])) {
-        run->decode = length - 1; /* a writer with a dictionary used it for this one */
+        run->decode = length - 1; /* a writer with a dictionary used it for this blob */
     }
     if (code)
         return code;
@@ -13968,7 +13931,8 @@ BAGI_COLD static bags_code bagi_verify_bag(
 
 /* ---- a shard ---- */
 
-/* Open the Bags of a shard, refs first: see bagi_shard_open. *all: none is missing. */
+/* Open a shard's Bags, refs first: see bagi_shard_open. *all is set if none is
+ * missing. */
 BAGI_COLD static bags_code bagi_verify_open(
     bagi_verifying *run, bool has_refs, bool *all) {
     size_t count = run->spec->count;
@@ -13986,8 +13950,8 @@ BAGI_COLD static bags_code bagi_verify_open(
     return code;
 }
 
-/* Check one shard. If its spec.json is invalid, the common spec states which Bags
- * there should be; if there is none, only the table of refs.bag is checked. */
+/* Check one shard. If its spec.json is invalid, the common spec determines which Bags
+ * should exist; without a common spec, only the table of refs.bag is checked. */
 BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *run = (bagi_verifying *)user;
@@ -14018,7 +13982,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = BAGS_OK;
     code = bagi_verify_unit_file(run, 0, code);
     if (code || unfinished)
-        return code; /* it has no spec of its own */
+        return code; /* it has no valid spec.json */
     size_t count = run->spec->count;
     run->row =
         (bags_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
@@ -14033,7 +13997,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     run->bag_options.split = split;
     if (!code)
         code = bagi_verify_open(run, !split && !wrong, &all);
-    /* Trailers that cannot be read are reported with their Bag. */
+    /* Unreadable trailers are reported with their Bag. */
     if (BAGI_CHECKSUMS && !code && run->any_checksums && run->known && readable &&
         bagi_shard_bind(dir, run->spec, split, NULL, &run->bag_options.record,
             &run->why) == BAGS_ERROR_MEMORY)
@@ -14047,7 +14011,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = bagi_verify_unit_file(run, count + 1, wrong);
     }
     run->report.datapoints += bagi_verify_mine(run, count + 1) ? length : 0;
-    /* Rows that cannot be right are not reported one by one. */
+    /* If all rows must be wrong, do not report them one by one. */
     for (size_t i = 0; i < count + !wrong && !code; i++)
         if (run->bags[i] && bagi_verify_mine(run, i + 1)) {
             code = bagi_verify_bag(run, run->bags[i], i);
@@ -14062,9 +14026,9 @@ BAGI_COLD static bags_code bagi_verify_shard(
 
 /* ---- a dataset ---- */
 
-/* Before any shard is checked: look for the first valid spec.json, to compare all
- * with it, and for checksums of a finished shard: then all must have them. Faults on
- * the way are reported when their shard is checked. */
+/* Before any shard is checked, look for the first valid spec.json, to compare all
+ * others with it, and for a finished shard with checksums, because then all must have
+ * them. Faults found on the way are reported when their shard is checked. */
 BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *run = (bagi_verifying *)user;
@@ -14085,9 +14049,9 @@ BAGI_COLD static bags_code bagi_verify_find(
     return bagi_verify_file(run, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
 
-/* Check all shards of a worker. When the work is divided into parts, all of them list
- * the shards and look for the common spec, but only part 0 reports faults of the
- * dataset as a whole, such as its names and gaps. */
+/* Check all shards of a worker. If the work is divided into parts, each lists the
+ * shards and looks for the common spec, but only part 0 reports faults of the dataset
+ * as a whole, such as bad names and gaps. */
 BAGI_COLD static bags_code bagi_verify_dataset(
     bagi_verifying *run, const bagi_dir *dir) {
     uint64_t start = run->options.shard_start, stop = run->options.shard_stop;
@@ -14185,12 +14149,12 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
 #if !defined(BAGS_NO_WRITER) && !defined(BAGS_NO_CHECKSUM)
 /* ========================================================================
  * >>checksum
- * This section owns one run of bags_checksum. It writes NAME.crc next to existing
- * Bags. A reader finds them. A
- * shard's spec.json is locked meanwhile, so that its files do not change.
+ * Owns one run of bags_checksum, to write NAME.crc next to existing Bags. A reader
+ * finds the Bags. A shard's spec.json stays locked meanwhile, so that its files do not
+ * change.
  * ====================================================================== */
 
-/* State of a Bag while the checksums of its shard are made. */
+/* A Bag's state while its shard's checksums are being made. */
 typedef struct bagi_bag_checksums {
     bagi_trailer trailer;
     uint64_t length, size; /* of the Bag */
@@ -14198,15 +14162,15 @@ typedef struct bagi_bag_checksums {
     bagi_dictionary_sum dictionary;
 } bagi_bag_checksums;
 
-/* The making of the checksums of a directory. */
+/* State while the checksums of a directory are being made. */
 typedef struct bagi_checksumming {
     const bags_checksum_options *options;
     bags_checksum_report *report;
     const bagi_dir *dir;
-    const bagi_spec *spec;        /* NULL: of a standalone Bag */
-    bagi_bag_options bag_options; /* of its Bags, apart from their names */
-    /* Paths of Bags whose CRCs are copied, one for each field: see >>complete. NULL:
-     * they are computed. */
+    const bagi_spec *spec;        /* NULL: a standalone Bag */
+    bagi_bag_options bag_options; /* for its Bags, except for their names */
+    /* Paths of Bags whose CRCs are copied, one per field: see >>complete. NULL: the
+     * CRCs are computed. */
     const char *const *sources;
     bool sharded;
     void *file; /* bagi_lock_path, open and locked; NULL with `sources` */
@@ -14216,8 +14180,8 @@ typedef struct bagi_checksumming {
     bagi_output output; /* of one Bag after another, with CRCs only */
 } bagi_checksumming;
 
-/* Open the checksums next to the Bag at `path` (the same blobs as this one), with the
- * checks that cost O(1). */
+/* Open the checksums of the Bag at `path`, with the same blobs as this one, and do the
+ * O(1) checks. */
 static bags_code bagi_crcs_open_other(
     bag_reader *bag, const bagi_env *env, const char *path, bags_error *err) {
     bagi_bag_options opening = bagi_bag_options_new();
@@ -14237,8 +14201,8 @@ static bags_code bagi_crcs_open_other(
     return code;
 }
 
-/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
- * out what that contains. If checksums are open, their CRCs are copied. */
+/* Write a Bag's checksums to NAME.crc.partial, without the trailer, and determine the
+ * trailer's content. If checksums are open, copy their CRCs. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     const char *name, bagi_stream *stream, bagi_trailer *trailer) {
     bagi_cursor cursor;
@@ -14277,7 +14241,7 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     return failure->code;
 }
 
-/* Refuse a link: it leads to what is not the dataset's. */
+/* Refuse a link: it leads out of the dataset. */
 static bags_code bagi_check_no_link(
     const bagi_env *env, const char *path, bags_error *err) {
     bags_identity found;
@@ -14289,7 +14253,7 @@ static bags_code bagi_check_no_link(
     return bagi_fail_io(env, error, path, "open", err);
 }
 
-/* Write the CRCs of a Bag to NAME.crc.partial, or keep its checksums. */
+/* Write a Bag's CRCs to NAME.crc.partial, or keep its checksums. */
 BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
     const bagi_dir *dir = work->dir;
     bagi_bag_checksums *known = &work->bags[field];
@@ -14337,9 +14301,9 @@ BAGI_COLD static bags_code bagi_checksum_seal(
 }
 
 /*
- * First the CRCs of all Bags; when these are known, the trailers, to bind them
- * together, and the names: refs.crc last, since recovery expects the others where that
- * exists.
+ * First write the CRCs of all Bags. Once these are known, write the trailers that bind
+ * the Bags together, and rename the files: refs.crc last, because recovery expects the
+ * others if that exists.
  */
 BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
     const bagi_dir *dir = work->dir;
@@ -14380,8 +14344,7 @@ BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
                            : bagi_sync_dir(env, dir->path, err);
 }
 
-/* Write the checksums of all Bags of a locked directory. Remove
- * incomplete ones. */
+/* Write the checksums of all Bags in a locked directory. Remove incomplete ones. */
 BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_checksumming *work, const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
@@ -14432,8 +14395,8 @@ BAGI_COLD static bags_code bagi_check_standalone(
     return code;
 }
 
-/* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
- * would be wrong. Those of a Bag that still grows would be too. */
+/* A standalone Bag's checksums contain no CRC of spec.json, so they would be wrong next
+ * to one. Checksums of a Bag that is still growing would be wrong, too. */
 BAGI_COLD static bags_code bagi_checksum_standalone(
     bagi_checksumming *work, bagi_env *env, const char *path, bags_error *err) {
     bagi_dir dir;
@@ -14490,12 +14453,11 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>complete
- * This section owns one run of bags_shard_complete. It writes the files of a shard
- * besides the Bags of its fields. No reader accepts the shard before the caller stores
- * spec.json.
+ * Owns one run of bags_shard_complete, to write the files that a shard has besides its
+ * fields' Bags. No reader accepts the shard before the caller stores spec.json.
  * ====================================================================== */
 
-/* The Bag of a field. */
+/* A field's Bag. */
 typedef struct bagi_completed {
     uint64_t length, size;
 } bagi_completed;
@@ -14519,7 +14481,7 @@ typedef struct bagi_completing {
 #endif
 } bagi_completing;
 
-/* Read the spec, and allocate what depends on its fields. */
+/* Read the spec, and allocate the memory that depends on its fields. */
 BAGI_COLD static bags_code bagi_complete_start(
     bagi_completing *work, const char *directory, bags_view text, bags_error *err) {
     const bagi_env *env = &work->writing.env;
@@ -14545,7 +14507,7 @@ BAGI_COLD static bags_code bagi_complete_start(
     return work->bags && work->row && work->bytes ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* The stored refs of a datapoint: *size bytes. */
+/* Make the stored refs of a datapoint: *size bytes. */
 static bags_code bagi_complete_row(
     bagi_completing *work, uint64_t datapoint, size_t *size, bags_error *err) {
     const bagi_spec *spec = &work->spec;
@@ -14564,7 +14526,7 @@ static bags_code bagi_complete_row(
     return BAGS_OK;
 }
 
-/* Write a Bag: refs, or an empty one of v1. */
+/* Write a Bag: refs, or an empty v1 Bag. */
 BAGI_COLD static bags_code bagi_complete_bag(
     bagi_completing *work, const char *name, uint64_t length, bags_error *err) {
     bagi_output *output = &work->output;
@@ -14585,7 +14547,7 @@ BAGI_COLD static bags_code bagi_complete_bag(
     return bagi_writing_end(&work->writing, err);
 }
 
-/* Open the Bags of the fields, and replace empty files next to Bags of v1. */
+/* Open the fields' Bags, and replace empty files next to v1 Bags. */
 BAGI_COLD static bags_code bagi_complete_fields(
     bagi_completing *work, bags_error *err) {
     const bagi_spec *spec = &work->spec;
@@ -14610,7 +14572,7 @@ BAGI_COLD static bags_code bagi_complete_fields(
     return BAGS_OK;
 }
 
-/* Copy the checksums of the fields, and compute the checksums of refs. */
+/* Copy the fields' checksums, and compute the checksums of refs. */
 static bags_code bagi_complete_checksums(bagi_completing *work, bags_error *err) {
 #ifndef BAGS_NO_CHECKSUM
     bagi_checksumming *sums = &work->sums;
@@ -14674,7 +14636,7 @@ BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_vie
 }
 #endif /* BAGS_NO_WRITER */
 
-/* Nothing of the implementation stays defined, except that it was compiled. */
+/* Undefine everything except the mark that the implementation was compiled. */
 #undef BAGI_ADD
 #undef BAGI_BAGS_AHEAD
 #undef BAGI_BEGIN
