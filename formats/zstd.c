@@ -87,7 +87,7 @@ typedef struct zstd_state {
     uint64_t max_size;
     int level;
     zstd_context *idle[ZSTD_IDLE]; /* atomic */
-    bags_view given;               /* the dictionary of the options */
+    bags_view given;               /* the dictionary from the options */
     bool no_dictionary;
     /* For a writer: */
     bool sampling;

@@ -5,9 +5,9 @@
  * datapoint with the same number or, with a key, with the same key. The latter is found
  * by merging the sorted keys.
  *
- *     a datapoint without a partner is removed if in A, added if in B partners whose
- *     blobs differ are changed partners whose positions among all partners differ are
- *     moved
+ *     a datapoint of A without a partner is removed; one of B is added
+ *     partners whose blobs differ are changed
+ *     partners whose positions among all partners differ are moved
  *
  * If all shards of both datasets have checksums, blobs are compared by the CRCs in
  * NAME.crc and the sizes in the table; otherwise, or with `exact`, by their bytes. A

@@ -66,7 +66,7 @@ typedef struct sql_source {
 } sql_source;
 
 typedef struct sql_table {
-    sqlite3_vtab base; /* SQLite's, first */
+    sqlite3_vtab base; /* SQLite's base; must be first */
     const bags_reader *reader;
     uint64_t start;
     bags_reader *own; /* the reader, if this table must close it */
@@ -93,7 +93,7 @@ typedef struct sql_ahead {
 } sql_ahead;
 
 typedef struct sql_cursor {
-    sqlite3_vtab_cursor base; /* SQLite's, first */
+    sqlite3_vtab_cursor base; /* SQLite's base; must be first */
     uint64_t at, stop;
     uint64_t *found; /* rows found by an index, in ascending order; NULL: all rows */
     size_t found_count, found_at;
