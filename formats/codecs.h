@@ -259,10 +259,10 @@ typedef struct bags_npy_type {
     char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
                           c complex, S bytes, U UTF-32 text, V raw bytes,
                           M date, m time span. A structure is V */
-    bool structure;    /* it has fields (possibly none) */
+    bool structure;    /* a structure with fields (possibly none) */
     bool big_endian;   /* false if byte order does not apply */
     bags_dtype dtype;  /* or BAGS_DTYPE_NONE */
-    const char *unit;  /* of M and m, such as "ns"; "" if there is none */
+    const char *unit;  /* unit of M and m, such as "ns"; otherwise "" */
     uint32_t step;     /* units in one step of M and m, such as 25 in "25s";
                           otherwise 0 */
     const char *name;  /* the field's name, in UTF-8; otherwise "" */
@@ -661,7 +661,7 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
 typedef struct bags_mp4_cache bags_mp4_cache;
 
 typedef struct bags_mp4_cache_options {
-    bags_mp4_options video; /* of all videos */
+    bags_mp4_options video; /* options for all videos */
     size_t max_size;        /* maximum bytes of indexes; 0: 64 MiB. A single video may
                              * exceed it */
     size_t decoders;        /* number of videos that keep their decoders; 0: 16 */

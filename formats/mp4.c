@@ -139,7 +139,7 @@ static bool mp4_parse_rate(bags_view text, AVRational *out) {
 
 /* The state of a codec opened for a type. */
 typedef struct mp4_state {
-    bags_buffer memory; /* which holds this */
+    bags_buffer memory; /* the memory holding this structure */
     bags_mp4_options options;
     char codec[16]; /* options.codec points here */
 } mp4_state;

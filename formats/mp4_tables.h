@@ -181,7 +181,7 @@ static inline bool mp4_entries(
 /* The locations of a track's samples. */
 typedef struct mp4_places {
     mp4_table sizes, offsets, runs; /* stsz; stco or co64; stsc */
-    uint32_t size;                  /* of every sample; 0: see sizes */
+    uint32_t size;                  /* size of every sample; 0: see sizes */
     bool wide;                      /* offsets of 8 bytes */
     /* The next sample: its number, its chunk, the number of samples before it in the
      * chunk, its offset, and the run that its chunk belongs to. */
@@ -344,7 +344,7 @@ static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
     if (mp4_find(moov, "mvex").data || mp4_find(stbl, "stps").data ||
         described.size < 8 || bags_load_bytes(described.data + 4, 4, true) != 1 ||
         files.size < 20 || bags_load_bytes(files.data + 4, 4, true) != 1 ||
-        !(files.data[19] & 1)) /* in this file */
+        !(files.data[19] & 1)) /* samples are in this file */
         return false;
     for (group = stbl; mp4_box(&group, type, &box);)
         if (memcmp(type, "sbgp", 4) == 0 &&

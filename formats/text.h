@@ -123,7 +123,7 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
 /* Print the fewest digits that read back as the same float or double. */
 static inline void format_digits(char out[40], double number, bool is_single) {
     double least = is_single ? 1.2e-38 : 2.3e-308;
-    bool is_tiny = number > -least && number < least; /* it has fewer digits */
+    bool is_tiny = number > -least && number < least; /* has fewer digits */
     int digits = is_tiny ? 1 : is_single ? 6 : 15;
     for (bool differs = true; differs && digits < 18; digits++) {
         (void)snprintf(out, 40, "%.*g", digits, number);

@@ -226,7 +226,7 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
         code = zstd_open_inside(s, options, &inside, allocator, err);
     bags_buffer_free(&text);
     if (code) {
-        s->inside = NULL; /* it is not open */
+        s->inside = NULL; /* not open */
         zstd_close(s);
         return code;
     }

@@ -62,7 +62,7 @@ typedef struct diff_side {
 typedef struct diff {
     const bags_diff_options *options;
     diff_side a, b;
-    size_t common;      /* fields of both */
+    size_t common;      /* number of common fields */
     const char **names; /* names of a datapoint's changed fields */
     uint64_t *partners; /* partner of each datapoint of A; NULL: the same number */
     bool exact;

@@ -41,7 +41,7 @@ typedef struct index_builder {
     const char *path;
     const bags_field *field;
     bags_reader *reader;
-    size_t number; /* of the field */
+    size_t number; /* number of the field */
     index_key_type type;
     char directory[FORMAT_PATH], partial[FORMAT_PATH];
     char from[FORMAT_PATH], to[FORMAT_PATH]; /* shared buffers for paths */

@@ -49,7 +49,7 @@ typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } s
 
 typedef struct sql_column {
     sql_kind kind;
-    char code; /* of a number: f is a float, i signed, others are unsigned */
+    char code; /* kind of number: f is a float, i signed, others are unsigned */
     bool big_endian;
     bool compressed; /* zstd(...): this describes the decompressed blob */
     bool is_array;   /* with any number of elements */
@@ -99,11 +99,11 @@ typedef struct sql_cursor {
     size_t found_count, found_at;
     sql_test *tests;
     size_t tests_count;
-    sql_ahead *ahead; /* for each column */
+    sql_ahead *ahead; /* one for each column */
     size_t count;
     bags_row row;
     bags_buffer scratch;     /* for compressed values */
-    unsigned char number[8]; /* one of them */
+    unsigned char number[8]; /* a decompressed number */
 } sql_cursor;
 
 /* ---- columns ---- */

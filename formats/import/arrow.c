@@ -124,8 +124,8 @@ typedef struct ar_dictionary ar_dictionary;
 typedef struct ar_node {
     const char *name;
     int type;
-    bags_dtype dtype;        /* of numbers */
-    const char *unit, *zone; /* of dates and times; NULL: none */
+    bags_dtype dtype;        /* dtype of numbers */
+    const char *unit, *zone; /* unit and zone of dates and times; NULL: none */
     uint64_t width;          /* bytes of an element; items of a fixed-size list */
     int64_t scale;           /* of a decimal; or the stored unit of a time */
     struct ar_node *children;
@@ -380,7 +380,7 @@ static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view 
         made = bags_load_bytes(in.data, 8, false);
         in.data += 8;
         in.size -= 8;
-        if (made == UINT64_MAX) { /* it is not compressed */
+        if (made == UINT64_MAX) { /* not compressed */
             codec = -1;
             made = in.size;
         }

@@ -108,7 +108,7 @@ typedef struct dk_list {
 /* ---- the source ---- */
 
 typedef struct dk_column {
-    const char *name, *expression; /* in SQL */
+    const char *name, *expression; /* `expression` is SQL */
     const char *file; /* the first path next to NULL bytes, as text, or NULL */
     bags_dtype dtype; /* dtype of numbers; otherwise text or a blob */
     bool text;
@@ -120,7 +120,7 @@ typedef struct dk_column {
 
 typedef struct dk_state {
     dk_library call;
-    const char *from;     /* in SQL */
+    const char *from;     /* SQL text */
     const char *metadata; /* the same for Parquet files, or NULL */
     bags_buffer *query;
     size_t query_size;

@@ -56,7 +56,7 @@ typedef enum h5_form {
 typedef struct h5_set {
     const char *path;       /* from the group */
     hid_t set, file_type;   /* open while rows are being read */
-    hid_t type;             /* of an element in memory */
+    hid_t type;             /* type of an element in memory */
     bool sequence, reclaim; /* has memory that H5Dvlen_reclaim must free */
     size_t size;            /* bytes of an element */
     int rank;
@@ -69,18 +69,18 @@ typedef struct h5_set {
 
 /* A field: a dataset's elements, or a member of these elements. */
 typedef struct h5_column {
-    size_t set;         /* its index */
+    size_t set;         /* index of the dataset */
     const char *member; /* "" or ".member.member" */
     h5_form form;
     bags_dtype dtype;
     bool integer;     /* values are integers, not arrays */
-    const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
+    const char *unit; /* NumPy unit of a date or time; otherwise NULL */
     bool big;         /* dates and times are big-endian: libhdf5 does not convert opaque
                        * types */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
-    size_t offset, size; /* in an element */
+    size_t offset, size; /* within an element */
 } h5_column;
 
 /* The purpose of walking a group: list the names of its groups, list the paths of the
@@ -99,7 +99,7 @@ typedef struct h5_state {
     hid_t file, group;
     uint64_t file_size;
     bool episodes;
-    h5_list names; /* of episodes */
+    h5_list names; /* names of episodes */
     h5_set *sets;
     size_t set_count;
     h5_column *columns;
