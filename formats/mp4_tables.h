@@ -95,8 +95,8 @@ typedef struct mp4_claims {
 
 static inline uint64_t mp4_most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Returns false if the box whose name is at `data`, or all boxes together, claim
- * more than a file of `total` bytes can contain; `size` bytes are in the box. */
+/* Returns false if the box whose name is at `data`, with `size` bytes from there, or
+ * all boxes together, claim more than a file of `total` bytes can contain. */
 static inline bool mp4_check_claim(
     mp4_claims *claims, const unsigned char *data, uint64_t size, uint64_t total) {
     size_t i = 0;
@@ -397,7 +397,7 @@ static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
 
 /* ---- the index of a video ---- */
 
-#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
+#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows no frame */
 #define MP4_HEAD 16384        /* first bytes searched for moov or its position */
 #define MP4_TOP_BOXES 64      /* maximum number of boxes skipped to find it */
 #define MP4_FTYP 1024         /* maximum number of bytes read from ftyp */

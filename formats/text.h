@@ -86,8 +86,9 @@ static inline int format_hex(char c) {
 #define FORMAT_PLAIN                                                                   \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_~"
 
-/* Encode text for a URL: all bytes except FORMAT_PLAIN and `keep`. Existing escapes
- * before `plain` (or NULL) are kept. Free the result. NULL: out of memory. */
+/* Escape text for a URL: all bytes except FORMAT_PLAIN and `keep`. Existing escapes
+ * before `plain` (may be NULL) are kept. The caller frees the result. NULL: out of
+ * memory. */
 static inline char *format_url(const char *from, const char *keep, const char *plain) {
     char *out = (char *)malloc(3 * strlen(from) + 1);
     size_t size = 0;

@@ -946,7 +946,7 @@ int sqlite3_extension_init(
 
 /* ---- a separate database ---- */
 
-/* Allow only statements that read. */
+/* Allow only read-only statements. */
 static int sql_authorize(void *user, int action, const char *a, const char *b,
     const char *c, const char *d) {
     (void)user;

@@ -114,7 +114,7 @@ typedef struct dk_column {
     bool text;
     bool list;     /* a list of values */
     bool inner;    /* values are lists: arrays of one dimension */
-    uint64_t size; /* values are arrays of this size; 0: they are not */
+    uint64_t size; /* array size of the values; 0: not arrays */
     bool optional; /* some values are NULL */
 } dk_column;
 

@@ -818,7 +818,7 @@ static bags_code h5_fail_layout(
         group);
 }
 
-/* Decide whether the source is episodes. */
+/* Decide whether the source has the layout of episodes. */
 static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     bags_source_layout layout = s->options.layout;
     memset(r, 0, sizeof *r);
@@ -985,7 +985,7 @@ static bags_code h5_read_source(bags_source *s, uint64_t index) {
     return h5_read_columns(s, 0);
 }
 
-/* libhdf5 prints its errors except between H5E_BEGIN_TRY and H5E_END_TRY. */
+/* libhdf5 prints its errors unless called between H5E_BEGIN_TRY and H5E_END_TRY. */
 static bags_code h5_open(bags_source *s) {
     bags_code code;
     H5E_BEGIN_TRY

@@ -82,7 +82,7 @@ typedef struct zr_array {
      * other file, preferably a chunk with the other separator, or NULL. */
     bool has_chunk, other_is_chunk;
     const char *other;
-    /* Rows band_start to band_stop. */
+    /* The rows in memory: band_start to band_stop. */
     uint64_t band_start, band_stop;
     bags_buffer *band;
 } zr_array;
@@ -1098,7 +1098,7 @@ static int zr_walk(void *user, const char *name) {
     return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
-/* A .zip may contain the directory itself: its root is the shortest key. */
+/* A .zip may contain the directory itself, so its root is the shortest key. */
 static int zr_walk_zip(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     size_t root = SIZE_MAX;
