@@ -34,7 +34,7 @@ extern "C" {
 
 /* ========================================================================
  * >>images
- * Common to JPEG and PNG.
+ * Shared by JPEG and PNG.
  * ====================================================================== */
 
 /* The shape of an image. A row is width * channels elements of the dtype. */
@@ -111,9 +111,8 @@ bags_code bags_image_check(bags_view file, bags_error *err);
 extern const bags_codec bags_codec_jpeg;
 
 typedef struct bags_jpeg_options {
-    uint32_t scale;      /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
-                          height, rounded up: faster; 0 or 1:
-                          full size */
+    uint32_t scale;      /* 2, 4 or 8: decode faster, to 1/2, 1/4 or 1/8 of width and
+                          * height, rounded up; 0 or 1: full size */
     uint32_t channels;   /* 1: gray, 3: RGB; 0: as in the file */
     uint32_t left;       /* decode only a rectangle, in pixels of the scaled */
     uint32_t top;        /* image ... */
@@ -122,8 +121,8 @@ typedef struct bags_jpeg_options {
     uint64_t max_pixels; /* reject a file with more, before memory is allocated
                             for them; 0: BAGS_IMAGE_MAX_PIXELS */
     uint32_t max_scans;  /* reject a progressive file that has more scans; 0: 100 */
-    bool allow_trailing; /* ignore bytes after the image, as some cameras write
-                            them; otherwise they are an error */
+    bool allow_trailing; /* ignore bytes after the image, as written by some cameras;
+                          * otherwise they are an error */
     bool orient;         /* turn the image upright according to its EXIF orientation
                           * (see bags_image_orientation), exactly as Pillow's
                           * ImageOps.exif_transpose does. Shapes and the rectangle refer
@@ -256,15 +255,15 @@ extern const bags_codec bags_codec_npy;
  * its offset in the structure.
  */
 typedef struct bags_npy_type {
-    char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
-                          c complex, S bytes, U UTF-32 text, V raw bytes,
-                          M date, m time span. A structure is V */
-    bool structure;    /* it has fields (possibly none) */
+    char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float, c complex,
+                        * S bytes, U UTF-32 text, V raw bytes, M date, m time span. V
+                        * for structures */
+    bool structure;    /* a structure with fields (possibly none) */
     bool big_endian;   /* false if byte order does not apply */
     bags_dtype dtype;  /* or BAGS_DTYPE_NONE */
-    const char *unit;  /* of M and m, such as "ns"; "" if there is none */
-    uint32_t step;     /* units in one step of M and m, such as 25 in "25s";
-                          otherwise 0 */
+    const char *unit;  /* unit of M and m, such as "ns"; otherwise "" */
+    uint32_t step;     /* units per step of M and m, such as 25 for "25s"; otherwise
+                        * 0 */
     const char *name;  /* the field's name, in UTF-8; otherwise "" */
     const char *title; /* a field's second name, or NULL */
     size_t offset;     /* within the enclosing structure */
@@ -391,8 +390,8 @@ extern const bags_codec bags_codec_zstd;
 
 typedef struct bags_zstd_options {
     const bags_registry *registry; /* codecs for the inner types; NULL: built-in */
-    uint64_t max_size;             /* refuse larger content, also when writing; 0:
-                          BAGS_ZSTD_MAX_SIZE */
+    uint64_t max_size;             /* refuse larger content, even when writing; 0:
+                                    * BAGS_ZSTD_MAX_SIZE */
     int level;                     /* compression level, up to 22; 0: 3 */
     /* Experimental. The dictionary that writers use from their first value, and that
      * bags_decode uses. Borrowed; must outlive the registry. It must have an id, as
@@ -661,7 +660,7 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
 typedef struct bags_mp4_cache bags_mp4_cache;
 
 typedef struct bags_mp4_cache_options {
-    bags_mp4_options video; /* of all videos */
+    bags_mp4_options video; /* options for all videos */
     size_t max_size;        /* maximum bytes of indexes; 0: 64 MiB. A single video may
                              * exceed it */
     size_t decoders;        /* number of videos that keep their decoders; 0: 16 */
@@ -700,7 +699,7 @@ BAGS_EXPERIMENTAL bags_mp4_reader *bags_mp4_cache_get(bags_mp4_cache *cache,
  * State, arrays and checksums, for the files of formats/. Programs do not call these
  * functions. ====================================================================== */
 
-/* Allocate the zeroed state of an open codec or file, whose first member is the
+/* Allocate the zeroed state of an open codec or file. Its first member must be the
  * buffer that holds it. NULL if out of memory. */
 static inline void *format_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {

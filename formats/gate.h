@@ -107,7 +107,7 @@ static inline void gate_unlock(gate *g) { pthread_mutex_unlock(&g->lock); }
 static inline void gate_wake(gate *g) { pthread_cond_broadcast(&g->changed); }
 static inline void gate_wait(gate *g) { pthread_cond_wait(&g->changed, &g->lock); }
 
-/* At most this long, unless the clock is set back. */
+/* Wait at most this long, unless the clock is set back. */
 static inline void gate_wait_seconds(gate *g, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);

@@ -258,7 +258,7 @@ static void jpeg_source_skip(j_decompress_ptr library, long size) {
 }
 
 /* Called for each row of blocks in each scan: a small file can have any number of
- * scans, each of which walks over the entire image. */
+ * scans, and each one walks the entire image. */
 static void jpeg_watch_scans(j_common_ptr library) {
     jpeg_decoder *d = (jpeg_decoder *)library->err;
     if (d->library.input_scan_number > (int)d->options.max_scans)
@@ -300,7 +300,7 @@ static void jpeg_check_pixels(jpeg_decoder *d) {
             (uint64_t)d->blob.size, height, width);
 }
 
-/* Check the requested rectangle, within the upright scaled image. */
+/* Check that the requested rectangle lies within the upright scaled image. */
 static void jpeg_check_rectangle(jpeg_decoder *d) {
     bags_image whole = d->image;
     whole.width = d->library.output_width;
@@ -432,7 +432,7 @@ static uint32_t jpeg_crop(jpeg_decoder *d) {
     return left - first;
 }
 
-/* Read the rows of a rectangle through a wider one, and turn them. */
+/* Read a rectangle's rows out of a wider rectangle, and turn them. */
 static void jpeg_read_rectangle(jpeg_decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     size_t pixel = d->image.channels, row = format_image_row(&d->stored);

@@ -94,7 +94,7 @@ static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     format->av_class = quiet;
 }
 
-/* A video must not open other files. */
+/* Refuse to open other files named by a video. */
 static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io, const char *url,
     int flags, AVDictionary **options) {
     (void)format, (void)io, (void)url, (void)flags, (void)options;
@@ -139,7 +139,7 @@ static bool mp4_parse_rate(bags_view text, AVRational *out) {
 
 /* The state of a codec opened for a type. */
 typedef struct mp4_state {
-    bags_buffer memory; /* which holds this */
+    bags_buffer memory; /* the memory holding this structure */
     bags_mp4_options options;
     char codec[16]; /* options.codec points here */
 } mp4_state;
@@ -197,7 +197,7 @@ static int mp4_threads(const bags_mp4_options *options) {
 
 /* ---- codecs ---- */
 
-/* vp8, WebM's codec before vp9, is only read. */
+/* vp8, WebM's codec before vp9, can only be read. */
 static const struct {
     const char *name;
     enum AVCodecID id;
@@ -366,7 +366,7 @@ struct bags_mp4_reader {
     uint64_t shown;    /* no frame from this one on has been decoded */
     bool positioned;   /* `next` and `shown` are valid */
     bool drained;      /* the decoder returns no packet from `next` on */
-    uint32_t last;     /* the last packet that this call needs */
+    uint32_t last;     /* the last packet needed by this call */
     /* State since the last rewind. That rewind started run `run`. */
     uint32_t run;
     uint32_t damaged;        /* the keyframe of the last damaged packet, from 1 */

@@ -95,8 +95,8 @@ typedef struct mp4_claims {
 
 static inline uint64_t mp4_most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Returns false if the box whose name is at `data`, or all boxes together, claim
- * more than a file of `total` bytes can contain; `size` bytes are in the box. */
+/* Returns false if the box whose name is at `data`, with `size` bytes from there, or
+ * all boxes together, claim more than a file of `total` bytes can contain. */
 static inline bool mp4_check_claim(
     mp4_claims *claims, const unsigned char *data, uint64_t size, uint64_t total) {
     size_t i = 0;
@@ -181,7 +181,7 @@ static inline bool mp4_entries(
 /* The locations of a track's samples. */
 typedef struct mp4_places {
     mp4_table sizes, offsets, runs; /* stsz; stco or co64; stsc */
-    uint32_t size;                  /* of every sample; 0: see sizes */
+    uint32_t size;                  /* size of every sample; 0: see sizes */
     bool wide;                      /* offsets of 8 bytes */
     /* The next sample: its number, its chunk, the number of samples before it in the
      * chunk, its offset, and the run that its chunk belongs to. */
@@ -344,7 +344,7 @@ static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
     if (mp4_find(moov, "mvex").data || mp4_find(stbl, "stps").data ||
         described.size < 8 || bags_load_bytes(described.data + 4, 4, true) != 1 ||
         files.size < 20 || bags_load_bytes(files.data + 4, 4, true) != 1 ||
-        !(files.data[19] & 1)) /* in this file */
+        !(files.data[19] & 1)) /* samples are in this file */
         return false;
     for (group = stbl; mp4_box(&group, type, &box);)
         if (memcmp(type, "sbgp", 4) == 0 &&
@@ -397,7 +397,7 @@ static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
 
 /* ---- the index of a video ---- */
 
-#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
+#define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows no frame */
 #define MP4_HEAD 16384        /* first bytes searched for moov or its position */
 #define MP4_TOP_BOXES 64      /* maximum number of boxes skipped to find it */
 #define MP4_FTYP 1024         /* maximum number of bytes read from ftyp */

@@ -30,7 +30,7 @@
 
 /* ---- decoding ---- */
 
-/* Bytes that are consumed from the front. */
+/* Input bytes, consumed from the front. */
 typedef struct mp_input {
     const unsigned char *at, *end;
 } mp_input;

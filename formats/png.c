@@ -37,7 +37,7 @@ static void png_fail(png_structp library, png_const_charp text) {
         "libpng: %s", text);
 }
 
-/* Damage is not a warning here: libpng is set up to report it as an error. */
+/* Ignore warnings, since libpng is set up to report damage as an error. */
 static void png_ignore_warning(png_structp library, png_const_charp text) {
     (void)library;
     (void)text;

@@ -86,8 +86,9 @@ static inline int format_hex(char c) {
 #define FORMAT_PLAIN                                                                   \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_~"
 
-/* Encode text for a URL: all bytes except FORMAT_PLAIN and `keep`. Existing escapes
- * before `plain` (or NULL) are kept. Free the result. NULL: out of memory. */
+/* Escape text for a URL: all bytes except FORMAT_PLAIN and `keep`. Existing escapes
+ * before `plain` (may be NULL) are kept. The caller frees the result. NULL: out of
+ * memory. */
 static inline char *format_url(const char *from, const char *keep, const char *plain) {
     char *out = (char *)malloc(3 * strlen(from) + 1);
     size_t size = 0;
@@ -123,7 +124,7 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
 /* Print the fewest digits that read back as the same float or double. */
 static inline void format_digits(char out[40], double number, bool is_single) {
     double least = is_single ? 1.2e-38 : 2.3e-308;
-    bool is_tiny = number > -least && number < least; /* it has fewer digits */
+    bool is_tiny = number > -least && number < least; /* has fewer digits */
     int digits = is_tiny ? 1 : is_single ? 6 : 15;
     for (bool differs = true; differs && digits < 18; digits++) {
         (void)snprintf(out, 40, "%.*g", digits, number);

@@ -20,9 +20,8 @@ static inline bool format_has_dictionary(const bags_type *type) {
     return i == sizeof none / sizeof *none;
 }
 
-/* The inner type of zstd(NAME,ARGUMENTS), NAME(ARGUMENTS), as views into its text,
- * which are not NUL-terminated. False for any other type, or if there is no inner
- * type. */
+/* The inner type of zstd(NAME,ARGUMENTS), NAME(ARGUMENTS), as views into its text (not
+ * NUL-terminated). False for any other type, or if there is no inner type. */
 static inline bool format_type_inside(const bags_type *type, bags_type *inside) {
     if (!bags_view_is(type->name, "zstd") || type->count == 0)
         return false;

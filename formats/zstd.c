@@ -56,7 +56,7 @@
 #define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* the largest that readers accept */
 #define ZSTD_HEADER_MOST 256
 #define ZSTD_FULL_WEIGHT 16
-#define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
+#define ZSTD_LEAST_SAVING 20 /* one 20th of the compressed size */
 
 /* ---- contexts ---- The library's contexts take 100 KB or more: too large to allocate
  * for each blob. A limited number of unused contexts is kept, without a lock: after
@@ -87,7 +87,7 @@ typedef struct zstd_state {
     uint64_t max_size;
     int level;
     zstd_context *idle[ZSTD_IDLE]; /* atomic */
-    bags_view given;               /* the dictionary of the options */
+    bags_view given;               /* the dictionary from the options */
     bool no_dictionary;
     /* For a writer: */
     bool sampling;
@@ -226,7 +226,7 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
         code = zstd_open_inside(s, options, &inside, allocator, err);
     bags_buffer_free(&text);
     if (code) {
-        s->inside = NULL; /* it is not open */
+        s->inside = NULL; /* not open */
         zstd_close(s);
         return code;
     }
@@ -236,7 +236,7 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
 
 /* ---- transposition ---- */
 
-/* `count` elements of `size` bytes become `size` rows of `count` bytes. */
+/* Transpose `count` elements of `size` bytes to `size` rows of `count` bytes. */
 static void zstd_transpose(
     unsigned char *to, const unsigned char *from, size_t count, size_t size) {
     for (size_t byte = 0; byte < size; byte++, to += count)
@@ -288,7 +288,7 @@ static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
     return BAGS_OK;
 }
 
-/* Prepare a dictionary for decoding. NULL with an error. */
+/* Prepare a dictionary for decoding. Returns NULL and sets err on failure. */
 static ZSTD_DDict *zstd_dictionary(bags_view bytes, bags_error *err) {
     if (zstd_check_dictionary(bytes, err))
         return NULL;
@@ -316,7 +316,7 @@ static bool zstd_needed(void *state, bags_view blob) {
     return ZSTD_getDictID_fromFrame(blob.data, blob.size) != 0;
 }
 
-/* Let a writer compress with a dictionary from now on. */
+/* Make a writer use a dictionary from now on. */
 static bags_code zstd_use(zstd_state *s, bags_view bytes, bags_error *err) {
     bags_code code = zstd_check_dictionary(bytes, err);
     if (!code)

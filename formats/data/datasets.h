@@ -43,9 +43,9 @@ extern "C" {
 typedef struct bags_derived_field {
     const char *name;    /* there */
     const char *from;    /* its name in the source dataset; NULL: the same name */
-    const char *dataset; /* path of another dataset, whose shards have the same lengths
-                            as the source's; a copy needs the same number of datapoints.
-                            NULL: the source */
+    const char *dataset; /* path of another dataset. Its shards must have the same
+                          * lengths as the source's; a copy only needs the same number
+                          * of datapoints. NULL: the source */
     const bags_io *io;   /* hooks to access `dataset`; NULL: env.io */
     uint64_t version;    /* version of `dataset`: see bags_derive_options */
 } bags_derived_field;
@@ -196,7 +196,8 @@ BAGS_EXPERIMENTAL bags_code bags_unreferenced(const bags_reader *reader,
 typedef enum bags_difference_kind {
     BAGS_DIFFERENCE_ADDED,         /* a datapoint of B missing from A */
     BAGS_DIFFERENCE_REMOVED,       /* a datapoint of A missing from B */
-    BAGS_DIFFERENCE_MOVED,         /* only with a key: see bags_diff */
+    BAGS_DIFFERENCE_MOVED,         /* a datapoint at another position; only with a key:
+                                    * see bags_diff */
     BAGS_DIFFERENCE_CHANGED,       /* blobs of `fields` differ */
     BAGS_DIFFERENCE_FIELD_ADDED,   /* a field of B missing from A */
     BAGS_DIFFERENCE_FIELD_REMOVED, /* a field of A missing from B */
@@ -289,8 +290,8 @@ typedef struct bags_index_options {
     /* Building: the codecs; NULL: the built-in ones. Compressed fields, such as
      * zstd(utf8), need a registry. */
     const bags_registry *registry;
-    /* Building: called from time to time with the datapoints read so far. May be
-     * NULL. */
+    /* Building: called from time to time with the number of datapoints read so far. May
+     * be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     bags_env env;

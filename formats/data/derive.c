@@ -2,7 +2,7 @@
  * derive.c - derived datasets that share Bags through hard links; see datasets.h.
  *
  * A shard is made from the bottom up, and no reader accepts it before the last step:
- *     make the directory, to claim it                  (derive_claim)
+ *     make the directory, to claim it                     (derive_claim)
  *     write spec.json.derived: it names the owner         (derive_write_record)
  *     link the Bags and dictionaries                      (derive_link)
  *     write refs.bag and the checksums                    (bags_shard_complete)

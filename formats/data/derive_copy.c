@@ -24,8 +24,8 @@
 typedef struct copy_source {
     bags_select *selects; /* the same in all concatenated sources */
     size_t count;
-    uint64_t shards; /* number of shards of the sources before it */
-    uint64_t shard;  /* shard of the datapoint, counted in all sources */
+    uint64_t shards; /* number of shards in earlier sources */
+    uint64_t shard;  /* shard of the datapoint, counted across all sources */
     bags_row row;
 } copy_source;
 

@@ -50,8 +50,10 @@ typedef struct derive {
     bool sharded;               /* the result is sharded */
     bool made_root;             /* this call created the directory `to` */
     uint64_t stop;              /* number of workers, at least 1 */
-    uint64_t claimed, complete; /* shards of this worker; shards with a spec.json */
-    uint64_t all, length;       /* datapoints of the source, and of the selection */
+    uint64_t claimed, complete; /* shards claimed by this worker; shards with a
+                                 * spec.json */
+    uint64_t all, length;       /* number of datapoints in the source; in the
+                                 * selection */
     char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
 } derive;
 

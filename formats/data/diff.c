@@ -1,16 +1,17 @@
 /*
  * diff.c - compares two datasets; see datasets.h. No library.
  *
- * Each datapoint of the first dataset, A, has at most one partner in the second, B: the datapoint with the same number or, with a key, the one with the same key,
- * which a merge of the sorted keys finds.
+ * Each datapoint of the first dataset, A, has at most one partner in the second, B: the
+ * datapoint with the same number or, with a key, with the same key. The latter is found
+ * by merging the sorted keys.
  *
- *     a datapoint of A without a partner is removed, one of B is added
+ *     a datapoint of A without a partner is removed; one of B is added
  *     partners whose blobs differ are changed
- *     partners whose places among all partners differ are moved
+ *     partners whose positions among all partners differ are moved
  *
- * Blobs are compared by the CRCs and sizes that NAME.crc and the table state, if all shards
- * of both datasets have checksums; otherwise, and with `exact`, by their bytes. The
- * dictionary that a field's blobs may need counts as a part of each of them.
+ * If all shards of both datasets have checksums, blobs are compared by the CRCs in
+ * NAME.crc and the sizes in the table; otherwise, or with `exact`, by their bytes. A
+ * dictionary needed by a field's blobs counts as part of each blob.
  */
 #include "blocks.h"
 #include "datasets.h"
@@ -20,23 +21,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIFF_BLOCK 1024 /* datapoints that are requested at once */
+#define DIFF_BLOCK 1024 /* datapoints requested at once */
 #define DIFF_NONE UINT64_MAX
 
 /* A field of a shard. */
 typedef struct diff_part {
-    bool has_sums, has_dictionary; /* what was read */
+    bool has_sums, has_dictionary; /* which parts were read */
     bag_reader *bag;
     bags_buffer scratch;
     bags_checksums sums;
-    uint64_t dictionary; /* CRC and size of NAME.dict; 0: there is none */
+    uint64_t dictionary; /* CRC and size of NAME.dict; 0: no dictionary */
 } diff_part;
 
 typedef struct diff_key {
     uint64_t prefix; /* the first 8 bytes, in big-endian order */
     const unsigned char *data;
     size_t size;
-    uint64_t number; /* of the datapoint */
+    uint64_t number; /* number of the datapoint */
 } diff_key;
 
 typedef struct diff_side {
@@ -45,14 +46,15 @@ typedef struct diff_side {
     bags_reader *reader;
     uint64_t length;
     const bags_shard *shards;
-    size_t shards_count, shard; /* used last */
+    size_t shards_count, shard; /* number of shards; the shard used last */
     const bags_field *fields;
     size_t fields_count;
     size_t *common;    /* number of each common field */
-    diff_part *parts;  /* of each shard and common field */
+    diff_part *parts;  /* one for each shard and common field */
     size_t key;        /* number of the field */
     diff_key *keys;    /* sorted */
-    bool *has_partner; /* of each datapoint; NULL: those below the other length */
+    bool *has_partner; /* for each datapoint; NULL: those below the other length have
+                        * one */
     bags_ref *refs;
     bags_row row, key_row;
 } diff_side;
@@ -60,11 +62,11 @@ typedef struct diff_side {
 typedef struct diff {
     const bags_diff_options *options;
     diff_side a, b;
-    size_t common;      /* fields of both */
-    const char **names; /* of the changed fields of a datapoint */
-    uint64_t *partners; /* of each datapoint of A; NULL: the same number */
+    size_t common;      /* number of common fields */
+    const char **names; /* names of a datapoint's changed fields */
+    uint64_t *partners; /* partner of each datapoint of A; NULL: the same number */
     bool exact;
-    index_key_type type; /* of the keys of A */
+    index_key_type type; /* type of A's keys */
     format_block *blocks;
     bags_diff_report report;
     bags_error *err;
@@ -74,7 +76,7 @@ static const bags_allocator *diff_allocator(const diff *d) {
     return d->options->env.allocator;
 }
 
-/* Allocate zeroed memory, at least one element. diff_close frees it. */
+/* Allocate zeroed memory for at least one element. diff_close frees it. */
 static void *diff_memory(diff *d, uint64_t count, size_t size) {
     if (count < SIZE_MAX)
         return format_block_add(
@@ -96,8 +98,8 @@ static bags_code diff_open_as(diff *d, diff_side *s, bool verify) {
     return s->reader ? BAGS_OK : d->err->code;
 }
 
-/* Open a side. If *checked, its checksums must belong together; if it lacks some, *checked
- * becomes false. */
+/* Open a side. If *checked, its checksums must match their Bags; if some are missing,
+ * *checked becomes false. */
 static bags_code diff_open(diff *d, diff_side *s, bool *checked) {
     bags_code code = *checked ? diff_open_as(d, s, true) : BAGS_ERROR_MISSING;
     if (code != BAGS_ERROR_MISSING)
@@ -128,7 +130,7 @@ static void diff_report_field(
         d->options->each(d->options->user, &found);
 }
 
-/* Find the fields of both, and report the others. Both lists are sorted. */
+/* Find the common fields, and report the others. Both field lists are sorted. */
 static bags_code diff_match_fields(diff *d) {
     diff_side *a = &d->a, *b = &d->b;
     for (size_t i = 0, k = 0; i < a->fields_count || k < b->fields_count;) {
@@ -181,7 +183,7 @@ static int diff_compare_numbered(const void *x, const void *y) {
     return order ? order : (a->number > b->number) - (a->number < b->number);
 }
 
-/* Append the keys in a row, whose first datapoint is `start`, to `text`. */
+/* Append the keys in a row to `text`. The row's first datapoint is `start`. */
 static bags_code diff_add_keys(diff *d, diff_side *s, const index_key_type *type,
     uint64_t start, bags_buffer *text, size_t *used) {
     for (size_t i = 0; i < bags_row_length(&s->row, 0); i++) {
@@ -209,7 +211,7 @@ static bags_code diff_add_keys(diff *d, diff_side *s, const index_key_type *type
     return BAGS_OK;
 }
 
-/* Read the keys of a side and sort them. Two datapoints with one key are an error. */
+/* Read and sort the keys of a side. Two datapoints with the same key are an error. */
 static bags_code diff_read_keys(
     diff *d, diff_side *s, const index_key_type *type, bags_buffer *text) {
     size_t used = 0;
@@ -292,12 +294,12 @@ static void diff_find_shard(diff_side *s, uint64_t i) {
             &s->shards->start, sizeof *s->shards, s->shards_count, i);
 }
 
-/* A common field of the current shard. */
+/* Get a common field's part in the current shard. */
 static diff_part *diff_part_of(const diff *d, const diff_side *s, size_t k) {
     return &s->parts[s->shard * d->common + k];
 }
 
-/* The path of a file of the current shard, of a common field. */
+/* Write the path of a common field's file in the current shard. */
 static bags_code diff_path(const diff *d, const diff_side *s, size_t k,
     const char *ending, char path[FORMAT_PATH]) {
     char directory[FORMAT_PATH];
@@ -306,7 +308,7 @@ static bags_code diff_path(const diff *d, const diff_side *s, size_t k,
     return format_path(path, directory, s->fields[s->common[k]].name, ending, d->err);
 }
 
-/* Find out which dictionary the blobs of a field of the current shard have. */
+/* Determine the dictionary of a field's blobs in the current shard. */
 static bags_code diff_read_dictionary(
     diff *d, diff_side *s, size_t k, diff_part *part) {
     const bags_io *io = s->env.io ? s->env.io : bags_io_local();
@@ -341,7 +343,7 @@ static bags_code diff_read_dictionary(
     return code;
 }
 
-/* Open the checksums of a field of the current shard. */
+/* Open a field's checksums in the current shard. */
 static bags_code diff_read_sums(diff *d, diff_side *s, size_t k, diff_part *part) {
     char path[FORMAT_PATH];
     bag_reader_options options;
@@ -358,7 +360,7 @@ static bags_code diff_read_sums(diff *d, diff_side *s, size_t k, diff_part *part
     return bags_reader_check_shard(s->reader, s->shard, d->err);
 }
 
-/* Read a common field for comparison, once per shard. */
+/* Prepare a common field for comparison, once per shard. */
 static bags_code diff_part_ready(diff *d, diff_side *s, size_t k) {
     diff_part *part = diff_part_of(d, s, k);
     if (!part->has_dictionary)
@@ -372,8 +374,8 @@ static uint64_t diff_size(const bags_checksums *sums, uint64_t blob) {
            (blob ? bags_load_bytes(end - 8, 8, false) : sums->start);
 }
 
-/* True if the checksums of a field of two datapoints, whose refs were read, are equal. A
- * ref that exceeds its Bag was refused. */
+/* True if a field's checksums are equal in the two datapoints whose refs were read.
+ * Refs that exceed their Bag were refused. */
 static bool diff_same_sums(const diff *d, size_t k) {
     const bags_checksums *x = &diff_part_of(d, &d->a, k)->sums;
     const bags_checksums *y = &diff_part_of(d, &d->b, k)->sums;
@@ -385,7 +387,7 @@ static bool diff_same_sums(const diff *d, size_t k) {
     return same;
 }
 
-/* The same for bytes: the rows have all fields. */
+/* The same for bytes; the rows have all fields. */
 static bool diff_same_bytes(const diff *d, size_t k) {
     size_t i = d->a.common[k], j = d->b.common[k];
     size_t count = bags_row_length(&d->a.row, i);
@@ -410,7 +412,7 @@ static bags_code diff_read(diff *d, diff_side *s, uint64_t i) {
     return BAGS_OK;
 }
 
-/* Report a datapoint, of which one number may be DIFF_NONE. */
+/* Report a datapoint; one of its two numbers may be DIFF_NONE. */
 static bags_code diff_report(
     diff *d, bags_difference_kind kind, uint64_t a, uint64_t b, size_t fields) {
     diff_side *s = a == DIFF_NONE ? &d->b : &d->a;
@@ -453,7 +455,8 @@ static bags_code diff_compare(diff *d, uint64_t i, uint64_t partner) {
                    : BAGS_OK;
 }
 
-/* On a server, the refs of many datapoints, or all of them, are one wait. */
+/* On a server, requesting the refs (or everything) of many datapoints at once costs one
+ * wait. */
 static bags_code diff_request(
     diff *d, diff_side *s, const uint64_t *numbers, size_t count) {
     static const bags_select none = {0, false, 0, 0, 0};
@@ -463,8 +466,8 @@ static bags_code diff_request(
         s->reader, numbers, count, d->exact ? NULL : &none, 0, &s->row, d->err);
 }
 
-/* Compare the datapoints start <= i < stop of A. *place is the number of the first
- * datapoint of B with a partner that none of the earlier ones of A corresponds to. */
+/* Compare the datapoints start <= i < stop of A. *place is the first datapoint of B
+ * that has a partner, but none among the earlier datapoints of A. */
 static bags_code diff_block(diff *d, uint64_t start, uint64_t stop, uint64_t *place) {
     uint64_t own[DIFF_BLOCK], other[DIFF_BLOCK];
     size_t count = 0;
@@ -540,7 +543,7 @@ static void diff_close(diff *d, diff_side *s) {
 bags_code bags_diff(const char *a, const char *b, const bags_diff_options *options,
     bags_diff_report *report, bags_error *err) {
     bags_diff_options none;
-    bags_error why; /* also of a read that is repeated without checksums */
+    bags_error why; /* may also come from a read to be repeated without checksums */
     bags_buffer text[2];
     diff d;
     memset(&none, 0, sizeof none);

@@ -1,24 +1,24 @@
 /*
- * index.h - declarations shared by index_build.c and index_find.c: the file, its keys,
- * its place. Programs do not include it.
+ * index.h - declarations shared by index_build.c and index_find.c: the index file, its
+ * keys and its location. Programs do not include it.
  *
- * An index is a Bag with checksums, index/FIELD.bag, in the directory of the dataset
- * or, if it is sharded, of its first shard. Other readers ignore it.
+ * An index is a Bag with checksums, index/FIELD.bag, in the dataset's directory or, if
+ * the dataset is sharded, in its first shard's. Other readers ignore it.
  *
  *     blob 0      "BAGSKEY2" | number of keys | content | times | the field's type
  *     blob 1..N   key | datapoint; one per datapoint, sorted
  *
- * The header's numbers have 8 bytes, little-endian; a datapoint has 8 bytes,
- * big-endian. Keys compare as bytes, a prefix before what it begins: text is
- * its own key; a number is 8 big-endian bytes, with the sign inverted (of negative
- * floats, all bits).
+ * Numbers in the header are 8 bytes, little-endian; a datapoint number is 8 bytes,
+ * big-endian. Keys are compared as bytes, with a prefix before any longer key. Text is
+ * its own key. The key of a number is 8 big-endian bytes with the sign bit inverted
+ * (for negative floats, all bits).
  *
- * `content` and `times` identify the indexed dataset: they are hashes of the sizes and
- * last bytes (where tables and checksums end), and of the times, of FIELD.bag,
- * FIELD.crc and refs.bag of every shard. times is 0 if files have no times, and is not
- * compared if the files were copied. Opening the index also compares some of its keys.
- * FIELD.dict is not included: FIELD.crc has its checksum, and frames of another
- * dictionary have another dictionary id.
+ * `content` and `times` identify the indexed dataset. They are hashes over FIELD.bag,
+ * FIELD.crc and refs.bag of every shard: `content` of the sizes and last bytes (where
+ * tables and checksums end), `times` of the modification times. `times` is 0 if files
+ * have no times, and is not compared if the files were copied. Opening the index also
+ * compares some of its keys. FIELD.dict is not included: FIELD.crc has its checksum,
+ * and frames that need another dictionary have another dictionary id.
  */
 #ifndef BAGS_FORMATS_INDEX_H
 #define BAGS_FORMATS_INDEX_H
@@ -34,8 +34,8 @@
 
 #define INDEX_MAGIC "BAGSKEY2"
 #define INDEX_HEADER 32 /* bytes before the type */
-#define INDEX_NUMBER 8  /* bytes of a datapoint, and of a number as a key */
-#define INDEX_LAST 64   /* bytes at the end of a file that are compared */
+#define INDEX_NUMBER 8  /* bytes of a datapoint number, and of a numeric key */
+#define INDEX_LAST 64   /* bytes compared at the end of a file */
 
 /* How values become keys. */
 typedef enum index_key_class {
@@ -48,12 +48,12 @@ typedef enum index_key_class {
 
 typedef struct index_key_type {
     index_key_class order;
-    bool single; /* float32: a key that is searched for is rounded to it */
+    bool single; /* float32: keys to search for are rounded to it */
 } index_key_type;
 
 /* ---- keys ---- */
 
-/* Arrays have keys if they have one element. */
+/* Arrays have keys only if they have one element. */
 static inline index_key_type index_key_type_of(const bags_type *type) {
     index_key_type out = {INDEX_NONE, false};
     bags_type inside;
@@ -85,7 +85,8 @@ static inline index_key_type index_key_type_of(const bags_type *type) {
     return out;
 }
 
-/* The one element of an array as a number: bags_int or bags_uint; or *real. */
+/* Get an array's only element as a number: bags_int or bags_uint; or *real for
+ * floats. */
 static inline bags_value index_key_element(const bags_value *array, double *real) {
     size_t size = bags_dtype_size(array->dtype);
     char code = *bags_dtype_code(array->dtype);
@@ -104,8 +105,8 @@ static inline bags_value index_key_element(const bags_value *array, double *real
     return bags_int((int64_t)((number ^ sign) - sign));
 }
 
-/* The key of a value. Numbers are stored in `number`, text is not copied. The end of
- * a range may be `beyond` the type: it is then before or after all keys. */
+/* Make the key for a value. Numbers are stored in `number`; text is not copied. The end
+ * of a range may be `beyond` the type's range, and is then before or after all keys. */
 static inline bags_code index_key_make(const index_key_type *type,
     const bags_value *value, bool is_end, unsigned char number[INDEX_NUMBER],
     bags_view *key, bags_error *err) {
@@ -170,7 +171,7 @@ static inline int index_compare_keys(bags_view a, bags_view b) {
     return order ? order : (a.size > b.size) - (a.size < b.size);
 }
 
-/* The key of a blob of the index. */
+/* Get the key in a blob of the index. */
 static inline bags_view index_key_of(bags_view entry) {
     entry.size -= INDEX_NUMBER;
     return entry;
@@ -182,10 +183,11 @@ static inline const bags_io *index_io(const bags_env *env) {
     return env->io ? env->io : bags_io_local();
 }
 
-/* Remote files have no links, and the times of their copies. */
+/* True for remote files: they have no links, and their times are the times of
+ * copying. */
 static inline bool index_is_far(const bags_io *io) { return io->read_many != NULL; }
 
-/* Refuse a link: it points outside the dataset. */
+/* Refuse a link, since it points outside the dataset. */
 static inline bags_code index_check_no_link(
     const bags_io *io, const char *path, bags_error *err) {
     bags_identity found;
@@ -202,13 +204,13 @@ static inline void index_mix(uint64_t *hash, uint64_t number) {
     *hash ^= *hash >> 29;
 }
 
-/* The identity of an indexed dataset; see the top. */
+/* The identity of an indexed dataset; see the top of this file. */
 typedef struct index_stamp {
     uint64_t content, times;
 } index_stamp;
 
-/* The paths for the index of a field: the dataset's directory of indexes, and the
- * field's first Bag. This Bag is locked while the index is built. In index_find.c. */
+/* Get the paths for a field's index: the dataset's index directory, and the field's
+ * first Bag, locked while the index is built. In index_find.c. */
 bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     const char *path, const char *field, char directory[FORMAT_PATH],
     char bag[FORMAT_PATH], bags_error *err);
@@ -217,7 +219,8 @@ bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
 bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     const char *path, const char *field, index_stamp *out, bags_error *err);
 
-/* Types that cannot be keys are refused by name. */
+/* Find a field. Types that cannot be keys are refused with a message that names the
+ * type. */
 static inline bags_code index_find_field(const bags_reader *reader, size_t field,
     const char *path, index_key_type *type, bags_error *err) {
     size_t count = 0;

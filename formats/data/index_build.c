@@ -1,14 +1,14 @@
 /*
- * index_build.c - makes the index of a field; index_find.c reads it. See index.h.
+ * index_build.c - builds the index of a field; index_find.c reads it. See index.h.
  *
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
- * of `memory` bytes are written to runs.bag one after the other, then merged into
- * keys.bag. It is renamed at the end. Meanwhile, the dataset's FIELD.bag is locked.
+ * of `memory` bytes are appended to runs.bag, then merged into keys.bag, to be renamed
+ * at the end. Meanwhile, the dataset's FIELD.bag is locked.
  *
  *     add:  memory full?  -> sort it, append it to runs.bag    (index_write_run)
  *     end:  no run        -> sort it, append it to keys.bag    (index_write_sorted)
  *           runs          -> merge them to keys.bag            (index_write_merged)
- *     then: the dataset is as it was?  -> keys.bag becomes FIELD.bag  (index_publish)
+ *     then: the dataset is unchanged?  -> keys.bag becomes FIELD.bag  (index_publish)
  */
 #include "blocks.h"
 #include "files.h"
@@ -22,7 +22,7 @@
 
 #ifndef BAGS_NO_WRITER
 
-#define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
+#define INDEX_CHUNK 1024 /* maximum number of datapoints or entries read at once */
 #define INDEX_MEMORY ((size_t)64 << 20)
 
 static int index_compare_entries(const void *a, const void *b) {
@@ -33,7 +33,7 @@ static int index_compare_entries(const void *a, const void *b) {
                        y.data + y.size - INDEX_NUMBER, INDEX_NUMBER);
 }
 
-/* It is on the heap: a thread's stack may be small. */
+/* Allocated on the heap, since a thread's stack may be small. */
 typedef struct index_builder {
     bags_buffer memory; /* see format_state */
     const bags_index_options *options;
@@ -41,18 +41,18 @@ typedef struct index_builder {
     const char *path;
     const bags_field *field;
     bags_reader *reader;
-    size_t number; /* of the field */
+    size_t number; /* number of the field */
     index_key_type type;
     char directory[FORMAT_PATH], partial[FORMAT_PATH];
-    char from[FORMAT_PATH], to[FORMAT_PATH]; /* of whoever needs a path */
+    char from[FORMAT_PATH], to[FORMAT_PATH]; /* shared buffers for paths */
     bag_writer *sorted;                      /* runs.bag */
-    bags_buffer stops; /* uint64_t: the entry at which each run ends */
+    bags_buffer stops; /* uint64_t: the end of each run, as an entry number */
     size_t runs;
     bags_buffer entries, bytes;
     size_t count, used, capacity; /* of both */
 } index_builder;
 
-/* Remove the directory of this build, or of a killed build. */
+/* Remove the directory of this build, or one left by a killed build. */
 static void index_remove_partial(index_builder *b) {
     static const char *const names[] = {
         "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
@@ -74,7 +74,7 @@ static bags_code index_create(
     return *out ? BAGS_OK : err->code;
 }
 
-/* Sort the entries in memory, and write them. */
+/* Sort the entries in memory and write them. */
 static bags_code index_write_sorted(
     index_builder *b, bag_writer *out, bags_error *err) {
     bags_view *entries = (bags_view *)(void *)b->entries.data;
@@ -117,7 +117,8 @@ static bags_code index_add(
     return BAGS_OK;
 }
 
-/* How many blobs of this size fit in the memory: at least one, and at most `most`. */
+/* The number of blobs of this size that fit in memory: at least one, and at most
+ * `most`. */
 static uint64_t index_chunk_of(size_t memory, uint64_t size, uint64_t most) {
     uint64_t chunk = memory / (size + 1);
     if (most > INDEX_CHUNK)
@@ -125,8 +126,8 @@ static uint64_t index_chunk_of(size_t memory, uint64_t size, uint64_t most) {
     return chunk > most ? most : chunk + (chunk == 0);
 }
 
-/* Add the keys of the values in a row. The row starts with datapoint `start`. *bytes is
- * the size of these values, plus 1. */
+/* Add the keys of the values in a row that starts with datapoint `start`. *bytes
+ * receives the size of these values plus 1. */
 static bags_code index_add_row(
     index_builder *b, bags_row *row, uint64_t start, uint64_t *bytes, bags_error *err) {
     size_t count = bags_row_length(row, 0);
@@ -162,13 +163,13 @@ static bags_code index_read_keys(index_builder *b, bags_row *row, bags_error *er
     return BAGS_OK;
 }
 
-/* The next entry of a run, and the entries that were read with it. The runs are a heap,
+/* The next entry of a run, and the entries read along with it. The runs form a heap,
  * ordered by their next entries. */
 typedef struct index_run {
-    bags_view entry;     /* without data: the run is over */
+    bags_view entry;     /* no data: the run is finished */
     uint64_t next, stop; /* unread entries in runs.bag */
     bag_blobs range;
-    size_t at; /* in the range */
+    size_t at; /* position in the range */
     bags_buffer scratch;
 } index_run;
 
@@ -250,7 +251,7 @@ static bags_code index_write_merged(
     bag_reader_options options;
     format_block *blocks = NULL;
     memset(&options, 0, sizeof options);
-    options.no_mmap = true; /* which would not bound the memory that is used */
+    options.no_mmap = true; /* mapping would not bound the memory used */
     options.env = b->options->env;
     FORMAT_TRY(index_close_runs(b, err));
     FORMAT_TRY(format_path(b->from, b->partial, "runs", ".bag", err));
@@ -267,7 +268,7 @@ static bags_code index_write_merged(
     return code;
 }
 
-/* The header, and the keys. */
+/* Write the header and the keys. */
 static bags_code index_write_keys(
     index_builder *b, const index_stamp *now, bag_writer *out, bags_error *err) {
     unsigned char header[INDEX_HEADER + 256] = INDEX_MAGIC;
@@ -295,7 +296,7 @@ static bags_code index_write(
     return code;
 }
 
-/* The index gets its name. A build that is interrupted here leaves none. */
+/* Rename the index into place. A build interrupted here leaves no index. */
 static bags_code index_publish(index_builder *b, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc"};
     for (int i = 0; i < 2; i++) {
@@ -323,12 +324,12 @@ static bags_code index_make_dirs(index_builder *b, bags_error *err) {
         "create directory", err);
 }
 
-/* Sort, write and publish an index of the dataset that is `before`. */
+/* Sort, write and publish an index of the dataset identified by `before`. */
 static bags_code index_build_new(
     index_builder *b, const index_stamp *before, bags_row *row, bags_error *err) {
     size_t memory = b->options->memory ? b->options->memory : INDEX_MEMORY;
     index_stamp after;
-    /* Half for the bytes of small keys, half for the array that is sorted. */
+    /* Half is for the bytes of small keys, half for the array to be sorted. */
     memory = memory < 4096 ? 2048 : memory / 2;
     b->capacity = memory / sizeof(bags_view);
     FORMAT_TRY(bags_buffer_reserve(&b->bytes, memory, err));
@@ -344,7 +345,7 @@ static bags_code index_build_new(
     return index_publish(b, err);
 }
 
-/* With the lock. */
+/* Build the index, holding the lock. */
 static bags_code index_build_locked(index_builder *b, bags_error *err) {
     index_stamp before;
     bags_row row;

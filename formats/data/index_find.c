@@ -1,10 +1,10 @@
 /*
- * index_find.c - finds datapoints by the value of a field, with the index that
- * index_build.c made; see index.h.
+ * index_find.c - finds datapoints by the value of a field, using the index built by
+ * index_build.c; see index.h.
  *
- * A search narrows the positions low <= i <= high between which the bound is. Nearby, a
- * step reads the key in the middle; far away, where a read takes a round trip whatever
- * its size, INDEX_PROBES keys at equal distances, with one request.
+ * A search narrows the range low <= i <= high that contains the bound. For local files,
+ * each step reads the middle key. For remote files, where a read costs a round trip
+ * whatever its size, each step reads INDEX_PROBES evenly spaced keys with one request.
  */
 #include "blocks.h"
 #include "files.h"
@@ -17,12 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
-#define INDEX_PROBES 31  /* keys that a step of a search reads in remote files */
-#define INDEX_MANY 256   /* entries that are read at once */
+#define INDEX_SAMPLES 16 /* keys compared when an index is opened */
+#define INDEX_PROBES 31  /* keys read per search step in remote files */
+#define INDEX_MANY 256   /* entries read at once */
 
 struct bags_index {
-    bags_buffer memory; /* that holds it */
+    bags_buffer memory; /* holds the index itself */
     bag_reader *bag;
     const bags_reader *reader;
     size_t field;
@@ -53,7 +53,7 @@ bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
         return bags_fail(err, BAGS_ERROR_MISSING, "%s: an index needs a finished shard",
             bags_path_tail(path));
     bags_shard first = shards[0];
-    first.number = 0; /* the reader may have only later ones */
+    first.number = 0; /* the reader may lack earlier shards */
     FORMAT_TRY(bags_shard_path(path, &first, shard, sizeof shard, err));
     if (first.digits)
         FORMAT_TRY(index_check_no_link(io, shard, err));
@@ -100,7 +100,7 @@ bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
     memset(out, 0, sizeof *out);
-    /* All of them will be looked up: announce it first. */
+    /* All files will be looked up, so announce them first. */
     for (int round = io->expect ? 0 : 1; round < 2; round++)
         for (size_t i = 0; i < 3 * count; i++) {
             size_t k = i % 3;
@@ -118,7 +118,7 @@ bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     return BAGS_OK;
 }
 
-/* Compare the header with the dataset that the reader has open. */
+/* Compare the header with the reader's dataset. */
 static bags_code index_check_header(const bags_index *index, const char *path,
     const bags_env *env, bags_buffer *scratch, bags_error *err) {
     bags_view header;
@@ -152,8 +152,8 @@ static bags_code index_check_header(const bags_index *index, const char *path,
     return BAGS_OK;
 }
 
-/* Compare some of the keys: a dataset may have been replaced by one of equal sizes and
- * times. */
+/* Compare some of the keys, since the dataset may have been replaced by one with the
+ * same sizes and times. */
 static bags_code index_check_samples(
     const bags_index *index, bags_buffer *scratch, bags_error *err) {
     uint64_t samples[INDEX_SAMPLES], ignored[INDEX_SAMPLES];
@@ -169,7 +169,7 @@ static bags_code index_check_samples(
     return code;
 }
 
-/* Find the files of the index, and refuse links in their place. */
+/* Find the files of the index; links instead of files are refused. */
 static bags_code index_find_files(
     bags_index *index, const char *path, const bags_io *io, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc", ".idx"};
@@ -249,15 +249,15 @@ void bags_index_close(bags_index *index) {
     format_state_close(index);
 }
 
-/* Which keys bound searches for. */
+/* The bound to search for. */
 typedef enum index_bound_kind {
-    INDEX_FROM,  /* the first that is not below */
-    INDEX_PAST,  /* the first above; it is near */
-    INDEX_PREFIX /* the first above that does not begin with it; it is near */
+    INDEX_FROM,  /* the first key not below */
+    INDEX_PAST,  /* the first key above; close by */
+    INDEX_PREFIX /* the first key above without this prefix; close by */
 } index_bound_kind;
 
-/* Move *position to a key by bisection. Remote reads take long, so they read several
- * keys at equal distances. A near key is found by steps of 1, 2, 4, ... */
+/* Move *position to a bound by bisection. Remote reads are slow, so each reads several
+ * evenly spaced keys. A bound close by is found in steps of 1, 2, 4, ... */
 static bags_code index_bound(const bags_index *index, bags_view key,
     index_bound_kind kind, bags_buffer *scratch, uint64_t *position, bags_error *err) {
     uint64_t low = *position, high = index->length;
@@ -294,7 +294,7 @@ static bags_code index_bound(const bags_index *index, bags_view key,
     return BAGS_OK;
 }
 
-/* The key of a value that a caller asks for. The ends of a range are exact. */
+/* Make the key for a value given by the caller. The ends of a range are not rounded. */
 static bags_code index_asked(const bags_index *index, const bags_value *value,
     bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     bags_code code = index_key_make(&index->type, value, is_end, number, key, err);
@@ -302,8 +302,8 @@ static bags_code index_asked(const bags_index *index, const bags_value *value,
                 : BAGS_OK;
 }
 
-/* The range of positions from the first key that is not below the value to the end that
- * `kind` selects. */
+/* Find the range of positions from the first key not below the value to the end
+ * selected by `kind`. */
 static bags_code index_search(const bags_index *index, const bags_value *value,
     bool is_end, index_bound_kind kind, bags_buffer *scratch, uint64_t *start,
     uint64_t *stop, bags_error *err) {
@@ -372,8 +372,8 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     return BAGS_OK;
 }
 
-/* Get the datapoints of at most INDEX_MANY entries. Reading the entries, then the values,
- * are a few batches whatever their number. */
+/* Get the datapoints of at most INDEX_MANY entries. Reading the entries and then the
+ * values takes only a few batches, whatever their number. */
 static bags_code index_get_some(const bags_index *index, const uint64_t *positions,
     size_t count, bags_buffer *scratch, bags_row *row, uint64_t *found,
     bags_error *err) {

@@ -1,6 +1,6 @@
 /*
- * place.h - where something is written: never into a dataset, and over nothing that exists.
- * Programs do not include it.
+ * place.h - checks on output paths: never write into a dataset or over an existing
+ * file. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_PLACE_H
 #define BAGS_FORMATS_PLACE_H
@@ -11,8 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* True for a file of a dataset that states what it is: finished, being written, or being
- * derived. */
+/* True for a file that marks a dataset as finished, being written, or being derived. */
 static inline bool format_is_record(const char *name) {
     return !strcmp(name, "spec.json") || !strcmp(name, "spec.json.partial") ||
            !strcmp(name, "spec.json.derived");
@@ -29,8 +28,8 @@ static inline int format_see_entry(void *user, const char *name) {
     return seen->record && seen->bag ? EEXIST : 0;
 }
 
-/* Errors that do not exclude a dataset. The others mean that the path cannot be a
- * dataset, or that this process may not search the directory. */
+/* Return errors that leave open whether there is a dataset. The others mean that the
+ * path cannot be a dataset, or that this process may not search the directory. */
 static inline int format_serious(int error) {
     static const int others[] = {ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -39,9 +38,9 @@ static inline int format_serious(int error) {
     return error;
 }
 
-/* Find out if a directory, or its shard with the first number, has the files of a dataset:
- * spec.json by itself may be anything. It is listed only if it has one. Returns 0, or an
- * errno value. */
+/* Find out whether a directory or its first shard has the files of a dataset. A
+ * spec.json by itself proves nothing, so a directory that has one is listed. Returns 0,
+ * or an errno value. */
 static inline int format_has_dataset(
     const bags_io *io, const char *directory, bool in_shard, bool *found) {
     static const char *const records[] = {"", ".partial", ".derived"};
@@ -66,7 +65,7 @@ static inline int format_has_dataset(
 }
 
 /* Replace a path by its parent directory. The path gets shorter unless it contains a
- * link. *moved: it is not the top. Returns 0, or an errno value. */
+ * link. *moved becomes false at the top. Returns 0, or an errno value. */
 static inline int format_go_up(const bags_io *io, char path[FORMAT_PATH], bool *moved) {
     char up[FORMAT_PATH];
     bags_identity here, there, shorter;
@@ -94,14 +93,14 @@ static inline int format_go_up(const bags_io *io, char path[FORMAT_PATH], bool *
     return 0;
 }
 
-/* Replace a path, existing or not, by its directory. An existing directory is not
- * changed, and sets *inside. Returns 0, or an errno value. */
+/* Replace a path, existing or not, by its directory. An existing directory is left
+ * unchanged, and *inside is set. Returns 0, or an errno value. */
 static inline int format_go_to_directory(
     const bags_io *io, char path[FORMAT_PATH], bool *inside) {
     bags_path_kind kind = BAGS_PATH_NONE;
     size_t size = strlen(path);
     int error = 0;
-    *inside = true; /* the directory itself may be a dataset */
+    *inside = true; /* this directory itself may be a dataset */
     while (
         (error = io->kind(io->user, path, &kind)) == 0 && kind != BAGS_PATH_DIRECTORY) {
         while (size > 0 && path[size - 1] == '/')
@@ -120,8 +119,8 @@ static inline int format_go_to_directory(
     return format_serious(error);
 }
 
-/* Fail with BAGS_ERROR_ARGUMENT if a path, existing or not, is in the directory of a
- * dataset, also through links. Other programs would treat a file there as a part of the
+/* Fail with BAGS_ERROR_ARGUMENT if a path, existing or not, is in a dataset's
+ * directory, even through links. Other programs would treat a file there as part of the
  * dataset, and remove it with the dataset. */
 static inline bags_code format_check_outside(
     const bags_io *io, const char *path, bags_error *err) {
@@ -155,9 +154,10 @@ typedef struct format_left {
     const bags_io *io;
     const char *path;
     unsigned depth;
-    bool any, record, finished, files; /* files of a dataset, and which */
-    bool unfinished;                   /* a shard, or part, that is not complete */
-    bool other;                        /* what no writer makes */
+    bool any, record, finished, files; /* whether there are files of a dataset, and
+                                        * which */
+    bool unfinished;                   /* an incomplete shard or part */
+    bool other;                        /* files that no writer makes */
 } format_left;
 
 static inline int format_left_entry(void *user, const char *name) {
@@ -174,7 +174,7 @@ static inline int format_left_entry(void *user, const char *name) {
         in->record = in->record || format_is_record(name);
         in->finished = in->finished || !strcmp(name, "spec.json");
         in->files = true;
-        if (format_ends(name, size, ".partial")) /* what a writer has not completed */
+        if (format_ends(name, size, ".partial")) /* not completed by a writer */
             size -= strlen(".partial");
         in->other = !format_is_record(name) && !format_is_of_bag(name, size) &&
                     strcmp(name, "refs.partial") != 0 && strcmp(name, "finalized") != 0;
@@ -195,8 +195,9 @@ static inline int format_left_entry(void *user, const char *name) {
     return in->other;
 }
 
-/* Fail because a path exists. Suggest to remove it only if a killed process left it: it
- * contains only files of datasets, incomplete or with temporary names. */
+/* Fail because a path exists. Suggest removing it only if a killed process left it,
+ * that is, if it contains only dataset files that are incomplete or have temporary
+ * names. */
 static inline bags_code format_fail_exists(
     const bags_io *io, const char *path, bool temporary, bags_error *err) {
     format_left top;

@@ -2,10 +2,10 @@
  * sql.c - datasets as tables of SQLite; see datasets.h. Library: SQLite 3.29 or later.
  *
  * A virtual table: rowid is the datapoint, and a column is read when a query needs it.
- * SQLite passes comparisons of the rowid and of numeric columns with numbers
+ * SQLite passes us comparisons of the rowid and numeric columns with numbers
  * (sql_best_index). sql_passes skips rows for which a comparison is false, faster than
- * SQLite's own steps. SQLite checks all of them again, so an unsupported comparison
- * only costs time.
+ * SQLite's own steps would. SQLite rechecks all comparisons, so an unsupported one only
+ * costs time.
  *
  * With BAGS_SQL_EXTENSION this file contains the implementation of bags.h, and is a
  * loadable extension:
@@ -34,7 +34,7 @@ SQLITE_EXTENSION_INIT1
 #include <sqlite3.h>
 #endif
 
-/* The extension is one file; its only codec that is not built in is zstd. */
+/* The extension is one file; zstd is its only additional codec. */
 #ifdef BAGS_SQL_EXTENSION
 #include "index_find.c"
 #ifdef BAGS_WITH_ZSTD
@@ -43,33 +43,33 @@ SQLITE_EXTENSION_INIT1
 #endif
 
 #define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once, */
-#define SQL_RUN 8     /* after so many reads of rows that follow each other */
+#define SQL_RUN 8     /* after this many reads of consecutive rows */
 
 typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } sql_kind;
 
 typedef struct sql_column {
     sql_kind kind;
-    char code; /* of a number: f is a float, i signed, others are unsigned */
+    char code; /* kind of number: f is a float, i signed, others are unsigned */
     bool big_endian;
-    bool compressed; /* zstd(...): its codec makes the blob that this describes */
-    bool is_array;   /* of any number of elements */
-    uint64_t size;   /* of a number: bytes, as the type states; 0: any */
+    bool compressed; /* zstd(...): this describes the decompressed blob */
+    bool is_array;   /* with any number of elements */
+    uint64_t size;   /* bytes of a number, as stated in the type; 0: any */
     const char *type;
-    bags_index *index; /* NULL: none, or none that is valid */
-    bool sought;       /* it was opened, if there is one */
+    bags_index *index; /* NULL: no valid index */
+    bool sought;       /* opening the index was tried */
 } sql_column;
 
-/* The source of a table of bags_sql_open. */
+/* The source of bags_sql_open's table. */
 typedef struct sql_source {
     const bags_reader *reader;
-    uint64_t start; /* the rowid of its first datapoint */
+    uint64_t start; /* rowid of the first datapoint */
 } sql_source;
 
 typedef struct sql_table {
-    sqlite3_vtab base; /* SQLite's, first */
+    sqlite3_vtab base; /* SQLite's base; must be first */
     const bags_reader *reader;
     uint64_t start;
-    bags_reader *own; /* to be closed */
+    bags_reader *own; /* the reader, if this table must close it */
     bags_registry *registry;
     sql_column *columns;
     size_t count;
@@ -84,31 +84,31 @@ typedef struct sql_test {
     double real;
 } sql_test;
 
-/* Plain values of a column that were read at once. */
+/* Plain values of a column, read at once. */
 typedef struct sql_ahead {
     bags_row row;
     uint64_t start, stop;
-    uint64_t last; /* the datapoint that was read before */
-    int run;       /* reads that each followed the one before */
+    uint64_t last; /* the datapoint read last */
+    int run;       /* number of consecutive reads */
 } sql_ahead;
 
 typedef struct sql_cursor {
-    sqlite3_vtab_cursor base; /* SQLite's, first */
+    sqlite3_vtab_cursor base; /* SQLite's base; must be first */
     uint64_t at, stop;
-    uint64_t *found; /* by an index: the rows, in ascending order; NULL: all rows */
+    uint64_t *found; /* rows found by an index, in ascending order; NULL: all rows */
     size_t found_count, found_at;
     sql_test *tests;
     size_t tests_count;
-    sql_ahead *ahead; /* for each column */
+    sql_ahead *ahead; /* one for each column */
     size_t count;
     bags_row row;
-    bags_buffer scratch;     /* of compressed values */
-    unsigned char number[8]; /* one of them */
+    bags_buffer scratch;     /* for compressed values */
+    unsigned char number[8]; /* a decompressed number */
 } sql_cursor;
 
 /* ---- columns ---- */
 
-/* Arrays are numbers if they have one element. */
+/* Describe the column for a type. Arrays with one element count as numbers. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
     sql_column out = {SQL_BLOB, 'u', false, false, false, 0, text, NULL, false};
     uint64_t dim = 0;
@@ -174,12 +174,13 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     if (column->size && size != column->size)
         return "wrong size for its type";
     while (!column->big_endian && size > 8 && !blob.data[size - 1])
-        size--; /* zeros at the high end */
+        size--; /* high-order zeros */
     for (; column->big_endian && size > 8 && !*blob.data; size--)
         blob.data++;
     if (size > 8)
         return too_large;
-    bool big = column->big_endian; /* with a constant size it is one instruction */
+    bool big = column->big_endian; /* with a constant size, loading is one
+                                    * instruction */
     uint64_t bits = size == 4 && !big   ? bags_load_bytes(blob.data, 4, false)
                     : size == 2 && !big ? bags_load_bytes(blob.data, 2, false)
                     : size == 8 && !big ? bags_load_bytes(blob.data, 8, false)
@@ -199,7 +200,7 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     return NULL;
 }
 
-/* `item` is UINT64_MAX if the field is plain. */
+/* Fail because of an invalid value. `item` is UINT64_MAX if the field is plain. */
 static bags_code sql_invalid(const sql_cursor *cursor, size_t field, uint64_t item,
     const char *wrong, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -214,7 +215,7 @@ static int sql_fail(sqlite3_vtab *table, const bags_error *err) {
     return SQLITE_ERROR;
 }
 
-/* An item of a row's only slot. Numbers that were compressed have 8 bytes. */
+/* Get an item of a row's only slot. Decompressed numbers have 8 bytes. */
 static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row *row,
     size_t item, bags_view *out, bags_error *err) {
     bags_value value;
@@ -235,7 +236,7 @@ static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row
     return BAGS_OK;
 }
 
-/* Read the blob of a plain field, of this datapoint only. */
+/* Read a plain field's blob for this datapoint only. */
 static bags_code sql_single(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -249,8 +250,8 @@ static bags_code sql_single(
     return code ? code : sql_item(cursor, column, &cursor->row, 0, out, err);
 }
 
-/* The blob of a plain field. If rows are read in order, small values are read many at a
- * time. */
+/* Get the blob of a plain field. If rows are read in order, many small values are read
+ * at a time. */
 static bags_code sql_fetch(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -269,7 +270,7 @@ static bags_code sql_fetch(
     ahead->start = ahead->stop = 0;
     bags_code code =
         bags_reader_get_range(table->reader, at, stop, field, &ahead->row, err);
-    if (code) /* perhaps one of the others: this one fails itself, or not */
+    if (code) /* the error may concern another datapoint, so read this one by itself */
         return sql_single(cursor, field, out, err);
     ahead->start = at;
     ahead->run = SQL_RUN;
@@ -277,7 +278,7 @@ static bags_code sql_fetch(
     return sql_item(cursor, column, &ahead->row, 0, out, err);
 }
 
-/* sql_fetch, but of a value that was read before only a pointer. */
+/* Like sql_fetch, but a value already read costs only a pointer. */
 static inline bags_code sql_blob(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -289,7 +290,8 @@ static inline bags_code sql_blob(
     return BAGS_OK;
 }
 
-/* A frame whose content is of no use here is not passed on without its dictionary. */
+/* Check that a frame whose content is not needed here is not passed on without its
+ * dictionary. */
 static bags_code sql_check_frame(
     const sql_cursor *cursor, size_t field, bags_view blob, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
@@ -367,7 +369,8 @@ static const char *sql_json_elements(sqlite3_str *out, const sql_column *element
     return wrong;
 }
 
-/* An array without elements is []: its shape may have any number of empty lists. */
+/* An array with no elements is written [], since its shape may have any number of empty
+ * lists. */
 static const char *sql_json_array(sqlite3_str *out, const bags_value *array) {
     sql_column element = {SQL_ARRAY, *bags_dtype_code(array->dtype), false, false,
         false, 0, NULL, NULL, false};
@@ -377,7 +380,7 @@ static const char *sql_json_array(sqlite3_str *out, const bags_value *array) {
     return sql_json_elements(out, &element, array, 0, &at);
 }
 
-/* An item of a row's only slot. */
+/* Append an item of a row's only slot. */
 static bags_code sql_json_item(sql_cursor *cursor, size_t field, const sql_column *of,
     size_t item, sqlite3_str *out, bags_error *err) {
     bags_view blob = {NULL, 0};
@@ -437,7 +440,7 @@ static bags_code sql_sequence(
 
 /* ---- the module ---- */
 
-/* True if an earlier column, or a later field, has this name. SQLite ignores case. */
+/* True if an earlier column or a later field has this name. SQLite ignores case. */
 static bool sql_is_taken(const bags_field *fields, size_t count, char *const *names,
     size_t i, const char *name) {
     for (size_t k = 0; k < i; k++)
@@ -449,7 +452,7 @@ static bool sql_is_taken(const bags_field *fields, size_t count, char *const *na
     return false;
 }
 
-/* Declare the columns. The second of two fields that differ only in case is NAME_2. */
+/* Declare the columns. If two fields differ only in case, the second becomes NAME_2. */
 static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(table->reader, &count);
@@ -480,7 +483,7 @@ static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
     for (size_t i = 0; names && i < count; i++)
         sqlite3_free(names[i]);
     sqlite3_free(names);
-    /* A table needs a column. */
+    /* A table needs at least one column. */
     sqlite3_str_appendall(sql, count ? ")" : "\"no fields\" HIDDEN)");
     char *text = sqlite3_str_finish(sql);
     int code = text && names ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
@@ -532,7 +535,7 @@ static int sql_connect(sqlite3 *db, void *source, int argc, const char *const *a
         char quote = size > 1 && (*from == '\'' || *from == '"') ? *from : 0;
         for (size_t i = quote != 0; path && i < size - (quote != 0); i++) {
             *to++ = from[i];
-            i += quote && from[i] == quote; /* it is doubled */
+            i += quote && from[i] == quote; /* a doubled quote */
         }
         if (path)
             *to = 0;
@@ -564,8 +567,8 @@ static int sql_connect(sqlite3 *db, void *source, int argc, const char *const *a
 
 /* ---- indexes ---- */
 
-/* The index of a field, if any. If it is damaged or older than the dataset, it is not
- * used, and all rows are read. */
+/* Get the index of a field, if any. An index that is damaged or older than the dataset
+ * is not used, and all rows are read. */
 static bags_index *sql_index(sql_table *table, size_t field) {
     sql_column *column = &table->columns[field];
     bags_error ignored;
@@ -577,9 +580,9 @@ static bags_index *sql_index(sql_table *table, size_t field) {
     return column->index;
 }
 
-/* Find the rows with a value. False if the index has no such key, fails, or would be
- * slower than reading all rows. The rows may include more than SQL treats as equal.
- * SQLite skips those. */
+/* Find the rows with a value. False if the value cannot be a key of the index, or the
+ * index fails or would be slower than reading all rows. The result may include rows
+ * that SQL does not treat as equal; SQLite skips these. */
 static bool sql_find(sql_cursor *cursor, size_t field, sqlite3_value *value) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     const sql_column *column = &table->columns[field];
@@ -618,7 +621,7 @@ static bool sql_find(sql_cursor *cursor, size_t field, sqlite3_value *value) {
     return true;
 }
 
-/* The plan is a text "COLUMN OP COLUMN OP ...", one pair for each argument of
+/* The plan is the string "COLUMN OP COLUMN OP ...", with one pair for each argument of
  * sql_filter. */
 static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
     sql_table *table = (sql_table *)base;
@@ -640,7 +643,7 @@ static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
                        sql_index(table, (size_t)column);
         if (is_field && !indexed && !sql_is_number(&table->columns[column]))
             continue;
-        info->idxNum |= indexed; /* what EXPLAIN QUERY PLAN shows */
+        info->idxNum |= indexed; /* shown by EXPLAIN QUERY PLAN */
         if (indexed)
             cost = cost < 10 ? cost : 10;
         info->aConstraintUsage[i].argvIndex = ++passed;
@@ -690,7 +693,8 @@ static int sql_close_cursor(sqlite3_vtab_cursor *base) {
     return SQLITE_OK;
 }
 
-/* -1, 0 or 1; 2 if it cannot be decided here, or one of them is NaN. */
+/* Compare two numbers: -1, 0 or 1; 2 if either is NaN or the result cannot be
+ * determined here. */
 static int sql_compare(const sql_test *a, const sql_test *b) {
     const sqlite3_int64 exact = (sqlite3_int64)1 << 53;
     if (!a->is_real && !b->is_real)
@@ -703,7 +707,7 @@ static int sql_compare(const sql_test *a, const sql_test *b) {
     return x < y ? -1 : x > y ? 1 : x <= y ? 0 : 2;
 }
 
-/* False only if a test is false for this row. */
+/* Run the tests on this row. *passes becomes false only if a test is false. */
 static int sql_passes(sql_cursor *cursor, bool *passes) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     bags_error err;
@@ -715,7 +719,7 @@ static int sql_passes(sql_cursor *cursor, bool *passes) {
         if (sql_blob(cursor, test->column, &blob, &err))
             return sql_fail(cursor->base.pVtab, &err);
         if (sql_number(&table->columns[test->column], blob, &value))
-            continue; /* sql_column_value fails, if it is read */
+            continue; /* if the value is read, sql_column_value will fail */
         int order = sql_compare(&value, test);
         if (order == 2)
             continue;
@@ -728,7 +732,7 @@ static int sql_passes(sql_cursor *cursor, bool *passes) {
     return SQLITE_OK;
 }
 
-/* Go to the next row, or to the next row that an index has found. */
+/* Go to the next row, or to the next row found by an index. */
 static void sql_step(sql_cursor *cursor) {
     if (!cursor->found)
         cursor->at++;
@@ -755,7 +759,7 @@ static int sql_next(sqlite3_vtab_cursor *base) {
     return cursor->tests_count ? sql_advance(cursor) : SQLITE_OK;
 }
 
-/* A comparison of the rowid with a whole number. */
+/* Apply a comparison of the rowid with an integer. */
 static void sql_limit(sql_cursor *cursor, int op, sqlite3_int64 number) {
     bool above = op == SQLITE_INDEX_CONSTRAINT_GT || op == SQLITE_INDEX_CONSTRAINT_LE;
     if (above && number == INT64_MAX)
@@ -811,7 +815,7 @@ static int sql_filter(sqlite3_vtab_cursor *base, int number, const char *plan, i
         if (column >= 0 && test.op == SQLITE_INDEX_CONSTRAINT_EQ && !cursor->found)
             sql_find(cursor, (size_t)column, argv[i]);
     }
-    if (cursor->found) { /* within the limits of the rowid */
+    if (cursor->found) { /* keep the rows within the rowid's limits */
         while (cursor->found_at < cursor->found_count &&
                cursor->found[cursor->found_at] < cursor->at)
             cursor->found_at++;
@@ -882,7 +886,7 @@ static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_
 
 /* ---- functions ---- */
 
-/* The width and height that a JPEG or PNG states. */
+/* Get the width and height stated by a JPEG or PNG. */
 static bool sql_image_size(bags_view file, uint64_t size[2]) {
     bags_view data = format_jpeg_frame(file);
     if (file.size >= 24 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
@@ -908,7 +912,7 @@ static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
         sqlite3_result_int64(out, (sqlite3_int64)size[sqlite3_user_data(out) != NULL]);
 }
 
-/* The `source` (or NULL) is freed with the database. */
+/* Register the module and functions. `source` (or NULL) is freed with the database. */
 static int sql_register(sqlite3 *db, const char *module, sql_source *source) {
     const int how = SQLITE_UTF8 | SQLITE_DETERMINISTIC;
     int code = sqlite3_create_module_v2(db, module, &sql_module, source, sqlite3_free);
@@ -940,9 +944,9 @@ int sqlite3_extension_init(
 
 #else
 
-/* ---- a database of its own ---- */
+/* ---- a separate database ---- */
 
-/* Allow only statements that read. */
+/* Allow only read-only statements. */
 static int sql_authorize(void *user, int action, const char *a, const char *b,
     const char *c, const char *d) {
     (void)user;
@@ -977,12 +981,13 @@ static sqlite3 *sql_database(
     if (!code)
         code = sqlite3_exec(
             db, "CREATE VIRTUAL TABLE data USING bags_reader", NULL, NULL, NULL);
-    /* json_each of a sequence: the first use of a module declares its columns. Later
-     * this would be refused. An SQLite without json_each has no JSON. */
+    /* Use json_each once for sequences: the first use of a module declares its columns,
+     * and later this would be refused. An SQLite without json_each has no JSON
+     * support. */
     if (!code)
         sqlite3_exec(
             db, "SELECT 1 FROM json_each('[]'), json_tree('[]')", NULL, NULL, NULL);
-    /* A misspelt "column" is an error, not a text. */
+    /* Make a misspelt "column" an error instead of a string. */
     if (!code)
         code = sqlite3_db_config(db, SQLITE_DBCONFIG_DQS_DML, 0, NULL);
     if (!code)
@@ -998,7 +1003,7 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
     return sql_database(reader, 0, err);
 }
 
-/* A name of the rowid that is not one of a field. */
+/* Find a name for the rowid that no field has. */
 static const char *sql_rowid_name(const bags_reader *reader) {
     static const char *const names[] = {"rowid", "_rowid_", "oid"};
     size_t count = 0;
@@ -1013,13 +1018,13 @@ static const char *sql_rowid_name(const bags_reader *reader) {
     return NULL;
 }
 
-/* True if the parentheses of a text are balanced, apart from comments and quoted words:
- * "1) OR (1" is not. */
+/* True if the parentheses in a text are balanced outside comments and quoted words: "1)
+ * OR (1" is not. */
 static bool sql_is_enclosed(const char *text) {
     size_t open = 0;
     for (const char *at = text; *at; at++) {
         const char *end =
-            at; /* of a quoted word or a comment; NULL: SQLite refuses it */
+            at; /* end of a quoted word or comment; NULL: SQLite refuses it */
         if (*at == '(')
             open++;
         else if (*at == ')' && !open--)
@@ -1044,7 +1049,7 @@ static bags_code sql_not_one(const char *where, bags_error *err) {
 }
 
 bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err) {
-    int last = sqlite3_bind_parameter_count(query); /* the highest number of one */
+    int last = sqlite3_bind_parameter_count(query); /* the highest parameter number */
     const char *name = last ? sqlite3_bind_parameter_name(query, last) : NULL;
     return last ? bags_fail(err, BAGS_ERROR_VALUE,
                       "SQL: the parameter %.200s has no value; write the value in its "
@@ -1071,7 +1076,7 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     if (!db)
         return err->code;
     sqlite3_stmt *statement = NULL;
-    /* An argument of a function is an expression, and no query. */
+    /* As a function argument, the text must be an expression and cannot be a query. */
     char *query = sqlite3_mprintf(
         "SELECT %s FROM data WHERE likely(\n%s\n) ORDER BY 1", rowid, where);
     bags_code code = BAGS_OK;

@@ -1,15 +1,17 @@
 /*
- * stats.c - statistics of the numbers in fields; see datasets.h. No library but threads.
+ * stats.c - statistics of the numbers in fields; see datasets.h. No library except
+ * threads.
  *
- * The state of an element depends only on the multiset of its numbers, not on their order.
- * Each thread has a state of its own. They are merged at the end:
+ * The state of an element depends only on the multiset of its numbers, not on their
+ * order. Each thread has its own state, merged at the end:
  *
- *     sum, squares   exact: fixed-point numbers that are wide enough for any sum
- *     least, most    keys: numbers mapped to integers of 64 bits in the same order
- *     table          key >> shift, and how many numbers have it. `shift` is the smallest
- *                    with which at most `limit` of them differ: a part of the numbers
- *                    never needs a larger one than all of them
- *     counts         in place of all that, for 8 bits: how often each of the 256 is there
+ *     sum, squares   exact: fixed-point numbers wide enough for any sum
+ *     least, most    keys: numbers mapped to 64-bit integers that sort the same way
+ *     table          key >> shift, with a count of numbers. `shift` is the smallest for
+ *                    which at most `limit` entries are distinct, so a subset of the
+ *                    numbers never needs a larger shift than the whole
+ *     counts         used instead of all that for 8 bits: how often each of the 256
+ *                    values occurs
  */
 #include "gate.h"
 
@@ -21,18 +23,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATS_ELEMENTS 16384           /* of a field */
-#define STATS_COUNTED 4096             /* elements of 8 bits whose values are counted */
-#define STATS_TABLES ((size_t)1 << 22) /* entries of a field */
-#define STATS_TABLE ((size_t)1 << 20)  /* entries of an element */
-#define STATS_CHUNK 64                 /* datapoints that a thread claims */
-#define STATS_THREADS 1024             /* at most */
+#define STATS_ELEMENTS 16384            /* of a field */
+#define STATS_COUNTED 4096              /* 8-bit elements whose values are counted */
+#define STATS_TABLES ((size_t)1 << 22)  /* entries of a field */
+#define STATS_TABLE ((size_t)1 << 20)   /* entries of an element */
+#define STATS_CHUNK 64                  /* datapoints claimed by a thread at a time */
+#define STATS_THREADS 1024              /* at most */
 #define STATS_ADDED ((uint32_t)1 << 28) /* additions before carries are propagated */
 
 /* ---- exact sums ---- */
 
-/* A number is the sum of digit[i] * 2^(32 * i + low). The digits are of 64 bits and signed:
- * carries are propagated once for many additions. */
+/* A number is the sum of digit[i] * 2^(32 * i + low). The digits are signed 64-bit
+ * integers, so that carries are propagated only once for many additions. */
 typedef struct stats_exact {
     int64_t *digits;
     size_t count;
@@ -58,7 +60,7 @@ static inline void exact_add(
         to[i] += negative ? -parts[i] : parts[i];
 }
 
-/* The magnitude, in digits of 32 bits; true if the number is negative. */
+/* Get the magnitude in 32-bit digits; returns true if the number is negative. */
 static bool exact_magnitude(const stats_exact *x, uint32_t *out) {
     exact_carry(x);
     bool negative = x->digits[x->count - 1] < 0;
@@ -70,7 +72,7 @@ static bool exact_magnitude(const stats_exact *x, uint32_t *out) {
     return negative;
 }
 
-/* The nearest float64 of a number of `count` digits is the result * 2^*exponent. */
+/* Get the float64 nearest to a number of `count` digits: the result * 2^*exponent. */
 static double digits_real(const uint32_t *digits, size_t count, int *exponent) {
     while (count && !digits[count - 1])
         count--;
@@ -101,33 +103,35 @@ typedef struct stats_entry {
 typedef struct stats_element {
     uint64_t count, least, most;
     stats_exact sum, squares;
-    uint32_t added; /* since the last carry */
+    uint32_t added; /* additions since the last carry */
     uint32_t shift;
     bags_buffer table;
-    size_t capacity, used; /* of the table, in entries; a power of two */
+    size_t capacity, used; /* table size and use in entries; capacity is a power of
+                            * two */
 } stats_element;
 
-/* How the elements of a field are kept. Fixed with the first value. */
+/* How the elements of a field are stored. Fixed by the first value. */
 typedef struct stats_layout {
     bool known, image;
     bags_dtype dtype;
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];
     size_t
-        free_dim; /* may differ: its items belong to the same elements; SIZE_MAX: none */
+        free_dim; /* a dimension that may vary, whose items belong to the same elements;
+                   * SIZE_MAX: none */
     size_t elements;
-    size_t free_inner; /* elements after that dimension */
+    size_t free_inner; /* number of elements after that dimension */
     stats_class kind;
-    int low; /* exponent of the lowest bit of a sum; of a sum of squares, twice that */
+    int low; /* exponent of a sum's lowest bit; for a sum of squares, twice that */
     size_t sum_digits, square_digits;
-    size_t limit; /* keys of a table */
+    size_t limit; /* maximum number of keys in a table */
     bool counted;
 } stats_layout;
 
-/* A field, as one thread knows it. */
+/* A thread's state of a field. */
 typedef struct stats_field {
     stats_layout layout;
-    stats_element *elements; /* [elements], and one more for gray images */
+    stats_element *elements; /* `elements` of them, and one more for gray images */
     uint64_t *counts;        /* 256 each, or NULL */
     format_block *blocks;
 } stats_field;
@@ -146,7 +150,7 @@ static void table_put(stats_element *e, uint64_t key, uint64_t count) {
     table[at].count += count;
 }
 
-/* Put all entries in a table of this capacity, shifted by more bits. */
+/* Move all entries to a table of this capacity, shifting keys by more bits. */
 static bags_code table_rebuild(
     stats_element *e, size_t capacity, uint32_t shift, bags_error *err) {
     bags_buffer old = e->table;
@@ -172,8 +176,8 @@ static int compare_entries(const void *a, const void *b) {
     return one < two ? -1 : one > two;
 }
 
-/* Move the entries to the front of the table's memory, in ascending order. It is no table
- * until it is rebuilt or freed. */
+/* Move the entries to the front of the table's memory, in ascending order. It is not a
+ * valid table until rebuilt or freed. */
 static stats_entry *table_sort(stats_element *e) {
     stats_entry *table = (stats_entry *)(void *)e->table.data;
     size_t used = 0;
@@ -209,7 +213,7 @@ static bags_code table_add(
     return e->used > limit ? table_shrink(e, limit, err) : BAGS_OK;
 }
 
-/* A number as m * 2^exponent, and its key. */
+/* A number, as m * 2^exponent, and its key. */
 typedef struct stats_number {
     uint64_t m, key;
     int exponent;
@@ -223,7 +227,8 @@ static inline stats_number number_of_whole(uint64_t bits, bool is_signed) {
     return n;
 }
 
-/* `single`: a float32 or float16, whose m has 29 low bits of 0. */
+/* Convert a float. `single`: a float32 or float16, for which the 29 low bits of m are
+ * 0. */
 static inline stats_number number_of_real(double value, bool single) {
     stats_number n;
     uint64_t bits;
@@ -249,7 +254,7 @@ static double key_real(uint64_t key, stats_class kind) {
     return real;
 }
 
-/* Add a number that comes `times` times; more than once only if it has 8 bits. */
+/* Add a number that occurs `times` times; more than once only for 8-bit numbers. */
 static bags_code element_add(stats_element *e, const stats_layout *l,
     const stats_number *n, uint64_t times, bags_error *err) {
     unsigned at = (unsigned)(n->exponent - l->low);
@@ -303,8 +308,8 @@ static bags_code element_merge(
 
 /* ---- results ---- */
 
-/* A number of rank `i`, from 0, in ascending order. The numbers of a group are taken to be
- * spread evenly; *error is at least how far it may be off. */
+/* The number of rank `i`, from 0, in ascending order. Numbers in a group are assumed to
+ * be evenly spread; *error is raised to the maximum possible error. */
 static double element_ranked(const stats_element *e, const stats_entry *sorted,
     stats_class kind, uint64_t i, double *error) {
     while (i >= sorted->count)
@@ -333,10 +338,11 @@ static double element_quantile(const stats_element *e, const stats_entry *sorted
     return part < 0.5 ? a + (b - a) * part : b - (b - a) * (1 - part);
 }
 
-/* The mean, and the square root of (count * squares - sum^2) / count^2. The terms are exact. */
+/* Compute the mean, and the square root of (count * squares - sum^2) / count^2. The
+ * terms are exact. */
 static void element_moments(
     const stats_element *e, const stats_layout *l, bags_statistics *out) {
-    uint32_t scratch[512]; /* 5 * 70 + 138 + 8 are the most */
+    uint32_t scratch[512]; /* at most 5 * 70 + 138 + 8 are needed */
     size_t size = l->sum_digits, wide = l->square_digits, digits = 2 * size + 4;
     uint32_t *sum = scratch, *squares = sum + size, *square = squares + wide;
     uint32_t *all = square + digits;
@@ -402,7 +408,7 @@ static void element_result(
 
 /* ---- fields ---- */
 
-/* Fill in the parts of a layout that the type states. */
+/* Fill in the parts of a layout given by the type. */
 static bags_code layout_of_type(
     const bags_reader *reader, size_t field, stats_layout *l, bags_error *err) {
     static const char *const images[] = {"jpeg", "jpg", "png", "mp4", "webm"};
@@ -443,13 +449,14 @@ static bags_dtype dtype_of(const bags_value *value) {
                                            : BAGS_DTYPE_NONE;
 }
 
-/* The channels of an image H x W or H x W x C, or of a video T x H x W x C. */
+/* The number of channels in an image H x W or H x W x C, or in a video T x H x W x
+ * C. */
 static uint64_t channels_of(const bags_value *value) {
     return value->dims > 2 ? value->shape[value->dims - 1] : 1;
 }
 
-/* Fix the layout with the first value. Images of one field may be gray or have colours:
- * gray ones are kept in the element after the three channels. */
+/* Fix the layout with the first value. A field may mix gray and colour images: gray
+ * ones are kept in the element after the three channels. */
 static bags_code layout_complete(
     stats_layout *l, const bags_value *value, bags_error *err) {
     uint64_t elements = l->image ? channels_of(value) : 1;
@@ -478,7 +485,7 @@ static bags_code layout_complete(
     l->kind = single || d == BAGS_DTYPE_FLOAT64               ? STATS_REAL
               : d >= BAGS_DTYPE_INT8 && d <= BAGS_DTYPE_INT64 ? STATS_SIGNED
                                                               : STATS_UNSIGNED;
-    /* 2^64 numbers, each with as many bits as the widest; and a digit of carries. */
+    /* Room for 2^64 numbers as wide as the widest, and a digit for carries. */
     l->low = l->kind != STATS_REAL ? 0 : single ? -192 : -1088;
     l->sum_digits = l->kind != STATS_REAL ? 6 : single ? 14 : 70;
     l->square_digits = l->kind != STATS_REAL ? 8 : single ? 24 : 138;
@@ -491,7 +498,7 @@ static bags_code layout_complete(
     return BAGS_OK;
 }
 
-/* Memory for the elements. */
+/* Allocate the elements. */
 static bags_code field_allocate(
     stats_field *f, const bags_allocator *allocator, bags_error *err) {
     const stats_layout *l = &f->layout;
@@ -523,7 +530,7 @@ static void field_free(stats_field *f) {
     format_blocks_free(f->blocks);
 }
 
-/* Fail unless a value has the dtype and the shape of the first one. */
+/* Fail unless a value has the same dtype and shape as the first one. */
 static bags_code layout_check(
     const stats_layout *l, const bags_value *value, bags_error *err) {
     size_t dims = value->kind == BAGS_KIND_ARRAY ? value->dims : 0;
@@ -545,7 +552,7 @@ static bags_code layout_check(
                : bags_fail(err, BAGS_ERROR_VALUE, "another shape than the first value");
 }
 
-/* Element i of an array as a number. False: it is NaN. */
+/* Load element i of an array as a number. False if it is NaN. */
 static inline bool load_number(
     bags_dtype dtype, const unsigned char *data, size_t i, stats_number *n) {
     size_t size = bags_dtype_size(dtype);
@@ -579,8 +586,8 @@ static inline bags_code field_add_number(
     return element_add(&f->elements[to], l, &n, 1, err);
 }
 
-/* Add a value: its numbers are [count / free / inner][free][inner], and the elements
- * [count / free / inner][inner], after the first. */
+/* Add a value: its numbers are [count / free / inner][free][inner], the elements [count
+ * / free / inner][inner], starting at the first. */
 static bags_code field_add(stats_field *f, const bags_value *value,
     const bags_allocator *allocator, bags_error *err) {
     stats_layout *l = &f->layout;
@@ -617,7 +624,7 @@ static bags_code field_add(stats_field *f, const bags_value *value,
     return BAGS_OK;
 }
 
-/* Add what another thread knows. */
+/* Merge another thread's state. */
 static bags_code field_merge(stats_field *to, stats_field *from,
     const bags_allocator *allocator, bags_error *err) {
     if (!from->elements)
@@ -632,8 +639,8 @@ static bags_code field_merge(stats_field *to, stats_field *from,
     return BAGS_OK;
 }
 
-/* Add the counts to the elements; and gray images to each channel, if there are others.
- * Only they remain if there are none. */
+/* Add the counts to the elements. If there are colour images, add gray ones to each
+ * channel; if all images are gray, keep only their element. */
 static bags_code field_finish(stats_field *f, bags_error *err) {
     stats_layout *l = &f->layout;
     for (size_t i = 0; f->counts && i < 256 * (l->elements + 1); i++) {
@@ -680,7 +687,7 @@ typedef struct stats_job {
     gate monitor;
     /* Under the lock: */
     uint64_t next, done;
-    uint64_t reported; /* of `done`, to the progress callback */
+    uint64_t reported; /* part of `done` reported to the progress callback */
     uint64_t failed;   /* the first datapoint of a failed chunk; UINT64_MAX: none */
     bags_error error;
 } stats_job;
@@ -726,7 +733,7 @@ static bags_code stats_add_rows(
     return BAGS_OK;
 }
 
-/* Report the datapoints that were added since the last report, on the main thread. */
+/* Report the datapoints added since the last report; main thread only. */
 static void stats_report(stats_job *job) {
     gate_lock(&job->monitor);
     uint64_t done = job->done;
@@ -745,8 +752,9 @@ static void stats_report(stats_job *job) {
     gate_unlock(&job->monitor);
 }
 
-/* Claim datapoints and add them until none is left, or one fails. Of several threads that
- * fail, the first datapoint counts: those before it were all claimed. */
+/* Claim datapoints and add them until none are left or one fails. If several threads
+ * fail, the error for the first datapoint is reported; all datapoints before it were
+ * claimed. */
 static void stats_work(stats_worker *w, bool main_thread, bool once) {
     stats_job *job = w->job;
     bags_error err;
@@ -778,7 +786,7 @@ static gate_result GATE_CALL stats_thread(void *user) {
     return 0;
 }
 
-/* The number of threads, and the datapoints that each claims. */
+/* Choose the number of threads, and the number of datapoints claimed at a time. */
 static void stats_plan(stats_job *job) {
     uint64_t threads = job->options.threads ? job->options.threads : gate_processors();
     threads = threads < STATS_THREADS ? threads : STATS_THREADS;
@@ -791,8 +799,8 @@ static void stats_plan(stats_job *job) {
     job->worker_count = (size_t)threads;
 }
 
-/* Until the layouts of all fields are known, one thread works: the first values decide,
- * for any number of threads. */
+/* A single thread works until the layouts of all fields are known, so that the first
+ * values determine them whatever the number of threads. */
 static bags_code stats_run(stats_job *job, bags_error *err) {
     stats_worker *first = &job->workers[0];
     bool known = false;
@@ -812,7 +820,7 @@ static bags_code stats_run(stats_job *job, bags_error *err) {
     stats_work(first, true, false);
     for (size_t i = 1; i <= job->started; i++)
         gate_thread_join(job->workers[i].id);
-    stats_report(job); /* other threads may have ended last */
+    stats_report(job); /* other threads may have finished last */
     if (job->failed != UINT64_MAX) {
         if (err)
             *err = job->error;

@@ -1,10 +1,11 @@
 /*
- * unreferenced.c - counts the blobs that no datapoint refers to; see datasets.h. No library.
+ * unreferenced.c - counts blobs not referenced by any datapoint; see datasets.h. No
+ * library.
  *
  * A writer appends the blobs of each datapoint after the blobs of the previous one. So
- * each ref begins at or before the end of all earlier refs, and all blobs up to that
- * end are referenced. A field needs more only in a shard where a ref leaves a gap: one
- * bit for each blob, for one window of the Bag after the other.
+ * each ref normally begins at or before the end of all earlier refs, and all blobs up
+ * to that end are referenced. Only in a shard where a ref leaves a gap does a field
+ * need more: one bit per blob, for one window of the Bag at a time.
  */
 #include "blocks.h"
 #include "datasets.h"
@@ -12,18 +13,18 @@
 
 #include <string.h>
 
-#define UNREF_WORDS ((size_t)1 << 21) /* of bits: 16 MiB for all fields */
+#define UNREF_WORDS ((size_t)1 << 21) /* words of bits: 16 MiB for all fields */
 #define UNREF_AHEAD 4096              /* datapoints whose refs are requested at once */
 
 typedef struct unref_field {
     /* In one shard: */
-    uint64_t next;  /* the blobs before it are referred to */
-    uint64_t stop;  /* no ref is after it */
+    uint64_t next;  /* all blobs before it are referenced */
+    uint64_t stop;  /* end of all refs */
     bool gap;       /* a ref began after `next` */
-    uint64_t *bits; /* of the window; NULL: not needed */
+    uint64_t *bits; /* bits of the window; NULL: not needed */
     /* In all shards: */
-    uint64_t blobs, size; /* that are referred to, and bytes of these */
-    bool measured;        /* the bytes are counted */
+    uint64_t blobs, size; /* referenced blobs, and their bytes */
+    bool measured;        /* bytes are counted */
 } unref_field;
 
 typedef struct unref {
@@ -31,15 +32,15 @@ typedef struct unref {
     const bags_env *env;
     size_t count;
     unref_field *fields;
-    bags_ref *refs;         /* of a datapoint */
-    uint64_t start, window; /* first blob of the window, and how many it has */
-    uint64_t requested;     /* the refs before this datapoint were requested */
+    bags_ref *refs;         /* refs of a datapoint */
+    uint64_t start, window; /* first blob in the window, and number of blobs */
+    uint64_t requested;     /* refs before this datapoint were requested */
     bags_row row;
     bags_buffer memory[2], bits, blob, ahead;
     bags_error *err;
 } unref;
 
-/* Extend the blobs that are referred to without a gap. */
+/* Extend the range of blobs referenced without a gap. */
 static void unref_extend(unref *u, unref_field *field, const bags_ref *ref) {
     uint64_t stop = ref->first + ref->count;
     (void)u;
@@ -50,7 +51,7 @@ static void unref_extend(unref *u, unref_field *field, const bags_ref *ref) {
         field->stop = stop;
 }
 
-/* Mark the blobs that are in the window. */
+/* Mark the ref's blobs that lie in the window. */
 static void unref_mark(unref *u, unref_field *field, const bags_ref *ref) {
     uint64_t end = u->start + u->window, stop = ref->first + ref->count;
     uint64_t at = ref->first > u->start ? ref->first : u->start;
@@ -62,8 +63,8 @@ static void unref_mark(unref *u, unref_field *field, const bags_ref *ref) {
     }
 }
 
-/* Call each() for every field of every datapoint of a shard that refers to blobs. The refs of
- * many datapoints, also of later shards, are requested at once. */
+/* Call each() for every field of every datapoint in a shard that refers to blobs. Refs
+ * of many datapoints, including those in later shards, are requested at once. */
 static bags_code unref_scan(unref *u, const bags_shard *shard,
     void (*each)(unref *u, unref_field *field, const bags_ref *ref)) {
     static const bags_select none = {0, false, 0, 0, 0};
@@ -89,8 +90,8 @@ static bags_code unref_scan(unref *u, const bags_shard *shard,
     return BAGS_OK;
 }
 
-/* Give a window of bits to each field that needs one, large enough for the longest if there
- * is memory. *stop is then the end of all windows that are needed; 0: none. */
+/* Give each field that needs one a window of bits, large enough for the longest field
+ * if memory allows. *stop receives the end of all needed windows; 0: none. */
 static bags_code unref_make_window(unref *u, uint64_t *stop) {
     size_t fields = 0, words = UNREF_WORDS;
     *stop = 0;
@@ -121,7 +122,7 @@ static bags_code unref_make_window(unref *u, uint64_t *stop) {
     return BAGS_OK;
 }
 
-/* Count the blobs of a field that are marked and, if there is a Bag, their bytes. */
+/* Count the marked blobs of a field and, if there is a Bag, their bytes. */
 static bags_code unref_count(unref *u, unref_field *field, const bag_reader *bag) {
     for (uint64_t i = 0; i < u->window; i++) {
         bags_view blob = {NULL, 0};
@@ -138,7 +139,7 @@ static bags_code unref_count(unref *u, unref_field *field, const bag_reader *bag
     return BAGS_OK;
 }
 
-/* Count the marked blobs of a field, and their bytes, if that is needed. */
+/* Count the marked blobs of a field and, if needed, their bytes. */
 static bags_code unref_count_field(unref *u, const char *directory, size_t field) {
     char path[FORMAT_PATH];
     bag_reader_options opening;
@@ -165,7 +166,7 @@ static bags_code unref_count_window(unref *u, const bags_shard *shard) {
     return BAGS_OK;
 }
 
-/* Count the blobs of all shards that are referred to. */
+/* Count the referenced blobs of all shards. */
 static bags_code unref_count_all(unref *u) {
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(u->reader, &count);

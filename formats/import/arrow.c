@@ -124,9 +124,9 @@ typedef struct ar_dictionary ar_dictionary;
 typedef struct ar_node {
     const char *name;
     int type;
-    bags_dtype dtype;        /* of numbers */
-    const char *unit, *zone; /* of dates and times; NULL: none */
-    uint64_t width;          /* bytes of an element; items of a fixed-size list */
+    bags_dtype dtype;        /* dtype of numbers */
+    const char *unit, *zone; /* unit and zone of dates and times; NULL: none */
+    uint64_t width;          /* bytes per element; items per fixed-size list */
     int64_t scale;           /* of a decimal; or the stored unit of a time */
     struct ar_node *children;
     size_t count;
@@ -149,7 +149,7 @@ struct ar_dictionary {
 typedef struct ar_column {
     bags_import_column about; /* only its statistics are used */
     const char *name;
-    const ar_node *path[AR_DEPTH + 2]; /* from the schema to the values */
+    const ar_node *path[AR_DEPTH + 2]; /* nodes from the schema to the values */
     size_t depth, list;  /* number of nodes in path; position of the list in it, from
                           * 1 */
     const ar_node *file; /* the `path` member next to the values in {bytes, path}, or
@@ -169,7 +169,7 @@ typedef struct ar_state {
     bags_buffer *memory;
     ar_column *columns;
     size_t count;
-    uint64_t batch_start; /* the index of the first row of the batch */
+    uint64_t batch_start; /* index of the batch's first row */
 } ar_state;
 
 static bags_code ar_bad(bags_source *s, const char *what) {
@@ -380,7 +380,7 @@ static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view 
         made = bags_load_bytes(in.data, 8, false);
         in.data += 8;
         in.size -= 8;
-        if (made == UINT64_MAX) { /* it is not compressed */
+        if (made == UINT64_MAX) { /* not compressed */
             codec = -1;
             made = in.size;
         }

@@ -50,7 +50,7 @@
 #define CV_NUMBER 400                 /* maximum characters of a number */
 #define CV_END (-1)
 
-/* The kind of the values of a column. */
+/* The kind of a column's values. */
 typedef enum cv_kind { CV_NONE, CV_BOOL, CV_INTEGER, CV_FLOAT, CV_TEXT } cv_kind;
 
 /* A value of the current line. */

@@ -108,19 +108,19 @@ typedef struct dk_list {
 /* ---- the source ---- */
 
 typedef struct dk_column {
-    const char *name, *expression; /* in SQL */
+    const char *name, *expression; /* `expression` is SQL */
     const char *file; /* the first path next to NULL bytes, as text, or NULL */
     bags_dtype dtype; /* dtype of numbers; otherwise text or a blob */
     bool text;
     bool list;     /* a list of values */
     bool inner;    /* values are lists: arrays of one dimension */
-    uint64_t size; /* values are arrays of this size; 0: they are not */
+    uint64_t size; /* array size of the values; 0: not arrays */
     bool optional; /* some values are NULL */
 } dk_column;
 
 typedef struct dk_state {
     dk_library call;
-    const char *from;     /* in SQL */
+    const char *from;     /* SQL text */
     const char *metadata; /* the same for Parquet files, or NULL */
     bags_buffer *query;
     size_t query_size;

@@ -56,7 +56,7 @@ typedef enum h5_form {
 typedef struct h5_set {
     const char *path;       /* from the group */
     hid_t set, file_type;   /* open while rows are being read */
-    hid_t type;             /* of an element in memory */
+    hid_t type;             /* type of an element in memory */
     bool sequence, reclaim; /* has memory that H5Dvlen_reclaim must free */
     size_t size;            /* bytes of an element */
     int rank;
@@ -69,18 +69,18 @@ typedef struct h5_set {
 
 /* A field: a dataset's elements, or a member of these elements. */
 typedef struct h5_column {
-    size_t set;         /* its index */
+    size_t set;         /* index of the dataset */
     const char *member; /* "" or ".member.member" */
     h5_form form;
     bags_dtype dtype;
     bool integer;     /* values are integers, not arrays */
-    const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
+    const char *unit; /* NumPy unit of a date or time; otherwise NULL */
     bool big;         /* dates and times are big-endian: libhdf5 does not convert opaque
                        * types */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
-    size_t offset, size; /* in an element */
+    size_t offset, size; /* within an element */
 } h5_column;
 
 /* The purpose of walking a group: list the names of its groups, list the paths of the
@@ -99,7 +99,7 @@ typedef struct h5_state {
     hid_t file, group;
     uint64_t file_size;
     bool episodes;
-    h5_list names; /* of episodes */
+    h5_list names; /* names of episodes */
     h5_set *sets;
     size_t set_count;
     h5_column *columns;
@@ -818,7 +818,7 @@ static bags_code h5_fail_layout(
         group);
 }
 
-/* Decide whether the source is episodes. */
+/* Decide whether the source has the layout of episodes. */
 static bags_code h5_decide(bags_source *s, h5_readings *r, bool *are_episodes) {
     bags_source_layout layout = s->options.layout;
     memset(r, 0, sizeof *r);
@@ -985,7 +985,7 @@ static bags_code h5_read_source(bags_source *s, uint64_t index) {
     return h5_read_columns(s, 0);
 }
 
-/* libhdf5 prints its errors except between H5E_BEGIN_TRY and H5E_END_TRY. */
+/* libhdf5 prints its errors unless called between H5E_BEGIN_TRY and H5E_END_TRY. */
 static bags_code h5_open(bags_source *s) {
     bags_code code;
     H5E_BEGIN_TRY

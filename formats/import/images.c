@@ -42,7 +42,7 @@ typedef struct ig_state {
     bags_images about;
     size_t prefix; /* length of the source's part of paths */
     ig_image *images;
-    char **folders; /* in the source */
+    char **folders; /* folders in the source */
     size_t folder_count;
     const char *label; /* label of the folder being listed */
     bags_buffer *decoded, *encoded;

@@ -290,7 +290,7 @@ bags_code bags_source_view(
     return BAGS_OK;
 }
 
-/* Copies bypass the window: they are large, and would push small headers out of it. */
+/* Copies bypass the window, because they are large and would evict small headers. */
 bags_code bags_source_copy(
     bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
     bags_code code = im_check(s, offset, size);

@@ -94,7 +94,7 @@ typedef enum bags_source_layout {
 typedef enum bags_source_header {
     BAGS_HEADER_DETECT, /* an ambiguous line fails; the error shows it */
     BAGS_HEADER_YES,    /* it contains the column names */
-    BAGS_HEADER_NO,     /* it is data */
+    BAGS_HEADER_NO,     /* the line is data */
 } bags_source_header;
 
 /* The caller's conversion of a field's text. */
@@ -126,7 +126,7 @@ typedef struct bags_source_options {
      * NULL. */
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* for HDF5; other formats have only one layout */
-    bags_source_header header; /* of CSV */
+    bags_source_header header; /* for CSV */
     /* For raw tokens. Without a separator, each document has `document` tokens, and the
      * last one may be shorter. */
     bags_dtype dtype;
@@ -197,7 +197,7 @@ struct bags_source {
     /* Private. */
     bags_source_options options;
     bags_allocator allocator;
-    uint64_t bytes; /* read */
+    uint64_t bytes; /* bytes read */
     bags_import_arena arena, scratch;
     bags_error error; /* copied to the caller if open or read fails */
     bool opened, no_memory;
@@ -345,7 +345,7 @@ BAGS_EXPERIMENTAL bags_code bags_source_next_file(bags_source *source);
 /* A field of the source, found by reading all datapoints. */
 typedef struct bags_import_column {
     const char *name; /* as in the source */
-    size_t size;      /* of the name */
+    size_t size;      /* size of the name */
     size_t field;     /* number of the field; set by bags_source_add_columns */
     uint64_t seen;    /* number of datapoints with a value */
     uint64_t last;    /* the last such datapoint, from 1 */

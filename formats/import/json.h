@@ -28,7 +28,7 @@ typedef struct bags_import_scan {
     uint64_t tokens; /* approximate number of objects json-c makes */
 } bags_import_scan;
 
-/* The code unit of \uXXXX at this offset, or -1. */
+/* Get the code unit of \uXXXX at this offset, or -1. */
 static inline int bags_import_code_unit(const bags_import_scan *s, size_t at) {
     char digits[5] = "";
     if (s->size - at < 6 || s->text[at] != '\\' || s->text[at + 1] != 'u')

@@ -57,7 +57,8 @@ typedef struct mc_state {
     uint64_t record;                   /* offset of the current one, for errors */
     mc_bytes rest;                     /* records of the current chunk */
     uint32_t crc;                      /* CRC of the bytes before `at` */
-    bool ended, known;                 /* the data have ended; all topics are known */
+    bool ended, known;                 /* the data section has ended; all topics are
+                                        * known */
     uint64_t next;                     /* number of the next message */
     bags_import_column *topics[65536]; /* indexed by channel */
     unsigned char schemas[65536 / 8];  /* bits: this schema was reported */

@@ -54,15 +54,15 @@
 /* A member of a dtype; a plain dtype has a single member. */
 typedef struct zr_member {
     const char *name; /* "" in a plain dtype; NULL: padding */
-    char kind;        /* NumPy's */
-    bags_dtype dtype; /* of numbers */
+    char kind;        /* NumPy's kind letter */
+    bags_dtype dtype; /* dtype of numbers */
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];
-    size_t offset;    /* in a record */
-    size_t size;      /* in a record */
+    size_t offset;    /* within a record */
+    size_t size;      /* within a record */
     size_t swap;      /* number of bytes to reverse at a time; 1: none */
     bool number;      /* an integer that becomes i64 or u64 */
-    const char *unit; /* of dates and times; NULL: none */
+    const char *unit; /* unit of dates and times; NULL: none */
 } zr_member;
 
 typedef struct zr_array {
@@ -76,13 +76,13 @@ typedef struct zr_array {
     size_t chunk_size;
     unsigned char *fill; /* a record; NULL: none */
     zr_member *members;
-    size_t count; /* of them */
-    size_t first; /* its first field */
+    size_t count; /* number of members */
+    size_t first; /* number of its first field */
     /* Found in the array's directory: whether any file is a chunk; and the key of some
      * other file, preferably a chunk with the other separator, or NULL. */
     bool has_chunk, other_is_chunk;
     const char *other;
-    /* Rows band_start to band_stop. */
+    /* The rows in memory: band_start to band_stop. */
     uint64_t band_start, band_stop;
     bags_buffer *band;
 } zr_array;
@@ -99,7 +99,7 @@ typedef struct zr_state {
     size_t entry_count;
     const char *root;
     bags_buffer *file, *chunk, *path;
-    const char **keys; /* of arrays */
+    const char **keys; /* keys of arrays */
     size_t key_count;
     const char **attributes; /* keys of .zattrs, without the name .zattrs */
     size_t attributes_count;
@@ -1098,7 +1098,7 @@ static int zr_walk(void *user, const char *name) {
     return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
-/* A .zip may contain the directory itself: its root is the shortest key. */
+/* A .zip may contain the directory itself, so its root is the shortest key. */
 static int zr_walk_zip(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     size_t root = SIZE_MAX;
