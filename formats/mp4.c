@@ -79,12 +79,10 @@ static bags_code mp4_fail(
     return bags_fail(err, code, "%s: %s", what, text);
 }
 
-/*
- * Silence a format context. Codec contexts have a member that is added to the level of
+/* Silence a format context. Codec contexts have a member that is added to the level of
  * every message. A format context gets such an offset through its own class, stored in
  * a member used only by avformat_find_stream_info, a function not called here. `quiet`
- * must live as long as the context.
- */
+ * must live as long as the context. */
 static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     *quiet = *format->av_class;
     /* Keep the library from accessing members that our copy lacks. */
@@ -103,10 +101,8 @@ static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io, const char
 
 /* ---- arguments ---- */
 
-/*
- * Parse up to 5 digits, a point and up to 4 digits. A decimal that is a rounded
- * television rate means that rate: 29.97 is 30000/1001. All other values are exact.
- */
+/* Parse up to 5 digits, a point and up to 4 digits. A decimal that is a rounded
+ * television rate means that rate: 29.97 is 30000/1001. All other values are exact. */
 static bool mp4_parse_rate(bags_view text, AVRational *out) {
     static const int television[] = {24, 30, 48, 60, 120};
     int64_t number = 0, scale = 0; /* 0: before the point */
@@ -787,11 +783,9 @@ static bags_code mp4_decoder_open(bags_mp4_reader *reader, bags_error *err) {
     return reader->frame && reader->rgb ? BAGS_OK : mp4_fail_memory(err);
 }
 
-/*
- * Set up the scaler for the current frame with PyAV's defaults: bilinear, with BT.601
+/* Set up the scaler for the current frame with PyAV's defaults: bilinear, with BT.601
  * coefficients regardless of the video. The deprecated names of full-range formats are
- * replaced only because the scaler prints a message about them.
- */
+ * replaced only because the scaler prints a message about them. */
 static bags_code mp4_scaler(bags_mp4_reader *reader, bags_error *err) {
     static const enum AVPixelFormat full[][2] = {
         {AV_PIX_FMT_YUVJ420P, AV_PIX_FMT_YUV420P},
@@ -982,11 +976,9 @@ static bags_code mp4_take_held(
     return code;
 }
 
-/*
- * Run the decoder until it has returned frame `rank` and, if the decoder marks damaged
+/* Run the decoder until it has returned frame `rank` and, if the decoder marks damaged
  * frames, all frames that it may depend on: B-frames are returned before a frame
- * decoded earlier. Errors in other packets do not matter.
- */
+ * decoded earlier. Errors in other packets do not matter. */
 static bags_code mp4_pump(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t length = (uint32_t)reader->length, packet = reader->order[rank].packet;
@@ -1036,12 +1028,10 @@ static void mp4_rewind(bags_mp4_reader *reader, uint32_t packet) {
     reader->drained = false;
 }
 
-/*
- * Read a frame: continue from the decoder's position if it is not past the frame, or
+/* Read a frame: continue from the decoder's position if it is not past the frame, or
  * start at the keyframe. If that fails, retry with one thread (it can decode more
  * H.264), then from the start of the video, since the index may be wrong about
- * keyframes.
- */
+ * keyframes. */
 static bags_code mp4_read_frame(
     bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t packet = reader->order[rank].packet, key = reader->packets[packet].key;
