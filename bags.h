@@ -4323,7 +4323,7 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    /* On the stack unless very long: advice has no way to report failures. */
+    /* Use the stack unless the list is very long: advice cannot report a failed allocation. */
     const bags_allocator *memory = &env->memory;
     char space[1024], *record = space;
     if (most > sizeof space)
@@ -9826,7 +9826,7 @@ BAGI_COLD static bags_code bagi_writer_open_record(
         bagi_close_read(env, second);
         if (!error)
             code = bags_fail(err, BAGS_ERROR_IO,
-                "%s: locks have no effect in this file system, so that its "
+                "%s: locks have no effect in this file system, and its "
                 "writer may still be running; copy the dataset to a local "
                 "disk to resume or recover it",
                 bagi_shown(env, record->path));
@@ -10117,7 +10117,7 @@ static bags_code bagi_writer_use(
         return BAGS_OK;
     if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            "invalid dictionary size (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
     bagi_dictionary_sum sum = {
         true, bytes.size, bags_crc32c(0, bytes.data, bytes.size)};
@@ -11364,7 +11364,7 @@ BAGI_COLD static uint64_t bagi_fitting_workers(const bagi_shard_list *list) {
     return 0;
 }
 
-/* Check that existing shards fit this worker's numbers: they were not renumbered; the
+/* Check that existing shards match this worker's numbering: none was renumbered; the
  * worker's first shard does not exist unless `existing` is set; none of its shards is
  * missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
@@ -11948,7 +11948,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
      * renamed it, and the list is outdated. */
     if (kind == BAGS_PATH_NONE)
         return bags_fail(err, BAGS_ERROR_GAP,
-            "%s: removed or renamed while the dataset was opened", dir->shown);
+            "%s: removed or renamed while the dataset was being opened", dir->shown);
     if (!found) {
         reader->skipped++;
         return unfinished == BAGS_UNFINISHED_REFUSE ? bagi_fail_unfinished(dir, err)

@@ -369,7 +369,7 @@ static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
         mp4_time_scale(mp4_find(trak, "mdiamdhd")));
 }
 
-/* Get the next sample, below places.sizes.count. False if the tables are
+/* Get the next sample, whose index is less than places.sizes.count. False if the tables are
  * inconsistent. */
 static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
     int64_t duration = 0, shift = 0;

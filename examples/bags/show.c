@@ -184,7 +184,7 @@ static bool write_array(
     bool stated = type_dtype(type) != BAGS_DTYPE_NONE;
     bags_npy npy = npy_of(array);
     bool is_list = npy.dims > 0 || !stated;
-    /* A list of an array without elements only shows the last dimension. */
+    /* When an array has no elements, its list shows only the last dimension. */
     if (is_list && (!most || npy.length > most || (!npy.length && npy.dims != 1)))
         return false;
     if (npy.descr && parts_of(&npy.type, npy.shape, npy.dims) > MOST_PARTS)

@@ -224,7 +224,7 @@ static bags_code md_check_shards(bags_source *s) {
 
 /* ---- shards ---- */
 
-/* Compute the hash with this name, in hexadecimal. False if the name is unknown. */
+/* Compute a hash by the named algorithm, in hexadecimal. False if it is unknown. */
 static bool md_hash(
     const char *name, bags_view data, char hex[2 * EVP_MAX_MD_SIZE + 1]) {
     unsigned char digest[EVP_MAX_MD_SIZE];

@@ -748,8 +748,7 @@ bags_code bagi_loader_seek_row(
     FORMAT_TRY(loader_find_row(l, &at, &unused, &found, err));
     if ((to->block || to->row) &&
         (!found || at.block != to->block || at.row != to->row))
-        return bags_fail(
-            err, BAGS_ERROR_CORRUPT, "a damaged loader's state (no such row)");
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "damaged loader state (no such row)");
     l->next = *to;
     return BAGS_OK;
 }

@@ -261,7 +261,7 @@ static bags_code loader_state_read(const void *from, size_t size, bool *packed,
     if (bags_load_bytes(at, 8, false) !=
         loader_hash_bytes(0, state, LOADER_STATE_HASHED))
         return bags_fail(
-            err, BAGS_ERROR_CORRUPT, "a damaged loader's state (checksum mismatch)");
+            err, BAGS_ERROR_CORRUPT, "damaged loader state (checksum mismatch)");
     return BAGS_OK;
 }
 

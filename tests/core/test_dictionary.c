@@ -472,7 +472,7 @@ static void its_size_is_checked_when_it_is_written(void **state) {
         bags_writer_options options = writing_options(0);
         bags_writer *writer = open_writer(at("set"), &options);
         assert_fails(BAGS_ERROR_LIMIT, append_one(writer, 1, &said));
-        assert_says("set: field \"text\": datapoint 0: invalid size of the dictionary");
+        assert_says("set: field \"text\": datapoint 0: invalid dictionary size");
         bags_writer_abort(writer);
         assert_false(exists(at("set")));
     }
