@@ -4323,7 +4323,7 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
-    /* Use the stack unless the list is very long: advice cannot report a failed allocation. */
+    /* Use the stack unless the list is long: advice cannot report a lack of memory. */
     const bags_allocator *memory = &env->memory;
     char space[1024], *record = space;
     if (most > sizeof space)

@@ -369,8 +369,8 @@ static inline bool mp4_track_open(mp4_track *track, bags_view moov) {
         mp4_time_scale(mp4_find(trak, "mdiamdhd")));
 }
 
-/* Get the next sample, whose index is less than places.sizes.count. False if the tables are
- * inconsistent. */
+/* Get the next sample, whose index is less than places.sizes.count. False if the
+ * tables are inconsistent. */
 static inline bool mp4_track_next(mp4_track *track, mp4_sample *sample) {
     int64_t duration = 0, shift = 0;
     uint64_t number = track->places.next + 1;
