@@ -196,14 +196,19 @@ static int add_file(void *user, const char *name) {
     bool is_card =
         !*in->front && (!strcmp(name, "croissant.json") || !strcmp(name, "README.md"));
     if (kind == BAGS_PATH_DIRECTORY) {
-        file_list below = {file, string_format("%s/", shown), NULL, 0};
+        char *front = string_format("%s/", shown);
+        file_list below = {file, front, NULL, 0};
         const bags_io *io = bags_io_local();
         int error = io->list(io->user, file, add_file, &below);
         must(bags_fail_io(io, error, file, "list", &failure));
+        free(front);
     } else if (kind == BAGS_PATH_FILE && !is_card) {
         files.names = (char **)grow(files.names, files.count, sizeof *files.names);
         files.names[files.count++] = shown;
+        shown = NULL;
     }
+    free(shown);
+    free(file);
     return 0;
 }
 
@@ -243,7 +248,9 @@ static void put_files(void) {
     for (size_t i = 0; i < files.count; i++) {
         char hash[65];
         const char *name = files.names[i];
-        uint64_t size = file_sha256(path_join(path, name), show_progress, hash);
+        char *file = path_join(path, name);
+        uint64_t size = file_sha256(file, show_progress, hash);
+        free(file);
         next_line(4);
         text_puts(&out, "{");
         put_member(6, "@type", "cr:FileObject");

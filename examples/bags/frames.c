@@ -134,11 +134,15 @@ static bags_load_field *find_loaded(
     return NULL;
 }
 
-/* Apply one of the lists to the loaded fields. */
+/* Apply one of the lists to the loaded fields, which keep parts of its text. */
 static void apply_list(int list, const char *of, const bags_field *all,
     size_t all_count, bags_load_field *fields, size_t count) {
-    char *at = string_format("%s", *lists[list].given), *name, *value;
-    bool *seen = (bool *)allocate(all_count, sizeof *seen);
+    static char *words[LISTS];
+    static bool *seen;
+    words[list] = string_format("%s", *lists[list].given);
+    char *at = words[list], *name, *value;
+    free(seen);
+    seen = (bool *)allocate(all_count, sizeof *seen);
     while (list_next(&at, &name, &value)) {
         if (!value || !*value || !*name)
             usage("--%s: expected %s", lists[list].name, lists[list].expected);
@@ -157,7 +161,6 @@ static void apply_list(int list, const char *of, const bags_field *all,
             (void)field_require(of, value, all, all_count);
         set_value(list, to, is_clock, value);
     }
-    free(seen);
 }
 
 bool frames_names(size_t field, const char *of, const bags_field *all, size_t count) {

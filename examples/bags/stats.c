@@ -75,15 +75,16 @@ static int run(char **operands) {
     char **fields = operands + 1;
     size_t count = 0, all_count, at = 0;
     bags_stats_options how = {0};
-    bags_buffer found = {0};
-    text out = {0};
+    static bags_buffer found;
+    static text out;
+    static size_t *elements;
     mapped_path = path;
     registry_expand_palettes(true);
     bags_reader *reader = dataset_open(path, registry_get());
     const bags_field *all = bags_reader_fields(reader, &all_count);
     for (; fields[count]; count++)
         codec_check(all[field_require(path, fields[count], all, all_count)].type);
-    size_t *elements = (size_t *)allocate(count, sizeof *elements);
+    elements = (size_t *)allocate(count, sizeof *elements);
     how.rows = select_datapoints((const bags_reader *const *)&reader, 1,
         bags_reader_length(reader), &how.rows_count);
     how.threads = (uint32_t)threads.value;

@@ -298,7 +298,8 @@ static bags_code mx_put_config(bags_target *t, bags_export_bytes *to) {
 static bags_code mx_shard(bags_target *t) {
     mx_state *m = (mx_state *)t->state;
     char *path = bags_target_shard_path(t);
-    m->samples.size = m->offsets.size = m->count = 0;
+    m->samples.size = m->offsets.size = 0;
+    m->count = 0;
     for (bool more = true;;) {
         FORMAT_TRY(bags_target_next(t, &more));
         if (!more)
