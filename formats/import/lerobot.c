@@ -56,6 +56,7 @@ typedef struct lr_part {
     const char *path;
     double from, to; /* in seconds; v2.1: all of the file */
     int64_t episode;
+    uint64_t length; /* of the episode */
 } lr_part;
 
 typedef struct lr_episode {
@@ -125,7 +126,7 @@ static bags_code lr_next(bags_source *s, lr_table *table) {
     return BAGS_OK;
 }
 
-/* Start a query of `file`, which messages name, and read its first row. */
+/* Start a query of `file`, for messages, and read its first row. */
 static bags_code lr_query(
     bags_source *s, lr_table *table, const char *file, const char *query) {
     bags_source_options options;
@@ -669,7 +670,7 @@ static bags_code lr_read_meta(bags_source *s) {
     for (size_t i = 0; l->has_stats && i < l->episode_count; i++)
         if (!l->episodes[i].stats)
             return lr_fail_episode(s, BAGS_ERROR_CORRUPT, l->episodes[i].number,
-                lr_below(s, "meta"), "no statistics, which other episodes have");
+                lr_below(s, "meta"), "no statistics (other episodes have them)");
     return BAGS_OK;
 }
 
@@ -748,33 +749,78 @@ static bags_code lr_check_rows(bags_source *s) {
     return BAGS_OK;
 }
 
+static bags_code lr_fail_camera(bags_source *s, bags_code code, const lr_camera *camera,
+    const lr_part *part, const char *what) {
+    return lr_fail_episode(s, code, part->episode, part->path,
+        bags_source_format(s, "camera %.200s: %s", camera->name, what));
+}
+
+/* Prefix an error that names the file of a part. */
+static bags_code lr_prefix_camera(
+    bags_source *s, bags_code code, const lr_camera *camera, const lr_part *part) {
+    return bags_prefix(s->err, code,
+        "episode %lld: camera %.200s: ", (long long)part->episode, camera->name);
+}
+
+/* Find the first frame of a part in the open video. All its frames must exist. */
+static bags_code lr_find_start(
+    bags_source *s, const lr_camera *camera, const lr_part *part, size_t *start) {
+    lr_state *l = (lr_state *)s->state;
+    const cut_file *cut = &camera->cut;
+    double half = 0.5 / l->rate;
+    *start = cut_find(cut, part->from - half);
+    size_t stop = l->is_v3 ? cut_find(cut, part->to - half) : cut->shown_count;
+    if (stop >= *start && stop - *start == part->length)
+        return BAGS_OK;
+    return lr_fail_camera(s, BAGS_ERROR_VALUE, camera, part,
+        bags_source_format(s,
+            "the video has %lld frames from %.6f to %.6f s, the episode %" PRIu64
+            " rows",
+            (long long)stop - (long long)*start, part->from, part->to, part->length));
+}
+
 static int lr_compare_parts(const void *a, const void *b) {
     const lr_part *x = (const lr_part *)a, *y = (const lr_part *)b;
     int order = strcmp(x->path, y->path);
     return order ? order : x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Check that the files of a camera exist, and that parts do not overlap. Sorts `parts`, of
- * all episodes. */
-static bags_code lr_check_parts(bags_source *s, const char *camera, lr_part *parts) {
+/* Check the files of a camera: they exist, have the frames of all parts, and no frame is in
+ * two. Count the frames of no part. Sorts `parts`, of all episodes. */
+static bags_code lr_check_parts(bags_source *s, lr_camera *camera, lr_part *parts) {
     lr_state *l = (lr_state *)s->state;
+    uint64_t used = 0;
     if (l->episode_count > 0)
         qsort(parts, l->episode_count, sizeof *parts, lr_compare_parts);
     for (size_t i = 0; i < l->episode_count; i++) {
         const lr_part *part = &parts[i];
         bool same = i > 0 && strcmp(part[-1].path, part->path) == 0;
+        bool is_last =
+            i + 1 == l->episode_count || strcmp(part[1].path, part->path) != 0;
         const char *what = NULL;
+        size_t start;
         if (!same && bags_import_kind(part->path, NULL) != BAGS_PATH_FILE)
             what = "the file is missing";
         else if (!(part->from >= 0 && part->to > part->from && part->to < 1e9))
             what = "invalid times";
         else if (same && part[-1].to - part->from > 0.5 / l->rate)
-            what = bags_source_format(s, "its frames are also those of episode %lld",
-                (long long)part[-1].episode);
+            what = bags_source_format(
+                s, "episode %lld has the same frames", (long long)part[-1].episode);
         if (what)
-            return lr_fail_episode(s, BAGS_ERROR_CORRUPT, part->episode, part->path,
-                bags_source_format(s, "camera %.200s: %s (%.6f to %.6f s)", camera,
-                    what, part->from, part->to));
+            return lr_fail_camera(s, BAGS_ERROR_CORRUPT, camera, part,
+                bags_source_format(
+                    s, "%s (%.6f to %.6f s)", what, part->from, part->to));
+        if (!same) {
+            bags_code code = cut_open(s, &camera->cut, part->path);
+            if (code)
+                return lr_prefix_camera(s, code, camera, part);
+            used = 0;
+        }
+        FORMAT_TRY(lr_find_start(s, camera, part, &start));
+        used += part->length;
+        if (is_last && camera->cut.shown_count > used)
+            bags_source_leave_out(s, "unused video frame",
+                camera->cut.shown_count - used, "%s", part->path);
     }
     return BAGS_OK;
 }
@@ -789,10 +835,12 @@ static bags_code lr_check_videos(bags_source *s) {
     for (size_t k = 0; k < l->camera_count; k++) {
         lr_part *first = parts + k * l->episode_count;
         for (size_t i = 0; i < l->episode_count; i++) {
-            first[i] = l->episodes[i].parts[k];
-            first[i].episode = l->episodes[i].number;
+            lr_part *part = &l->episodes[i].parts[k];
+            part->episode = l->episodes[i].number;
+            part->length = l->episodes[i].length;
+            first[i] = *part;
         }
-        FORMAT_TRY(lr_check_parts(s, l->cameras[k].name, first));
+        FORMAT_TRY(lr_check_parts(s, &l->cameras[k], first));
     }
     for (size_t i = 0; i < count; i++)
         parts[i].from = 0;
@@ -1117,56 +1165,31 @@ static bags_code lr_read_rows(bags_source *s, const lr_episode *e, double *times
     return BAGS_OK;
 }
 
-static bags_code lr_fail_camera(bags_source *s, bags_code code, const lr_episode *e,
-    const lr_camera *camera, const char *path, const char *what) {
-    return lr_fail_episode(s, code, e->number, path,
-        bags_source_format(s, "camera %.200s: %s", camera->name, what));
-}
-
-/* Find the frames of an episode in the open video; check that each is at the time of its
- * row. */
-static bags_code lr_find_frames(bags_source *s, const lr_episode *e,
-    const lr_camera *camera, const lr_part *part, const double *times, size_t *start) {
-    lr_state *l = (lr_state *)s->state;
-    const cut_file *cut = &camera->cut;
-    double half = 0.5 / l->rate;
-    *start = cut_find(cut, part->from - half);
-    size_t stop = l->is_v3 ? cut_find(cut, part->to - half) : cut->shown_count;
-    if (stop - *start != e->length)
-        return lr_fail_camera(s, BAGS_ERROR_VALUE, e, camera, part->path,
-            bags_source_format(s,
-                "the video has %llu frames from %.6f to %.6f s, the episode %" PRIu64
-                " rows",
-                (unsigned long long)(stop - *start), part->from, part->to, e->length));
-    for (size_t k = 0; k < e->length; k++) {
-        double time = cut_time(cut, *start + k) - part->from;
-        double off = time - times[k];
-        if (!(off <= half && off >= -half))
-            return lr_fail_camera(s, BAGS_ERROR_VALUE, e, camera, part->path,
-                bags_source_format(s,
-                    "frame %llu is at %.6f s of the episode, its row at %.6f s",
-                    (unsigned long long)k, time, times[k]));
-    }
-    return BAGS_OK;
-}
-
-/* Read the part of a camera. */
+/* Read the part of a camera, if each of its frames is at the time of its row. */
 static bags_code lr_read_video(
     bags_source *s, const lr_episode *e, size_t k, const double *times) {
     lr_state *l = (lr_state *)s->state;
     lr_camera *camera = &l->cameras[k];
     const lr_part *part = &e->parts[k];
-    size_t start = 0;
+    size_t start = 0, length = (size_t)e->length;
     bags_view video;
     bags_code code = cut_open(s, &camera->cut, part->path);
-    if (!code) {
-        FORMAT_TRY(lr_find_frames(s, e, camera, part, times, &start));
-        code = l->is_v3 ? cut_part(s, &camera->cut, start, (size_t)e->length, &video)
-                        : bags_source_copy(s, 0, s->file.size, &video);
-    }
     if (code)
-        return bags_prefix(s->err, code,
-            "episode %lld: camera %.200s: ", (long long)e->number, camera->name);
+        return lr_prefix_camera(s, code, camera, part);
+    FORMAT_TRY(lr_find_start(s, camera, part, &start));
+    for (size_t i = 0; i < length; i++) {
+        double time = cut_time(&camera->cut, start + i) - part->from;
+        double off = (time - times[i]) * l->rate;
+        if (!(off < 0.5 && off > -0.5))
+            return lr_fail_camera(s, BAGS_ERROR_VALUE, camera, part,
+                bags_source_format(s,
+                    "frame %llu is at %.6f s of the episode, its row at %.6f s",
+                    (unsigned long long)i, time, times[i]));
+    }
+    code = l->is_v3 ? cut_part(s, &camera->cut, start, length, &video)
+                    : bags_source_copy(s, 0, s->file.size, &video);
+    if (code)
+        return lr_prefix_camera(s, code, camera, part);
     s->values[camera->field] = bags_blob(video.data, video.size);
     return BAGS_OK;
 }
