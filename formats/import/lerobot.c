@@ -865,31 +865,12 @@ static bags_code lr_check_videos(bags_source *s) {
 
 /* ---- fields ---- */
 
+/* DuckDB's name of a dtype up to float64, except float16. */
 static const char *lr_sql_type(bags_dtype dtype) {
-    switch (dtype) {
-    case BAGS_DTYPE_BOOL:
-        return "BOOLEAN";
-    case BAGS_DTYPE_INT8:
-        return "TINYINT";
-    case BAGS_DTYPE_INT16:
-        return "SMALLINT";
-    case BAGS_DTYPE_INT32:
-        return "INTEGER";
-    case BAGS_DTYPE_INT64:
-        return "BIGINT";
-    case BAGS_DTYPE_UINT8:
-        return "UTINYINT";
-    case BAGS_DTYPE_UINT16:
-        return "USMALLINT";
-    case BAGS_DTYPE_UINT32:
-        return "UINTEGER";
-    case BAGS_DTYPE_UINT64:
-        return "UBIGINT";
-    case BAGS_DTYPE_FLOAT32:
-        return "FLOAT";
-    default:
-        return "DOUBLE";
-    }
+    static const char *const names[] = {"", "BOOLEAN", "UTINYINT", "USMALLINT",
+        "UINTEGER", "UBIGINT", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "", "FLOAT",
+        "DOUBLE"};
+    return names[dtype];
 }
 
 /* Set the expression of a feature whose column in the first file has type `found`: NULL
