@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Text in quotes, for SQL. */
+/* Quote text for SQL. */
 static inline const char *bags_import_quote(
     bags_source *s, const char *text, char quote) {
     char *out = text ? (char *)bags_source_alloc(s, 2 * strlen(text) + 3, 1) : NULL;
@@ -26,7 +26,7 @@ static inline const char *bags_import_quote(
     return out;
 }
 
-/* A path without quotes: brackets around characters that would otherwise make it a
+/* Write a path with brackets around characters that would otherwise make it a
  * pattern. */
 static inline const char *bags_import_no_pattern(bags_source *s, const char *path) {
     char *out = path ? (char *)bags_source_alloc(s, 3 * strlen(path) + 1, 1) : NULL;
@@ -42,7 +42,7 @@ static inline const char *bags_import_no_pattern(bags_source *s, const char *pat
     return out;
 }
 
-/* A path in quotes that is not a pattern. */
+/* Quote a path that is not a pattern. */
 static inline const char *bags_import_quote_path(bags_source *s, const char *path) {
     return bags_import_quote(s, bags_import_no_pattern(s, path), '\'');
 }

@@ -287,6 +287,35 @@ def rows_and_packets_of_version_2_are_equal():
            env=NO_LEAKS)
 
 
+def images_and_text_in_rows_are_sequences():
+    if not _is_here():
+        return
+    _ffmpeg('-f', 'lavfi', '-i', 'testsrc2=size=16x16', '-frames:v', 1, 'a.png')
+    numbers = {name: NUMBERS[name] for name in (
+        'timestamp', 'frame_index', 'episode_index', 'index', 'task_index')}
+    _save('v3/meta/info.json', _info(
+        'v3.0', data_path='data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet',
+        video_path=None, total_episodes=1, total_frames=3, features={
+            **numbers, 'cam': {'dtype': 'image', 'shape': [16, 16, 3]},
+            'said': {'dtype': 'string', 'shape': [1]}, 'x': {'dtype': 'float32', 'shape': [1]}}))
+    _parquet('v3/meta/tasks.parquet', "SELECT 0 AS task_index, 'a' AS task")
+    _parquet(META, 'SELECT 4 AS episode_index, 3 AS length, 0 AS "data/chunk_index", 0 AS '
+             '"data/file_index", 0 AS dataset_from_index, 3 AS dataset_to_index')
+    _parquet(ROWS_0, """
+        SELECT {'bytes': (SELECT content FROM read_blob('a.png')), 'path': 'a.png'} AS cam,
+            'word ' || i AS said, [i]::FLOAT[] AS x, (i / 10)::FLOAT AS timestamp,
+            i::BIGINT AS frame_index, 4::BIGINT AS episode_index, i::BIGINT AS "index",
+            0::BIGINT AS task_index FROM range(3) t(i)""")
+    run('import', 'v3', 'out')
+    assert read('out')['spec'] == {
+        'cam': 'png[]', 'episode_index': 'i64', 'frame_index': 'i64[]', 'index': 'i64[]',
+        'said': 'utf8[]', 'task_index': 'i64[]', 'tasks': 'utf8[]',
+        'timestamp': 'array(float32)[]', 'x': 'array(float32,1)[]'}, read('out')['spec']
+    row = run('get', 'out', 0, '--lists').lines[0]
+    assert row['said'] == ['word 0', 'word 1', 'word 2'] and row['x'] == [[0], [1], [2]], row
+    assert run('get', 'out', 0, 'cam[2]', '--raw').out == pathlib.Path('a.png').read_bytes()
+
+
 def rows_and_videos_of_no_episode_are_counted():
     if not _is_here():
         return
