@@ -16,6 +16,7 @@ PKG_import/arrow := libzstd liblz4
 PKG_import/csv := zlib
 PKG_import/gulp := json-c $(PKG_msgpack)
 PKG_import/hdf5 := hdf5
+PKG_import/lerobot := json-c
 PKG_import/mcap := libzstd liblz4 zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib

@@ -18,6 +18,9 @@ static const struct built {
     const bags_importer *importer;    /* NULL: it is in a module, under this symbol, */
     bool (*detect)(const char *path); /* and has this function; otherwise may be NULL */
 } importers[] = {
+#ifdef BAGS_WITH_IMPORT_LEROBOT
+    {"lerobot", LINKED(bags_import_lerobot), bags_import_is_lerobot},
+#endif
 #ifdef BAGS_WITH_IMPORT_GULP
     {"gulp", LINKED(bags_import_gulp), bags_import_is_gulp},
 #endif

@@ -68,6 +68,10 @@ static inline bool bags_import_is_hdf5(const char *path) {
     return found;
 }
 
+static inline bool bags_import_is_lerobot(const char *path) {
+    return bags_import_kind(path, "meta/info.json") == BAGS_PATH_FILE;
+}
+
 static inline bool bags_import_is_mcap(const char *path) {
     return bags_import_starts(path, BAGS_IMPORT_MCAP, sizeof BAGS_IMPORT_MCAP - 1);
 }

@@ -27,7 +27,7 @@
  * the source once. Rejected: NULL in a list, maps, unions, deeper lists, and Parquet
  * files whose columns differ.
  */
-#include "import.h"
+#include "sql.h"
 #include "try.h"
 
 #include <inttypes.h>
@@ -153,38 +153,6 @@ static bags_code dk_fail(bags_source *s, const char *why) {
     }
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s%s%.*s%s", line, file ? " (" : "",
         file ? (int)strcspn(file + 3, "\n") : 0, file ? file + 3 : "", file ? ")" : "");
-}
-
-/* Quote text for SQL. */
-static const char *dk_quote(bags_source *s, const char *text, char quote) {
-    char *out = (char *)bags_source_alloc(s, 2 * strlen(text) + 3, 1);
-    char *to = out;
-    if (!out)
-        return NULL;
-    *to++ = quote;
-    for (; *text; text++) {
-        *to++ = *text;
-        if (*text == quote)
-            *to++ = quote;
-    }
-    *to = quote;
-    return out;
-}
-
-/* Write a path for SQL, with brackets around characters that would otherwise make it a
- * pattern. */
-static const char *dk_path(bags_source *s, const char *path) {
-    char *out = (char *)bags_source_alloc(s, 3 * strlen(path) + 1, 1);
-    char *to = out;
-    for (; out && *path; path++) {
-        bool special = strchr("*?[", *path) != NULL;
-        if (special)
-            *to++ = '[';
-        *to++ = *path;
-        if (special)
-            *to++ = ']';
-    }
-    return out ? dk_quote(s, out, '\'') : NULL;
 }
 
 /* ---- queries ---- */
@@ -322,7 +290,7 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
     for (uint64_t i = 0; i < count && !code; i++) {
         char *member = call->struct_type_child_name(type, i);
         void *inner = call->struct_type_child_type(type, i);
-        const char *quoted = member ? dk_quote(s, member, '\'') : NULL;
+        const char *quoted = member ? bags_import_quote(s, member, '\'') : NULL;
         const char *value =
             !quoted ? NULL
             : list
@@ -629,7 +597,7 @@ static const char *dk_from_files(bags_source *s, const char *function, size_t st
     dk_add(s, function);
     for (size_t i = start; i < stop; i++) {
         dk_add(s, i > start ? ", " : "([");
-        dk_add(s, dk_path(s, s->paths[i]));
+        dk_add(s, bags_import_quote_path(s, s->paths[i]));
     }
     dk_add(s, options);
     const char *from =
@@ -745,7 +713,7 @@ static bags_code dk_open(bags_source *s) {
         const char *name = d->call.column_name(&d->result, i);
         void *type = d->call.column_logical_type(&d->result, i);
         name = name ? bags_source_text(s, name, strlen(name)) : NULL;
-        const char *quoted = name ? dk_quote(s, name, '"') : NULL;
+        const char *quoted = name ? bags_import_quote(s, name, '"') : NULL;
         bags_code code = quoted ? dk_columns(s, name, quoted, NULL, type, false, 0)
                                 : BAGS_ERROR_MEMORY;
         d->call.destroy_logical_type(&type);

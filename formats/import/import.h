@@ -217,6 +217,7 @@ extern const bags_importer bags_import_mds;        /* json-c, libzstd,
 extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
                                                       1.14 crash on some damaged
                                                       files */
+extern const bags_importer bags_import_lerobot;    /* json-c; duckdb.c */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */

@@ -9,6 +9,7 @@ MODULES = [
     'caching',
     'recovery',
     'interrupting',
+    'lerobot',
     'loading',
     'tokens',
     'frames',
