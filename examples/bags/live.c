@@ -15,7 +15,7 @@
 
 #include "files.h"
 
-#include "../viewer/curve.h"
+#include "curve.h"
 
 typedef struct live_shard {
     bags_identity identity; /* of spec.json */

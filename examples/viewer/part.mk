@@ -16,7 +16,7 @@ WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor $(filter -
 viewer: ## build build/viewer.html: one page that shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
-build/viewer.wasm: examples/viewer/viewer.c examples/viewer/curve.h formats/storage/archive.c formats/numpy.c formats/data/index_find.c bags.h $(wildcard formats/*.h formats/*/*.h) examples/viewer/part.mk \
+build/viewer.wasm: examples/viewer/viewer.c examples/bags/curve.h formats/storage/archive.c formats/numpy.c formats/data/index_find.c bags.h $(wildcard formats/*.h formats/*/*.h) examples/viewer/part.mk \
     $(if $(WASM_ZSTD),examples/viewer/wasm/zstd_decoder.c formats/zstd.c $(WASM_ZSTD))
 	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
 	    -nodefaultlibs -lc $(WASM_BUILTINS)

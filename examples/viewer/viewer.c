@@ -16,7 +16,7 @@
 #include "formats/data/datasets.h"
 #include "formats/storage/storage.h"
 
-#include "curve.h"
+#include "../bags/curve.h"
 
 #include <errno.h>
 #include <math.h>

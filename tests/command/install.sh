@@ -74,7 +74,7 @@ same_below_stage() {
 has_all() {
     local file
     for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
-        include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h lib/libbags.a \
+        include/bags/load.h include/bags/storage.h include/bags/datasets.h include/bags/import.h include/bags/export.h lib/libbags.a \
         lib/pkgconfig/bags.pc lib/cmake/bags/bagsConfig.cmake lib/cmake/bags/bagsConfigVersion.cmake; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
@@ -99,9 +99,9 @@ formats() {
 }
 
 # A library for each format that was built with another library, and no other file. Those
-# of core are in libbags; the parts of http.c are in its library.
-parts=$(sed -n '/^PARTS_http := /{ s///; s/ /|/g; p }' formats/packages.mk)
-core='archive|diff|frames|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)'
+# of core are in libbags; the parts of http.c and mp4.c are in their libraries.
+parts=$(sed -n '/^PARTS_\(http\|mp4\) := /{ s///; s/ /|/g; p }' formats/packages.mk | paste -s -d '|')
+core='archive|diff|frames|cache|cache_files|convert|crop|derive|derive_copy|derived|image|index_build|index_find|loader|numpy|opening|order|resample|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|tfrecord|benzina|duckdb|folder|images|megatron|tokens)|export-(export|duckdb|images|mds|tfrecord|webdataset)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |
@@ -126,9 +126,10 @@ use() {
     loader) symbol=bags_loader_close package=bags ;;
     sql) symbol=bags_sql_rows ;;
     import-*) symbol="&bags_import_${format#import-}" ;;
+    export-*) symbol="&bags_export_${format#export-}" ;;
     esac
     [ "$*" != -static ] || static=--static
-    printf "%s\n" "#include <bags/formats.h>" "#include <bags/import.h>" \
+    printf "%s\n" "#include <bags/formats.h>" "#include <bags/import.h>" "#include <bags/export.h>" \
         "#include <stdio.h>" "int main(void) {" \
         "    puts($symbol ? \"it works\" : \"\"); return bags_version()[0] == 0; }" >"$dir/format.c"
     # shellcheck disable=SC2046
@@ -146,7 +147,7 @@ all_are_used() {
 # What FFmpeg, libcurl, libzip and the libraries of importers need to be linked statically is not installed with them.
 static_formats() {
     local name
-    for name in numpy resample loader $(formats | grep -v -e mp4 -e http -e import-); do
+    for name in numpy resample loader $(formats | grep -v -e mp4 -e http -e import- -e export-); do
         use "$name" -static || return
     done
 }

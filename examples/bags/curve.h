@@ -2,8 +2,8 @@
  * curve.h - read numbers of a sequence as float64, for the curves on the page. Used by
  * viewer.c and by `bags view --live`.
  */
-#ifndef BAGS_VIEWER_CURVE_H
-#define BAGS_VIEWER_CURVE_H
+#ifndef BAGS_CURVE_H
+#define BAGS_CURVE_H
 
 #include "formats/values.h"
 
@@ -79,4 +79,4 @@ static inline bags_code curve_read(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-#endif /* BAGS_VIEWER_CURVE_H */
+#endif /* BAGS_CURVE_H */
