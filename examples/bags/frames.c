@@ -134,7 +134,7 @@ static bags_load_field *find_loaded(
     return NULL;
 }
 
-/* Apply one of the lists to the loaded fields, which keep parts of its text. */
+/* Apply one of the lists to the loaded fields. They keep parts of its text. */
 static void apply_list(int list, const char *of, const bags_field *all,
     size_t all_count, bags_load_field *fields, size_t count) {
     static char *words[LISTS];

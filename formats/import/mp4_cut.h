@@ -8,7 +8,7 @@
 #ifndef BAGS_IMPORT_MP4_CUT_H
 #define BAGS_IMPORT_MP4_CUT_H
 
-#include "../mp4_tables.h"
+#include "mp4_tables.h"
 #include "import.h"
 
 #include <inttypes.h>

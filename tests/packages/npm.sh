@@ -45,10 +45,10 @@ program() {
 
 # With the types of the package, and an error where a program is wrong.
 types() {
-    cp "$packages/npm/example.ts" "$dir/program" && cd "$dir/program" &&
+    cp "$packages/npm/example.ts" "$dir/program/example.mts" && cd "$dir/program" &&
         local options='--noEmit --strict --target es2022 --module nodenext --moduleResolution nodenext --lib es2022,dom,dom.iterable' &&
-        tsc $options example.ts && echo 'import {open} from "bags-reader"; open("x").then(d => d.lenght);' >wrong.ts &&
-        ! tsc $options wrong.ts
+        tsc $options example.mts && echo 'import {open} from "bags-reader"; open("x").then(d => d.lenght);' >wrong.mts &&
+        ! tsc $options wrong.mts
 }
 
 if command -v npm >/dev/null; then

@@ -162,7 +162,7 @@ class Library:
         self.images = found.returncode == 0
         names = ['load/resample', 'load/warp']
         if self.images:
-            names += ['load/' + part for part in 'loader opening convert crop state order'.split()]
+            names += ['load/' + part for part in 'loader opening convert crop state order frames'.split()]
             names += ['image', 'jpeg', 'png']
         files = ['formats/load/pillow.c'] + ['../formats/%s.c' % name for name in names]
         subprocess.run(
