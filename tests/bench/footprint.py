@@ -131,10 +131,9 @@ def formats_frames(directory):
                           stdout=subprocess.PIPE, text=True)
     flags = done.stdout.splitlines()[0].split()
     for name in re.findall(r'-DBAGS_WITH_(\w+)=1', done.stdout):
-        imports = name.startswith('IMPORT_')
-        file = name.lower().removeprefix('import_') + '.c'
-        path = next(path for path in ROOT.glob(f'formats/**/{file}')
-                    if (path.parent.name == 'import') == imports)
+        folder, file = re.fullmatch('(?:(import|export)_)?(.*)', name.lower()).groups()
+        path = next(path for path in ROOT.glob(f'formats/**/{file}.c')
+                    if folder == (path.parent.name if path.parent.name in ('import', 'export') else None))
         source = f'#include "{path}"\n'
         yield from compile_one(directory, source, '-O2', *flags)[2].items()
 
