@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIFF_BLOCK 256 /* datapoints compared at once */
+#define DIFF_BLOCK 256 /* datapoints requested at once */
 #define DIFF_NONE UINT64_MAX
 
 /* A field of a shard. */
