@@ -624,7 +624,7 @@ static void checksums_include_it(void **state) {
     check_damage(at("set"), "set/000000/text.crc: *text.dict has changed");
     reader = open_reader(at("set"), false); /* also if blobs are not verified */
     assert_int_equal(read_value(reader, 8, true), BAGS_ERROR_CORRUPT);
-    assert_says("set/000000/text.dict: checksum mismatch: it is not the file");
+    assert_says("set/000000/text.dict: checksum mismatch: it is not the one");
     bags_reader_close(reader);
     reader = NULL;
     good.data[good.size - 1] ^= 1;
@@ -641,7 +641,7 @@ static void checksums_include_it(void **state) {
     save(at("set/000000/text.dict"), good.data, good.size);
     assert_fails(BAGS_ERROR_CORRUPT, bags_row_value(&row, 1, 0, NULL, &value, &said));
     assert_says(
-        "datapoint 8: *set/000000/text.dict: checksum mismatch: it is not the file");
+        "datapoint 8: *set/000000/text.dict: checksum mismatch: it is not the one");
     bags_row_free(&row);
     bags_reader_close(reader);
     good.data[good.size - 1] ^= 1;
@@ -654,7 +654,7 @@ static void checksums_include_it(void **state) {
     assert_says("set/000000/text.bag: blob *: *set/000000/text.dict: cannot open");
     save(at("set/000000/text.dict"), good.data, good.size);
     assert_fails(BAGS_ERROR_CORRUPT, verify_all(at("set"), NULL));
-    assert_says("set/000000/text.dict: checksum mismatch: it is not the file");
+    assert_says("set/000000/text.dict: checksum mismatch: it is not the one");
     remove(at("set/000000/text.crc"));
     assert_ok(bags_checksum(at("set"), NULL, NULL, &said));
     check_set(at("set"), 24);
