@@ -31,9 +31,10 @@ static text out;
  * shard. */
 static void info_read(void) {
     static bags_buffer content;
+    static char *file;
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
-    const char *file = path_join(count ? shard_path(path, shards) : path, "info.json");
+    file = path_join(count ? shard_path(path, shards) : path, "info.json");
     if (path_kind(file) == BAGS_PATH_NONE) {
         info = json_object_new_object();
         return;
