@@ -329,8 +329,9 @@ def it_stays_within_its_size():
         found = work.stdout.read()
         watcher.join()
         assert found == local
+    # Between two evictions each of the threads adds blocks, also at the end.
     assert most <= 1.5 * (1 << 20), most
-    assert 0 < _used() <= 1.25 * (1 << 20), _used()
+    assert 0 < _used() <= 1.5 * (1 << 20), _used()
 
 
 def a_size_without_a_cache_is_an_error():
