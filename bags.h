@@ -2715,8 +2715,8 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
     return bagi_windows_call(path, bagi_windows_make_dir);
 }
 
-/* Some file systems cannot sync a directory, and some users may not. This is no
- * failure, because there is no alternative; a failing disk (EIO) is one. */
+/* Some file systems cannot sync a directory, and some users may not. This is not
+ * a failure, because there is no alternative; a failing disk (EIO) is one. */
 BAGI_COLD static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
     int error = bagi_windows_open(
@@ -3172,7 +3172,7 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
 }
 
 /* Some file systems cannot sync a directory (EINVAL), and a directory without read
- * permission cannot be opened (EACCES). This is no failure, because there is no
+ * permission cannot be opened (EACCES). This is not a failure, because there is no
  * alternative. */
 static int bagi_local_sync_dir(void *user, const char *path) {
     int fd;
@@ -8733,8 +8733,8 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
 }
 
 /* Parse the types and open their codecs. A type without a codec, or with arguments that
- * its codec refuses, is no failure here, because its blobs can be read and written. The
- * failure comes when a value is needed. */
+ * its codec refuses, is not a failure here, because its blobs can be read and written.
+ * The failure comes when a value is needed. */
 BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -13357,7 +13357,7 @@ BAGS_API bags_code bags_row_array(bags_row *row, size_t slot, bags_buffer *scrat
         !bags_array_size(dtype, dims + 1, shape, &size) || size > SIZE_MAX / 2)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: field \"%.200s\": %" PRIu64
-            " items are no array (more than %d dimensions, or too large)",
+            " items do not form an array (more than %d dimensions, or too large)",
             reader->shown, field->name, shape[0], BAGS_MAX_DIMS);
     for (size_t i = 0; i < from->length; i++) {
         if (items[i].size != each)
