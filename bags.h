@@ -163,8 +163,8 @@
  *     tests/README.md lists each change and how to adapt a program to it. The promise
  *     does not cover
  *       - declarations marked BAGS_EXPERIMENTAL, and structs and members whose comment
- *         says "Experimental". In formats/, all functions in load/, storage/, data/ and
- *         import/ are experimental;
+ *         says "Experimental". In formats/, all functions in load/, storage/, data/,
+ *         import/ and export/ are experimental;
  *       - names that start with bagi_ or BAGI_, and private members;
  *       - the text of messages.
  *     Structs grow between versions, so bindings for other languages must compile this
@@ -881,8 +881,9 @@ typedef struct bags_checksums {
  * blobs. Requires a reader opened with verify_checksums (BAGS_ERROR_ARGUMENT
  * otherwise). Lifetime and errors as for bag_reader_get. Cost: O(stop - start); no copy
  * if mapped, otherwise 12 bytes of scratch per blob and two reads. */
-BAGS_API bags_code bag_reader_checksums(const bag_reader *reader, uint64_t start,
-    uint64_t stop, bags_buffer *scratch, bags_checksums *out, bags_error *err);
+BAGS_API BAGS_EXPERIMENTAL bags_code bag_reader_checksums(const bag_reader *reader,
+    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_checksums *out,
+    bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 

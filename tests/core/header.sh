@@ -206,7 +206,7 @@ strict_cxx() {
 # that may change.
 experimental() {
     local header program=$out/promised.c
-    for header in load/load storage/storage data/datasets import/import; do
+    for header in load/load storage/storage data/datasets import/import export/export; do
         ! sed 's,/\*.*\*/,,; /\/\*/,/\*\//d' "formats/$header.h" |
             grep -E '^[a-z].*\bbags?_[a-z0-9_]+\(' | grep -v -E '^(typedef|static|extern)' || return 1
     done
