@@ -8,8 +8,9 @@ PYTHON_OPTIONAL := jpeg png msgpack mp4 zstd http
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
 PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
 
+# The objects come first: another make beside the one below would write them as well.
 .PHONY: python
-python: ## build the Python package in build/python
+python: $(PIC_BAGS) $(foreach f,$(PYTHON_FORMATS) $(PYTHON_FAR),$(call of_format,$B,$f)) ## build the Python package in build/python
 	@if [ -n '$(PYTHON_INCLUDE)' ]; then $(MAKE) $(PYTHON_FILES) PYTHON_INCLUDE='$(PYTHON_INCLUDE)' && \
 	    echo 'bags for Python includes: $(filter $(PYTHON_OPTIONAL),$(BUILT))$(foreach f,$(filter $(PYTHON_OPTIONAL),$(MISSING)),; without $f: $(PKG_$f) not found)'; \
 	else echo 'skipped examples/python: Python.h of $(PYTHON) not found (python3-dev)'; fi
