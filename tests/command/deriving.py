@@ -11,7 +11,7 @@ import subprocess
 from harness import GOLDEN, each, files, pack, read, refuse, run, wait_for, write_lines
 
 QUICK = 'BAGS_QUICK' in os.environ
-CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 200
+CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 60
 SPEC = {'id': 'utf8', 'label': 'int(2)', 'words': 'utf8[]'}
 
 

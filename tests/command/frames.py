@@ -12,7 +12,7 @@ import harness
 import server
 from harness import each, pack, refuse, run
 
-ROUNDS = 8 if os.environ.get('BAGS_QUICK') else 200
+ROUNDS = 200 if 'BAGS_SOAK' in os.environ else 8 if os.environ.get('BAGS_QUICK') else 50
 SPEC = ('state=array(float32,2)[],action=array(int16)[],when=array(float64)[],'
         'cam=utf8[],cam_when=array(float64)[],task=utf8,n=int(2)')
 

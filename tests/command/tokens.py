@@ -12,7 +12,7 @@ import struct
 import harness
 from harness import each, pack, refuse, run
 
-ROUNDS = 6 if os.environ.get('BAGS_QUICK') else 200
+ROUNDS = 200 if 'BAGS_SOAK' in os.environ else 6 if os.environ.get('BAGS_QUICK') else 50
 FORMATS = {'uint16': 'H', 'uint32': 'I', 'int32': 'i', 'uint8': 'B'}
 
 
