@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include "formats.h"
+#include "index.h"
 
 #include <errno.h>
 #include <math.h>
@@ -65,7 +66,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
 /* Each index is a Bag with checksums. */
 char **index_files(const char *path, size_t *count) {
     bags_reader_options reading = {0};
-    size_t length, ignored;
+    size_t length;
     reading.env.io = io_for_path(path);
     bags_reader *reader = bags_reader_open(path, &reading, &failure);
     if (!reader)
@@ -74,13 +75,9 @@ char **index_files(const char *path, size_t *count) {
     size_t *found = indexes_find(path, reader, &length);
     char **names = (char **)allocate(2 * length, sizeof *names);
     for (size_t i = 0; i < 2 * length; i++) {
-        bags_shard first = bags_reader_shards(reader, &ignored)[0];
-        first.number = 0;
-        const char *directory = shard_path("", &first);
-        names[i] = string_format("%s%sindex/%s%s", directory + (*directory != 0),
-            *directory ? "/" : "",
-            bags_reader_fields(reader, &ignored)[found[i / 2]].name,
-            i % 2 ? ".crc" : ".bag");
+        char name[FORMAT_INDEX_NAME];
+        format_index_name(reader, found[i / 2], i % 2, name);
+        names[i] = string_format("%s", name);
     }
     *count = 2 * length;
     free(found);

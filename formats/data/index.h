@@ -238,4 +238,21 @@ static inline bags_code index_find_field(const bags_reader *reader, size_t field
         bags_path_tail(path), fields[field].name, fields[field].type);
 }
 
+/* ---- the files of an index ---- */
+
+#define FORMAT_INDEX_NAME 600
+
+/* Write the name of the file of an index, or of its checksums, relative to the
+ * dataset's directory: "index/id.bag", "000000/index/id.crc". */
+static inline void format_index_name(const bags_reader *reader, size_t field,
+    bool checksums, char name[FORMAT_INDEX_NAME]) {
+    size_t count;
+    char directory[255 + 1 + 1] = ""; /* the longest file name and a slash */
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    if (count && shards[0].digits)
+        (void)snprintf(directory, sizeof directory, "%0*d/", (int)shards[0].digits, 0);
+    (void)snprintf(name, FORMAT_INDEX_NAME, "%sindex/%s%s", directory,
+        bags_reader_fields(reader, &count)[field].name, checksums ? ".crc" : ".bag");
+}
+
 #endif /* BAGS_FORMATS_INDEX_H */

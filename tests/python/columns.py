@@ -151,7 +151,15 @@ def _values(schema, array):
         size = count * np.dtype(dtype).itemsize
         return np.frombuffer(ctypes.string_at(array.buffers[i], size), dtype).tolist() if size else []
     form, count = schema.format, array.length
-    assert array.null_count == 0 and array.offset == 0 and not array.buffers[0]
+    assert array.offset == 0 and (array.null_count > 0) == bool(array.buffers[0])
+    if array.null_count:
+        assert schema.flags & 2
+        there = np.unpackbits(np.array(buffer(0, -(-count // 8), 'u1'), 'u1'), bitorder='little')[:count]
+        assert (there == 0).sum() == array.null_count
+        validity, array.null_count, array.buffers[0] = array.buffers[0], 0, None
+        values = [value if known else None for value, known in zip(_values(schema, array), there)]
+        array.buffers[0] = validity
+        return values
     if form == b'+s':
         columns = {schema.children[k].contents.name.decode(): _values(
             schema.children[k].contents, array.children[k].contents) for k in range(schema.n_children)}

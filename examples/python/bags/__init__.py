@@ -6,7 +6,7 @@
         print(reader[0])
 """
 import atexit
-import copy
+import copy as _copy
 import math
 import mmap
 import os
@@ -20,16 +20,18 @@ from ._core import DataError
 from .arrays import Column, stream
 from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
+from .commands import Rows, derive, index, sql, zip
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
-from .tools import (Index, build_index, checksum, diff, finalize, recover, stats, verify,
-                    write_zip)
+from .tools import Index, checksum, diff, finalize, recover, stats, verify
+
+build_index, write_zip = index, zip  # their names in earlier versions
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
-           'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build', 'build_index', 'checksum', 'decoders', 'diff', 'encoders', 'finalize', 'recover', 'stats',
-           'verify', 'write_zip']
+           'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
+           'build', 'build_index', 'checksum', 'decoders', 'derive', 'diff', 'encoders', 'finalize',
+           'index', 'recover', 'sql', 'stats', 'verify', 'write_zip', 'zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
 
@@ -115,7 +117,7 @@ class BagReader(Closable, _core.BagReader):
 
     def copy(self):
         """Another reader for the same Bag."""
-        return copy.copy(self)
+        return _copy.copy(self)
 
     def __reduce__(self):
         return _rebuild, (type(self), BagReader, *self._arguments), vars(self)
@@ -207,7 +209,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
     def copy(self):
         """Another reader for the same dataset."""
-        return copy.copy(self)
+        return _copy.copy(self)
 
     def _rows(self, rows, *masks):
         """r[2:5] and r[2:5, mask]: {name: [values]}. Called by C."""
@@ -249,7 +251,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
         raise KeyError(f'{self.path}: field "{name}": unknown; {suggest(name, self.spec)}')
 
     def index(self, name):
-        """The Index of a field, as built by build_index."""
+        """The Index of a field, as built by bags.index."""
         return Index(self._source, self._field(name), self.path, name)
 
     def column(self, name):
@@ -328,5 +330,5 @@ class ShardedDatasetWriter(DatasetWriter):
         super().__init__(directory, spec, encoders, **options)
 
 
-for _class in (Column, DataError, Drawn, Index, Loader):
+for _class in (Column, DataError, Drawn, Index, Loader, Rows):
     _class.__module__ = 'bags'

@@ -4,12 +4,12 @@ import sys
 import warnings
 
 from . import _core, codecs
-from .options import number, pack, placed, suggest, unpack
-from .storage import hooks, local, writable
+from .options import number, pack, placed, stepping, suggest, unpack
+from .storage import hooks, writable
 
 
 class Index(_core.Index):
-    """The index of a field, as built by build_index: see DatasetReader.index."""
+    """The index of a field, as built by bags.index: see DatasetReader.index."""
 
     def __init__(self, source, field, path, name):
         try:
@@ -42,13 +42,13 @@ class Index(_core.Index):
         return f'<bags.Index of {self._path!r}>'
 
 
-def _run(name, path, other=b'', options=b'', values=()):
+def _run(name, path, options=b'', values=()):
     """Run a C function, and return its report as bytes."""
-    return _core.tool(name, writable(path), other, options, None, list(values))
+    return _core.tool(name, writable(path), b'', options, None, list(values), None)
 
 
 def _count(name, path, **options):
-    return unpack(f'{name} report', _run(name, path, b'', pack(name, options, f'{path}: ')))
+    return unpack(f'{name} report', _run(name, path, pack(name, options, f'{path}: ')))
 
 
 def _blobs(path, values):
@@ -83,21 +83,22 @@ def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, values=N
     options = {**locals()}
     del options['path'], options['values']
     blobs = _blobs(path, values) if values else ()
-    return unpack('recover report', _run('recover', path, b'',
-                                         pack('recover', options, f'{path}: '), blobs))
+    return unpack('recover report', _run('recover', path, pack('recover', options, f'{path}: '), blobs))
 
 
-def verify(path, *, storage=None, **options):
+def verify(path, *, storage=None, progress=None, **options):
     """verify(path, *, quick=False, decode=False, allow_gaps=False, allow_empty_file=False,
-    unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, storage=None)
+    unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, storage=None, progress=None)
 
     Find every fault in a dataset or Bag. Returns a list of dicts, empty if there are no faults.
     With decode, a field whose type this build cannot decode is a fault, too; a type that no
-    build knows only causes a warning.
+    build knows only causes a warning. progress: see bags.copy; done is the number of bytes read,
+    and total is 0, until the last call.
     """
     found, skipped = [], {}
-    _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
-               hooks(path, storage, True), found)
+    with stepping(progress) as step:
+        _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
+                   hooks(path, storage, True), found, step)
     for one in found:
         if isinstance(one, tuple):  # for one shard
             skipped[one[:2]] = skipped.get(one[:2], 0) + one[2]
@@ -124,17 +125,11 @@ def finalize(path):
     return int.from_bytes(_run('finalize', path)[:8], sys.byteorder)
 
 
-def write_zip(dataset, path, *, whole=False):
-    """Write a dataset as a single zip file that readers can open as PATH. whole: include blobs
-    that no datapoint refers to, such as blobs that `bags derive` did not select."""
-    _core.tool('zip', local(dataset), local(path), bytes([bool(whole)]), None, [])
-
-
 _STATISTICS = ('mean', 'std', 'min', 'max', 'count', 'q01', 'q10', 'q50', 'q90', 'q99')
 
 
-def stats(path, *fields, rows=None, threads=0, storage=None, **options):
-    """stats(path, *fields, rows=None, threads=0, storage=None, allow_gaps=False,
+def stats(path, *fields, rows=None, threads=0, storage=None, progress=None, **options):
+    """stats(path, *fields, rows=None, threads=0, storage=None, progress=None, allow_gaps=False,
     unfinished='refuse')
 
     Compute statistics of the numbers in fields, for a Loader's options mean and std. Returns
@@ -143,7 +138,7 @@ def stats(path, *fields, rows=None, threads=0, storage=None, **options):
     channel, from 0 to 255 (a Loader's mean refers to x / 255). Sequences contribute all items.
     NaN is not counted; an element without numbers gets None. The result does not depend on
     the order of datapoints, on shards or on threads. rows: only use these datapoints, as for a
-    Loader.
+    Loader. progress: see bags.copy.
     Errors: KeyError (no such field), TypeError (values without numbers), ValueError (an
     infinite number, arrays of several shapes, no values).
     """
@@ -156,13 +151,15 @@ def stats(path, *fields, rows=None, threads=0, storage=None, **options):
             reader._field(name)
         if rows is not None:
             rows = index_array('rows', rows, len(reader)).tobytes()
-    found = _core.stats(os.fsencode(path), hooks(path, storage), pack('reader', options, f'{path}: '),
-                        fields, rows, number(threads, 31))
+    with stepping(progress) as step:
+        found = _core.stats(os.fsencode(path), hooks(path, storage),
+                            pack('reader', options, f'{path}: '), fields, rows,
+                            number(threads, 31), step)
     return {name: {key: [one[i] for one in elements] for i, key in enumerate(_STATISTICS)}
             for name, elements in zip(fields, found)}
 
 
-def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
+def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None, progress=None):
     """Compare two datasets. Returns a dict; if the datasets are equal, all its lists are empty.
 
     added, removed, moved: lists of datapoint indices in a (for added, in b) or, if key is the
@@ -174,14 +171,16 @@ def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
 
     With a key, a datapoint has moved if its position among the datapoints in both datasets
     differs. Blobs are compared as stored. storage is used for both paths, as in DatasetReader.
+    progress: see bags.copy.
     """
     if key is not None and not isinstance(key, str):
         raise TypeError(f'key must be the name of a field, not {type(key)}')
     if key == '':
         raise KeyError(f'{a}: field "": unknown')
     found = []
-    exact = _core.diff(os.fsencode(a), os.fsencode(b), (key or '').encode(), exact, allow_gaps,
-                       hooks(a, storage, True), hooks(b, storage, True), found)
+    with stepping(progress) as step:
+        exact = _core.diff(os.fsencode(a), os.fsencode(b), (key or '').encode(), exact, allow_gaps,
+                           hooks(a, storage, True), hooks(b, storage, True), found, step)
     lists = {name: [] for name in ('added', 'removed', 'moved')}
     fields = {name: [] for name in ('added', 'removed', 'type')}
     changed = {}
@@ -194,10 +193,3 @@ def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None):
         else:
             [*fields.values()][kind - 4].append(field)
     return {**lists, 'changed': dict(sorted(changed.items())), 'fields': fields, 'exact': exact}
-
-
-def build_index(path, field):
-    """Build an index of a field, for use with reader.index."""
-    if not isinstance(field, str):
-        raise TypeError(f'the name of a field must be a str, not {type(field)}')
-    _run('index', path, field.encode())

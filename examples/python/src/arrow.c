@@ -1,8 +1,10 @@
 /*
  * arrow.c - Export Python objects with buffers through Arrow's C data interface.
  *
- *     arrow_schema((format, name, children))     a capsule of ArrowSchema
- *     arrow_array((length, buffers, children))   of ArrowArray; a buffer may be None
+ *     arrow_schema((format, name, children))     a capsule of ArrowSchema; a fourth
+ *                                                number has flags, such as nullable
+ *     arrow_array((length, buffers, children))   of ArrowArray; a buffer may be None, and a
+ *                                                fourth number counts the nulls
  *     arrow_stream(schema, iterator)             of ArrowArrayStream, of such arrays
  *
  * bags/arrays.py calls these functions. Each struct keeps its buffers alive.
@@ -55,8 +57,10 @@ static void schema_release(struct ArrowSchema *schema) {
 static bool schema_build(struct ArrowSchema *schema, PyObject *tree) {
     const char *format, *name;
     PyObject *children;
+    long long flags = 0;
     memset(schema, 0, sizeof *schema);
-    if (!PyArg_Parse(tree, "(ssO!)", &format, &name, &PyTuple_Type, &children))
+    if (!PyArg_ParseTuple(
+            tree, "ssO!|L", &format, &name, &PyTuple_Type, &children, &flags))
         return false;
     size_t count = (size_t)PyTuple_Size(children), size = strlen(format) + 1;
     char *memory = (char *)calloc(
@@ -66,6 +70,7 @@ static bool schema_build(struct ArrowSchema *schema, PyObject *tree) {
     struct ArrowSchema *nodes =
         (struct ArrowSchema *)(void *)(memory + count * sizeof schema);
     schema->private_data = memory;
+    schema->flags = flags;
     schema->release = schema_release;
     schema->children = (struct ArrowSchema **)(void *)memory;
     schema->format = strcpy((char *)(nodes + count), format);
@@ -94,10 +99,10 @@ static void array_release(struct ArrowArray *array) {
 
 static bool array_build(struct ArrowArray *array, PyObject *tree) {
     PyObject *buffers, *children;
-    long long length;
+    long long length, nulls = 0;
     memset(array, 0, sizeof *array);
-    if (!PyArg_Parse(tree, "(LO!O!)", &length, &PyTuple_Type, &buffers, &PyTuple_Type,
-            &children))
+    if (!PyArg_ParseTuple(tree, "LO!O!|L", &length, &PyTuple_Type, &buffers,
+            &PyTuple_Type, &children, &nulls))
         return false;
     size_t count = (size_t)PyTuple_Size(children);
     ArrayParts *parts =
@@ -105,6 +110,7 @@ static bool array_build(struct ArrowArray *array, PyObject *tree) {
     if (!parts)
         return PyErr_NoMemory(), false;
     array->length = length;
+    array->null_count = nulls;
     array->n_buffers = PyTuple_Size(buffers);
     array->buffers = parts->buffers;
     array->children = (struct ArrowArray **)(void *)(parts + 1);

@@ -13,6 +13,7 @@
  *     far.c      bags._far: mp4 and http, whose libraries load slowly
  *     storage.c  archives, servers, Python file systems
  *     tools.c    functions on datasets, Index
+ *     commands.c commands as functions
  *     module.c   the module
  *
  * Everything else is in Python: bags/__init__.py has the public classes.
@@ -48,7 +49,8 @@ typedef struct State { /* objects first: see STATE_COUNT */
     bags_registry *registry;
     bags_registry *inside;  /* for zstd: packed contents stay bytes */
     bags_registry *colours; /* for statistics: PNG palettes are decoded to colours */
-    bags_zstd_options zstd;
+    bags_registry *blobs;   /* for copies: zstd gives the blobs inside */
+    bags_zstd_options zstd, zstd_blobs;
     bags_png_options png;
 } State;
 
@@ -72,7 +74,7 @@ extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
-    tool_functions[];
+    tool_functions[], command_functions[];
 
 /* ---- objects ---- */
 
@@ -89,6 +91,25 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
 bool signal_raised(void);
 /* The same, for loops: does nothing if this thread called it within the last 50 ms. */
 bool signal_raised_sometimes(void);
+/* The state of an argument `progress` during one call. Start with {callable or None}. */
+typedef struct Progress {
+    PyObject *call; /* borrowed; gets the numbers `done` and `total` */
+    uint64_t done, total;
+    uint64_t read; /* for verify: bytes */
+    double last;   /* time of the last call */
+    bool called, failed;
+    PyObject *error[3]; /* an exception raised in another thread */
+} Progress;
+/* Run signal handlers and call the function, but not if this happened within the last
+ * 50 ms. Returns false once one of them has raised an exception. For C functions that
+ * have released the GIL, called by any thread. progress_note is for functions whose
+ * progress cannot end them: their hooks (tool_io) then fail with EINTR. */
+bool progress_step(void *user, uint64_t done, uint64_t total);
+void progress_note(void *user, uint64_t done, uint64_t total);
+/* Call this at the end, with the GIL. If the work succeeded (`good`), the function is
+ * called once more unless its last call reported the total. Returns false with an
+ * exception if one was raised, here or earlier. */
+bool progress_end(Progress *progress, bool good);
 /* Acquire a lock while holding the GIL. Waiting releases the GIL. False if a signal
  * handler raised an exception. */
 bool lock_or_signal(PyThread_type_lock lock);

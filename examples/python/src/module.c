@@ -127,7 +127,8 @@ static bool add_codecs(State *state) {
     state->registry = bags_registry_create(NULL, &err);
     state->inside = bags_registry_create(NULL, &err);
     state->colours = bags_registry_create(NULL, &err);
-    if (!state->registry || !state->inside || !state->colours)
+    state->blobs = bags_registry_create(NULL, &err);
+    if (!state->registry || !state->inside || !state->colours || !state->blobs)
         return false;
     const bags_codec *const codecs[] = {
         &bags_codec_npy,
@@ -146,7 +147,8 @@ static bool add_codecs(State *state) {
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++)
         if (bags_registry_add(state->registry, codecs[i], &err) ||
             bags_registry_add(state->inside, codecs[i], &err) ||
-            bags_registry_add(state->colours, codecs[i], &err))
+            bags_registry_add(state->colours, codecs[i], &err) ||
+            bags_registry_add(state->blobs, codecs[i], &err))
             return false;
 #ifdef BAGS_WITH_PNG
     bags_codec png = bags_codec_png;
@@ -163,6 +165,10 @@ static bool add_codecs(State *state) {
     zstd.user = &state->zstd;
     if (bags_registry_add(state->registry, &zstd, &err) ||
         bags_registry_add(state->colours, &zstd, &err))
+        return false;
+    state->zstd_blobs.blobs = true;
+    zstd.user = &state->zstd_blobs;
+    if (bags_registry_add(state->blobs, &zstd, &err))
         return false;
 #endif
     return true;
@@ -256,6 +262,7 @@ static int module_exec(PyObject *module) {
                    PyModule_AddFunctions(module, codec_functions) ||
                    PyModule_AddFunctions(module, arrow_functions) ||
                    PyModule_AddFunctions(module, tool_functions) ||
+                   PyModule_AddFunctions(module, command_functions) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;
@@ -284,7 +291,8 @@ static void module_free(void *module) {
     bags_registry_free(state->registry);
     bags_registry_free(state->inside);
     bags_registry_free(state->colours);
-    state->registry = state->inside = state->colours = NULL;
+    bags_registry_free(state->blobs);
+    state->registry = state->inside = state->colours = state->blobs = NULL;
 }
 
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module_def); }

@@ -49,15 +49,65 @@ bool signal_raised(void) {
     return raised;
 }
 
-bool signal_raised_sometimes(void) {
-    static __thread double checked;
+static double seconds_now(void) {
     struct timespec time;
     (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static __thread double checked; /* when signal_raised_sometimes ran handlers */
+
+bool signal_raised_sometimes(void) {
+    double now = seconds_now();
     if (now - checked < PATIENCE * 1e-6)
         return false;
     checked = now;
     return signal_raised();
+}
+
+/* ---- progress ---- */
+
+/* Call the user's function. The caller holds the GIL. */
+static bool progress_call(Progress *progress, uint64_t done, uint64_t total) {
+    progress->called = progress->call != Py_None;
+    progress->done = done;
+    if (!progress->called)
+        return true;
+    OWNED PyObject *result = PyObject_CallFunction(
+        progress->call, "KK", (unsigned long long)done, (unsigned long long)total);
+    return result != NULL;
+}
+
+bool progress_step(void *user, uint64_t done, uint64_t total) {
+    Progress *progress = (Progress *)user;
+    bool foreign = !PyGILState_GetThisThreadState(); /* a thread of C */
+    PyGILState_STATE gil = PyGILState_Ensure();
+    double now = seconds_now();
+    progress->total = total;
+    if (!progress->failed && now - progress->last >= PATIENCE * 1e-6) {
+        progress->last = now;
+        progress->failed = PyErr_Occurred() || PyErr_CheckSignals() ||
+                           !progress_call(progress, done, total);
+        checked = 0; /* hooks called by this thread notice the exception at once */
+        if (progress->failed && foreign)
+            PyErr_Fetch(&progress->error[0], &progress->error[1], &progress->error[2]);
+    }
+    bool good = !progress->failed;
+    PyGILState_Release(gil);
+    return good;
+}
+
+void progress_note(void *user, uint64_t done, uint64_t total) {
+    (void)progress_step(user, done, total);
+}
+
+bool progress_end(Progress *progress, bool good) {
+    if (progress->error[0])
+        PyErr_Restore(progress->error[0], progress->error[1], progress->error[2]);
+    if (good && !PyErr_Occurred() &&
+        (!progress->called || progress->done != progress->total))
+        (void)progress_call(progress, progress->total, progress->total);
+    return !PyErr_Occurred();
 }
 
 bool lock_or_signal(PyThread_type_lock lock) {

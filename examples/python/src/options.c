@@ -58,6 +58,12 @@ static const Member verify[] = {VERIFY("?", quick), VERIFY("?", decode),
     UNFINISHED(bags_verify_options), WORKER(bags_verify_options),
     VERIFY("Q", max_faults), {0}};
 
+static const Member derive[] = {
+    WORKER(bags_derive_options), AS("sync", "!", bags_derive_options, no_sync), {0}};
+#define DERIVED(name) MEMBER("Q", bags_derive_report, name)
+static const Member derived[] = {
+    DERIVED(shards), DERIVED(length), DERIVED(linked), DERIVED(made), {0}};
+
 static const Member checksum[] = {MEMBER("?", bags_checksum_options, replace),
     AS("sync", "!", bags_checksum_options, no_sync), WORKER(bags_checksum_options),
     {0}};
@@ -123,6 +129,8 @@ static const struct Struct {
     {"recover", sizeof(bags_recover_options), recover},
     {"recover report", sizeof(bags_recover_report), recovered},
     {"verify", sizeof(bags_verify_options), verify},
+    {"derive", sizeof(bags_derive_options), derive},
+    {"derive report", sizeof(bags_derive_report), derived},
     {"checksum", sizeof(bags_checksum_options), checksum},
     {"checksum report", sizeof(bags_checksum_report), checksummed},
     {"loader", sizeof(bags_loader_options), loader},

@@ -11,7 +11,6 @@ typedef union Options {
     bags_checksum_options checksum;
     bags_index_options index;
     bags_finalize_options finalize;
-    bool whole; /* for a zip file */
 } Options;
 typedef union Report {
     bags_recover_report recover;
@@ -21,9 +20,8 @@ typedef union Report {
 } Report;
 
 /* The first letter of a tool's name selects the function. */
-static bags_code call_tool(char tool, const char *path, const char *other,
+static bags_code call_tool(char tool, const char *path, const char *field,
     const Options *options, Report *report, bags_error *err) {
-    bags_zip_options zip;
     switch (tool) {
     case 'r':
         return bags_recover(path, &options->recover, &report->recover, err);
@@ -33,15 +31,16 @@ static bags_code call_tool(char tool, const char *path, const char *other,
         return bags_checksum(path, &options->checksum, &report->checksum, err);
     case 'f':
         return bags_finalize(path, &options->finalize, &report->renamed, err);
-    case 'z':
-        memset(&zip, 0, sizeof zip);
-        zip.whole = options->whole;
-        zip.env.io = tool_io();
-        return bags_zip(path, other, &zip, err);
     default:
-        return bags_index_build(path, other, &options->index, err);
+        return bags_index_build(path, field, &options->index, err);
     }
 }
+
+/* The callbacks' argument. */
+typedef struct Verifying {
+    PyObject *faults;
+    Progress progress;
+} Verifying;
 
 static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -56,7 +55,7 @@ static void add_fault(void *user, const bags_fault *fault) {
                   fault->field, "kind", kinds[fault->kind], "index", fault->index,
                   "offset", fault->offset, "message", message);
     if (made)
-        PyList_Append((PyObject *)user, made);
+        PyList_Append(((Verifying *)user)->faults, made);
     Py_XDECREF(made);
     PyGILState_Release(gil);
 }
@@ -67,9 +66,15 @@ static void add_undecoded(void *user, const bags_field *field, uint64_t blobs) {
                          ? NULL
                          : Py_BuildValue("(ssK)", field->name, field->type, blobs);
     if (made)
-        PyList_Append((PyObject *)user, made);
+        PyList_Append(((Verifying *)user)->faults, made);
     Py_XDECREF(made);
     PyGILState_Release(gil);
+}
+
+static void verify_progress(void *user, uint64_t bytes) {
+    Progress *progress = &((Verifying *)user)->progress;
+    progress->read += bytes;
+    progress_note(progress, progress->read, 0);
 }
 
 /* The values for recover, from a list of names and blobs. The list must outlive
@@ -96,24 +101,26 @@ static bags_entry *take_entries(PyObject *list, size_t count) {
     return good ? entries : NULL;
 }
 
-/* tool(name, path, other, options, storage, list): run a tool, and return its report as
- * the bytes of a struct. Paths are bytes; `other` is a path or a field; only verify
- * uses storage. verify appends dicts of faults, and tuples for values it did not
- * decode, to the list; recover finds its values there. */
+/* tool(name, path, field, options, storage, list, progress): run a tool, and return its
+ * report as the bytes of a struct. path and field are bytes; only index uses the field,
+ * and only verify uses storage. verify appends dicts of faults, and tuples for values it
+ * did not decode, to the list; recover finds its values there. verify and index call
+ * `progress`. */
 static PyObject *run_tool(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
-    const char *name, *path, *other, *packed;
+    const char *name, *path, *field, *packed;
     Py_ssize_t size;
     PyObject *storage, *faults, *out = NULL;
     bags_entry *entries = NULL;
+    Verifying verifying = {NULL, {Py_None, 0, 0, 0, 0, false, false, {NULL}}};
+    Progress *progress = &verifying.progress;
     Options options;
     Report report;
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    memset(&report, 0, sizeof report);
-    if (!PyArg_ParseTuple(args, "syyy#OO!", &name, &path, &other, &packed, &size,
-            &storage, &PyList_Type, &faults))
+    if (!PyArg_ParseTuple(args, "syyy#OO!O", &name, &path, &field, &packed, &size,
+            &storage, &PyList_Type, &faults, &progress->call))
         return NULL;
     memcpy(&options, packed,
         (size_t)size < sizeof options ? (size_t)size : sizeof options);
@@ -121,6 +128,8 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     if (tool == 'i') {
         options.index.registry = state->registry;
         options.index.memory = (size_t)16 << 20; /* bytes sorted without a pause */
+        options.index.progress = progress_note;
+        options.index.user = progress;
         options.index.env.io = tool_io();
     }
     if (tool == 'r') {
@@ -136,20 +145,22 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     if (tool == 'f')
         options.finalize.env.io = tool_io();
     if (tool == 'v') {
+        verifying.faults = faults;
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
         options.verify.undecoded = add_undecoded;
-        options.verify.user = faults;
+        options.verify.progress = verify_progress;
+        options.verify.user = &verifying;
         options.verify.env.io = storage_io(state, storage, tool_io());
         if (!options.verify.env.io)
             return NULL;
     }
-    WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
+    WITHOUT_GIL(code = call_tool(tool, path, field, &options, &report, &err));
     PyMem_Free(entries);
-    bool found = tool == 'v' && report.verify.faults > 0;
-    if (code && !found && !PyErr_Occurred()) {
-        bool of_other = tool == 'z' && !strncmp(err.message, other, strlen(other));
-        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
+    bool good = !code || (tool == 'v' && report.verify.faults > 0);
+    progress->total = tool == 'v' ? progress->read : progress->total;
+    if (progress_end(progress, good) && !good) {
+        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
         raise_error(state, &err, shown);
     }
     if (!PyErr_Occurred())
@@ -158,12 +169,6 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
 }
 
 /* ---- statistics ---- */
-
-/* Runs signal handlers. Returns false to end the call if one raised an exception. */
-static bool stats_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user, (void)done, (void)total;
-    return !signal_raised_sometimes();
-}
 
 static PyObject *stats_number(const bags_value *number) {
     return number->kind == BAGS_KIND_UINT  ? PyLong_FromUnsignedLongLong(number->uint)
@@ -210,8 +215,8 @@ static bool lacks_far(const bags_reader *reader) {
     return false;
 }
 
-/* stats(path, storage, options, names, rows, threads): returns stats_lists. path is
- * bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
+/* stats(path, storage, options, names, rows, threads, progress): returns stats_lists.
+ * path is bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
  * None. */
 static PyObject *run_stats(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
@@ -222,9 +227,10 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
     bags_stats_options how;
     bags_buffer found = {0};
     bags_error err;
+    Progress progress = {0};
     memset(&how, 0, sizeof how);
-    if (!PyArg_ParseTuple(args, "yOOO!z#I", &path, &storage, &packed, &PyTuple_Type,
-            &names, &rows, &rows_size, &how.threads) ||
+    if (!PyArg_ParseTuple(args, "yOOO!z#IO", &path, &storage, &packed, &PyTuple_Type,
+            &names, &rows, &rows_size, &how.threads, &progress.call) ||
         !take_struct(&options, sizeof options, packed))
         return NULL;
     size_t count = (size_t)PyTuple_Size(names);
@@ -234,7 +240,8 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
     options.registry = state->colours;
     how.rows = (const uint64_t *)(const void *)rows;
     how.rows_count = (size_t)rows_size / sizeof *how.rows;
-    how.progress = stats_progress;
+    how.progress = progress_step;
+    how.user = &progress;
     bool good = fields && elements && options.env.io;
     for (size_t i = 0; good && i < count; i++) {
         fields[i] =
@@ -248,7 +255,7 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
         if (reader && !lacks_far(reader))
             WITHOUT_GIL(
                 code = bags_stats(reader, fields, count, &how, &found, elements, &err));
-        if ((!reader || code) && !PyErr_Occurred()) {
+        if (progress_end(&progress, reader && !code) && (!reader || code)) {
             OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
             raise_error(state, &err, shown);
         }
@@ -289,9 +296,16 @@ static PyObject *key_object(const bags_value *key) {
     }
 }
 
+/* The callbacks' argument. */
+typedef struct Differing {
+    PyObject *list;
+    Progress progress;
+} Differing;
+
 /* Append (kind, number, key, field or None). A changed datapoint has one such tuple for
  * each field. */
 static void add_difference(void *user, const bags_difference *found) {
+    PyObject *list = ((Differing *)user)->list;
     PyGILState_STATE gil = PyGILState_Ensure();
     uint64_t number = found->a == UINT64_MAX ? found->b : found->a;
     for (size_t i = 0;
@@ -302,47 +316,45 @@ static void add_difference(void *user, const bags_difference *found) {
                       key, found->fields_count ? found->fields[i] : NULL)
                 : NULL;
         if (made)
-            PyList_Append((PyObject *)user, made);
+            PyList_Append(list, made);
     }
     PyGILState_Release(gil);
 }
 
-static bool may_continue(void *user, uint64_t done, uint64_t total) {
-    (void)user, (void)done, (void)total;
-    PyGILState_STATE gil = PyGILState_Ensure();
-    bool stop = PyErr_Occurred() || signal_raised_sometimes();
-    PyGILState_Release(gil);
-    return !stop;
+static bool diff_progress(void *user, uint64_t done, uint64_t total) {
+    return progress_step(&((Differing *)user)->progress, done, total);
 }
 
-/* diff(a, b, key, exact, allow_gaps, storage of a, storage of b, list): returns True if
- * bytes were compared. Paths are bytes; key is bytes, empty for none. */
+/* diff(a, b, key, exact, allow_gaps, storage of a, storage of b, list, progress):
+ * returns True if bytes were compared. Paths are bytes; key is bytes, empty for none. */
 static PyObject *run_diff(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *a, *b, *key;
     int exact, allow_gaps;
-    PyObject *storage[2], *list;
+    PyObject *storage[2];
+    Differing differing = {0};
     bags_diff_options options;
     bags_diff_report report;
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTuple(args, "yyyppOOO!", &a, &b, &key, &exact, &allow_gaps,
-            &storage[0], &storage[1], &PyList_Type, &list))
+    if (!PyArg_ParseTuple(args, "yyyppOOO!O", &a, &b, &key, &exact, &allow_gaps,
+            &storage[0], &storage[1], &PyList_Type, &differing.list,
+            &differing.progress.call))
         return NULL;
     options.key = *key ? key : NULL;
     options.exact = exact;
     options.allow_gaps = allow_gaps;
     options.each = add_difference;
-    options.progress = may_continue;
-    options.user = list;
+    options.progress = diff_progress;
+    options.user = &differing;
     options.registry = state->registry;
     options.a = storage_io(state, storage[0], tool_io());
     options.b = options.a ? storage_io(state, storage[1], tool_io()) : NULL;
     if (!options.b)
         return NULL;
     WITHOUT_GIL(code = bags_diff(a, b, &options, &report, &err));
-    if (code && !PyErr_Occurred()) {
+    if (progress_end(&differing.progress, !code) && code) {
         bool of_b = !strncmp(err.message, b, strlen(b)) &&
                     (strncmp(err.message, a, strlen(a)) != 0 || strlen(b) > strlen(a));
         OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_b ? b : a);

@@ -1,0 +1,407 @@
+"""Commands as functions: derive, split, sql, copy, zip, index."""
+import builtins
+import contextlib
+import errno
+import os
+import shutil
+
+from . import _core
+from .loader import index_array
+from .options import number, pack, placed, stepping, suggest, unpack
+from .storage import hooks, local, writable
+
+
+def _paths(path):
+    """A path or several, as a list."""
+    several = isinstance(path, (list, tuple))
+    if several and not path:
+        raise ValueError('path: no dataset')
+    return list(path) if several else [path]
+
+
+def _names(what, names, reader):
+    """A list of fields that exist, without duplicates."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f'{what}: {names!r} (expected a list of names)')
+    names = list(names)
+    for i, name in enumerate(names):
+        reader._field(name)
+        if name in names[:i]:
+            raise ValueError(f'{reader.path}: {what}: duplicate field "{name}"')
+    return names
+
+
+class _Sources:
+    """The datasets that a command reads. Numbers of datapoints continue from each to the
+    next."""
+
+    def __init__(self, path, storage):
+        self.storage, self.stack, self.readers = storage, contextlib.ExitStack(), []
+        try:
+            for one in _paths(path):
+                self.readers.append(self.open(one))
+        except BaseException:
+            self.close()
+            raise
+        self.first = self.readers[0]
+        self.length = sum(map(len, self.readers))
+
+    def open(self, path):
+        from . import DatasetReader
+        return self.stack.enter_context(DatasetReader(path, None, storage=self.storage))
+
+    def close(self):
+        self.stack.close()
+
+    def place(self, reader):
+        """As passed to C: a path, its hooks, and the version that was opened."""
+        return (os.fsencode(reader.path), hooks(reader.path, self.storage, True),
+                _core.facts(reader, False)[0])
+
+    def where(self, text):
+        """The numbers of the datapoints for which an expression is true."""
+        import numpy as np
+        if not isinstance(text, str):
+            raise TypeError(f'where: {text!r} (expected an SQL expression)')
+        _sql_needed()
+        found, start = [], 0
+        for reader in self.readers:
+            with _sql_errors(reader):
+                found.append(np.frombuffer(_core.where(reader, start, text), np.uint64))
+            start += len(reader)
+        return np.concatenate(found)
+
+    def select(self, rows=None, where=None, exclude=None, range=None, shuffle=None):
+        """The numbers of the selected datapoints, as an array; None: all."""
+        import numpy as np
+        chosen = None if rows is None else self.numbers('rows', rows)
+        if where is not None:
+            found = self.where(where)
+            chosen = found if chosen is None else chosen[np.isin(chosen, found)]
+        if exclude is not None:
+            chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
+            chosen = chosen[~np.isin(chosen, self.numbers('exclude', exclude))]
+        if range is not None:
+            if not isinstance(range, (slice, builtins.range)):
+                raise TypeError(f'range: {range!r} (expected a slice or a range)')
+            chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
+            try:
+                chosen = chosen[range if isinstance(range, slice) else np.asarray(range, np.int64)]
+            except IndexError:
+                raise IndexError(f'range: {range!r} out of range (length {len(chosen)})') from None
+        if shuffle is not None:
+            chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
+            chosen = chosen[np.frombuffer(_core.permute(_seed('shuffle', shuffle), len(chosen)),
+                                          np.uint64)]
+        return chosen
+
+    def numbers(self, what, rows):
+        numbers = index_array(what, rows, self.length)
+        if numbers.size and numbers.max() >= self.length:
+            raise IndexError(f'{self.first.path}: {what}: index {numbers.max()} out of range '
+                             f'(length {self.length})')
+        return numbers
+
+    def fields(self, fields, drop, rename):
+        """The derived fields, as passed to C."""
+        names = list(self.first.spec)
+        if fields is not None and drop is not None:
+            raise ValueError('fields and drop are mutually exclusive')
+        if fields is not None:
+            given = _names('fields', fields, self.first)
+            names = [name for name in names if name in given]
+        if drop is not None:
+            given = _names('drop', drop, self.first)
+            names = [name for name in names if name not in given]
+        rename = dict(rename or {})
+        for name in _names('rename', rename, self.first):
+            if name not in names:
+                raise ValueError(f'{self.first.path}: rename: the field "{name}" is left out')
+            if not isinstance(rename[name], str):
+                raise TypeError(f'rename: {rename[name]!r} (expected a name)')
+        return [(rename.get(name, name), name, None) for name in names]
+
+
+def _seed(what, value):
+    try:
+        return number(value)
+    except (TypeError, ValueError) as error:
+        raise placed(error, what) from None
+
+
+@contextlib.contextmanager
+def _sql_errors(reader):
+    """Explain errors in SQL that name a column or a table."""
+    try:
+        yield
+    except ValueError as error:
+        text, unknown = str(error), 'no such column: '
+        if unknown in text:
+            word = text.split(unknown)[1].rpartition('.')[2]
+            raise type(error)(f"{text}; {suggest(word, reader.spec)}; text needs 'single quotes'"
+                              ) from None
+        if 'no such table: ' in text:
+            raise type(error)(f'{text}; the dataset is the table data') from None
+        raise
+
+
+def _sql_needed():
+    if not hasattr(_core, 'sql'):
+        raise TypeError('this build has no SQL: SQLite was not found; install libsqlite3-dev and '
+                        'build again')
+
+
+def _out(path):
+    text = os.fsdecode(path)
+    if text.endswith(('.bag', '.zip')):
+        raise ValueError(f'{text}: the name of a dataset must not end in .bag or .zip')
+    return writable(text.rstrip('/') or text)
+
+
+def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard_step):
+    """The options of the writer of a copy; None for links."""
+    given = {'shard_size': shard_size, 'shard_length': shard_length, 'unsharded': unsharded,
+             'checksum': checksum is not None}
+    for name, value in given.items():
+        if value and not copy:
+            raise ValueError(f'{name} needs copy=True')
+    if not copy:
+        return None
+    if unsharded and (shard_size or shard_length or shard_step > 1):
+        raise ValueError('unsharded excludes shard_size, shard_length and shard_step')
+    options = {'shard_size': shard_size, 'shard_length': shard_length}
+    facts = [_core.facts(reader, checksum is None) for reader in sources.readers]
+    if not (shard_size or shard_length or unsharded) and any(fact[2] for fact in facts):
+        options.update(shard_length=max(fact[1] for fact in facts), shard_step=1)
+    if shard_step > 1 and (not options['shard_length'] or shard_size):
+        raise ValueError('workers copy shards of a given shard_length, without a shard_size')
+    options['checksum'] = all(fact[3] for fact in facts) if checksum is None else checksum
+    return pack('writer', options)
+
+
+class _Derive:
+    """What derive and split have in common: the sources, the selection and the options."""
+
+    def __init__(self, path, out, *, where=None, rows=None, exclude=None, range=None,
+                 shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
+                 copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
+                 sync=True, shard_start=0, shard_step=0, storage=None):
+        self.out, self.sources = _out(out), _Sources(path, storage)
+        try:
+            sources, writer = self.sources, {'shard_start': shard_start, 'shard_step': shard_step}
+            self.options = pack('derive', {**writer, 'sync': sync}, f'{os.fsdecode(out)}: ')
+            if number(shard_start) >= max(number(shard_step), 1):
+                raise ValueError(f'shard_start out of range ({shard_start}, shard_step is '
+                                 f'{max(shard_step, 1)})')
+            self.fields = sources.fields(fields, drop, rename)
+            if on is not None and add is None:
+                raise ValueError('on needs add')
+            if add is not None:
+                self.fields += self.added(add, on)
+            self.writer = _copying(sources, copy, shard_size, shard_length, unsharded, checksum,
+                                   number(shard_step))
+            self.rows = sources.select(rows, where, exclude, range, shuffle)
+        except BaseException:
+            self.sources.close()
+            raise
+
+    @classmethod
+    def open(cls, path, out, options):
+        known = cls.__init__.__kwdefaults__
+        for name in options:
+            if name not in known:
+                raise TypeError(f'{name}: unknown option; {suggest(name, known)}')
+        return cls(path, out, **options)
+
+    def added(self, add, on):
+        """The fields of another dataset."""
+        if on is not None:
+            raise ValueError('on: this build adds fields only by the number of a datapoint')
+        other = self.sources.open(add)
+        place = self.sources.place(other)
+        return [(name, None, place) for name in other.spec]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.sources.close()
+
+    def run(self, out, rows, step):
+        if step:  # before anything is written
+            step(0, self.sources.length if rows is None else len(rows))
+        places = [self.sources.place(reader) for reader in self.sources.readers]
+        return unpack('derive report', _core.derive(
+            out, places, self.fields, None if rows is None else rows.tobytes(), self.options,
+            self.writer, step))
+
+
+def derive(path, out, *, progress=None, **options):
+    """derive(path, out, *, where=None, rows=None, exclude=None, range=None, shuffle=None,
+    fields=None, drop=None, rename=None, add=None, on=None, copy=False, shard_size=0,
+    shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
+    storage=None, progress=None)
+
+    Make another version of a dataset. Its Bags are hard links: nothing is copied, and out must
+    be on the same file system. Returns a dict of numbers: shards, length (datapoints), linked
+    and made (bytes).
+
+    Selections apply in this order: rows are numbers of datapoints, in the order of the result,
+    or a bool for each; where is an SQL expression ('label = 3 AND score > 0.5'); exclude are
+    numbers of datapoints; range is a slice or a range of what is left; shuffle is a seed.
+    fields or drop are lists of names. rename is a dict of new names. add is another dataset,
+    whose fields are added.
+
+    copy=True copies the blobs instead, which allows any order, shards of other sizes, a list of
+    several datasets of one spec as path, and a path on a server or in an archive. checksum=None:
+    the copy has checksums if all datasets have them. Worker W of K makes the shards W, W + K, ...
+    with shard_start=W and shard_step=K.
+
+    progress: see bags.copy.
+    Errors: FileExistsError (out exists), KeyError (no such field), IndexError (a number out of
+    range), OverflowError (needs copy=True), ValueError, OSError.
+    """
+    with _Derive.open(path, out, options) as work, stepping(progress) as step:
+        return work.run(work.out, work.rows, step)
+
+
+class Rows(list):
+    """The result of bags.sql: a list of dicts. columns are the names, also of an empty
+    result."""
+
+    def __init__(self, columns, kinds, values):
+        super().__init__(dict(builtins.zip(columns, row)) for row in builtins.zip(*values))
+        self.columns, self._kinds, self._values = columns, kinds, values
+
+    def _kind(self, i):
+        """The kind of values in a column: i for 64-bit integers, f for float64, U for text, Z for
+        bytes. NULL fits all. None: values of several kinds."""
+        kinds = {type(value) for value in self._values[i]} - {type(None)}
+        if not kinds:
+            return {'INTEGER': 'i', 'TEXT': 'U', 'BLOB': 'Z'}.get(self._kinds[i], 'f')
+        if kinds == {int, float}:
+            exact = all(abs(value) <= 2 ** 53 for value in self._values[i] if type(value) is int)
+            return 'f' if exact else None
+        return {int: 'i', float: 'f', str: 'U', bytes: 'Z'}[kinds.pop()] if len(kinds) == 1 else None
+
+    def numpy(self):
+        """A dict of one array for each column: int64, float64 or object. In a column of numbers,
+        NULL is NaN, and the array is float64, or an object array if float64 cannot represent all
+        of them exactly."""
+        import numpy as np
+        out = {}
+        for i, name in enumerate(self.columns):
+            values, kind = self._values[i], self._kind(i)
+            null = None in values
+            if kind == 'i' and null:
+                exact = all(value is None or abs(value) <= 2 ** 53 for value in values)
+                kind = 'f' if exact else None
+            array = np.empty(len(values), {'i': 'i8', 'f': 'f8'}.get(kind, object))
+            array[:] = [np.nan if value is None else value for value in values] if kind == 'f' else values
+            out[name] = array
+        return out
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        """The result as an Arrow stream of one batch."""
+        schemas, arrays = builtins.zip(*map(self._tree, range(len(self.columns))))
+        batch = len(self._values[0]), (None,), arrays
+        return _core.arrow_stream(('+s', '', schemas), iter([batch]))
+
+    def _tree(self, i):
+        """The Arrow schema and array of a column."""
+        import numpy as np
+        name, values, kind = self.columns[i], self._values[i], self._kind(i)
+        if kind is None:
+            raise TypeError(f'column "{name}": values of several types; use CAST')
+        there = np.array([value is not None for value in values], bool)
+        nulls = len(values) - int(there.sum())
+        bits = np.packbits(there, bitorder='little') if nulls else None
+        if kind in 'if':
+            data = np.array([value or 0 for value in values], {'i': 'i8', 'f': 'f8'}[kind])
+            buffers = bits, data
+            kind = {'i': 'l', 'f': 'g'}[kind]
+        else:
+            blobs = [value.encode() if isinstance(value, str) else value or b'' for value in values]
+            ends = np.cumsum([0, *map(len, blobs)], dtype='i8')
+            buffers = bits, ends, b''.join(blobs)
+        return (kind, name, (), 2), (len(values), buffers, (), nulls)  # 2: nullable
+
+    def arrow(self):
+        """A pyarrow.Table or, without pyarrow, this object: it has __arrow_c_stream__, which
+        Polars, DuckDB and others read."""
+        try:
+            import pyarrow
+        except ImportError:
+            for i in range(len(self.columns)):  # an error now rather than later
+                self._tree(i)
+            return self
+        return pyarrow.table(self)
+
+
+def sql(path, query, *, storage=None, progress=None, **options):
+    """sql(path, query, *, storage=None, progress=None, allow_gaps=False, unfinished='refuse')
+
+    Run an SQL query on a dataset, which is the table `data`: 'SELECT label, count(*) FROM data
+    GROUP BY label'. Returns a list of dicts that map the names of the columns to int, float, str,
+    bytes or None, with the methods numpy() (a dict of arrays) and arrow() (a table of pyarrow, or
+    an object with __arrow_c_stream__).
+
+    rowid is the number of a datapoint. Numbers, text and arrays of one element are values,
+    sequences are text in JSON, and others, such as images, are bytes, with length(image),
+    width(image) and height(image). `FIELD = VALUE` uses the field's index. Whatever writes is
+    refused. progress: see bags.copy; done is the number of rows so far.
+    Errors: ValueError (in the query, or of a value), FileNotFoundError, DataError.
+    """
+    from . import DatasetReader
+    _sql_needed()
+    if not isinstance(query, str):
+        raise TypeError(f'query: {query!r} (expected a str)')
+    with stepping(progress) as step, DatasetReader(
+            path, None, storage=storage, **options) as reader, _sql_errors(reader):
+        columns, values = _core.sql(reader, query, step)
+    names, kinds = map(list, builtins.zip(*columns))
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f'{os.fsdecode(path)}: two columns are called "{name}"; use AS')
+    return Rows(names, kinds, values)
+
+
+def _without_blobs(path, out, sync, storage, progress):
+    """Copy a dataset without the blobs that no datapoint refers to."""
+    return derive(path, out, copy=True, sync=sync, storage=storage, progress=progress)
+
+
+def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, progress=None):
+    """Write a dataset as a single zip file that readers can open as path, with its indexes.
+
+    A dataset may have blobs that no datapoint refers to, such as blobs that bags.derive did not
+    select. whole=True includes them, compact=True leaves them (and the indexes) out; without
+    either, such a dataset is a ValueError. progress: see bags.copy.
+    """
+    from . import DatasetReader
+    if whole and compact:
+        raise ValueError('whole and compact are mutually exclusive')
+    out = local(path)
+    with stepping(progress) as step:
+        if not compact:
+            with DatasetReader(dataset, None, storage=storage) as reader:
+                files = _core.index_files(reader, hooks(dataset, storage, True))
+            return _core.zip(os.fsencode(dataset), hooks(dataset, storage, True), out, bool(whole),
+                             not sync, files, step)
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(path))
+        made = out + b'.compact'
+        _without_blobs(dataset, made, sync, storage, step)
+        try:
+            return _core.zip(made, None, out, False, not sync, [], step)
+        finally:
+            shutil.rmtree(made)
+
+
+def index(path, field, *, progress=None):
+    """Build an index of a field, for use with reader.index and bags.sql. progress: see
+    bags.copy."""
+    if not isinstance(field, str):
+        raise TypeError(f'the name of a field must be a str, not {type(field)}')
+    with stepping(progress) as step:
+        _core.tool('index', writable(path), field.encode(), b'', None, [], step)

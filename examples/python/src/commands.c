@@ -1,0 +1,432 @@
+/* commands.c - the commands derive, sql and zip as functions, documented in
+ * bags/commands.py. */
+#include "core.h"
+
+#include "index.h"
+
+#ifdef BAGS_WITH_SQL
+#include <sqlite3.h>
+#endif
+
+/* Raise an error whose message begins with one of these paths, as bytes objects. */
+static void raise_for(
+    State *state, const bags_error *err, PyObject *const *paths, size_t count) {
+    const char *best = "";
+    for (size_t i = 0; i < count; i++) {
+        const char *path = PyBytes_AsString(paths[i]);
+        if (text_in_message(err->message, path) >= strlen(best))
+            best = text_in_message(err->message, path) ? path : best;
+    }
+    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(best);
+    if (!PyErr_Occurred())
+        raise_error(state, err, *best ? shown : NULL);
+}
+
+/* ---- facts about a dataset ---- */
+
+/* facts(reader, sums): (version, datapoints of the longest shard, is it sharded, do all
+ * shards have checksums). The last one is False without `sums`: it opens every Bag. */
+static PyObject *reader_facts(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *reader;
+    int sums;
+    bags_info info = {0};
+    bags_error err;
+    bags_code code = BAGS_OK;
+    size_t count;
+    uint64_t longest = 0;
+    if (!PyArg_ParseTuple(args, "Op", &reader, &sums))
+        return NULL;
+    OWNED Source *source = reader_source_of(state, reader);
+    if (!source)
+        return NULL;
+    const bags_shard *shards = bags_reader_shards(source->reader, &count);
+    for (size_t i = 0; i < count; i++)
+        longest = shards[i].length > longest ? shards[i].length : longest;
+    if (sums)
+        WITHOUT_GIL(code = bags_reader_info(source->reader, &info, NULL, &err));
+    if (call_failed(state, code, &err, source->path))
+        return NULL;
+    return Py_BuildValue("(KKNN)",
+        (unsigned long long)bags_reader_version(source->reader),
+        (unsigned long long)longest,
+        PyBool_FromLong(count != 1 || shards[0].digits > 0),
+        PyBool_FromLong(sums && info.checksums == count));
+}
+
+/* index_files(reader, storage): the names of the files of all indexes that match the
+ * dataset, for zip and copy. */
+static PyObject *reader_index_files(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *reader, *storage;
+    bags_index_options options;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "OO", &reader, &storage))
+        return NULL;
+    OWNED Source *source = reader_source_of(state, reader);
+    OWNED PyObject *path = NULL;
+    options.env.io = source ? storage_io(state, storage, tool_io()) : NULL;
+    if (!options.env.io || !PyUnicode_FSConverter(source->path, &path))
+        return NULL;
+    size_t count;
+    (void)bags_reader_fields(source->reader, &count);
+    PyObject *out = PyList_New(0);
+    for (size_t i = 0; out && i < count; i++) {
+        bags_error err;
+        bags_index *index;
+        WITHOUT_GIL(index = bags_index_open(
+                        PyBytes_AsString(path), source->reader, i, &options, &err));
+        bags_index_close(index);
+        if (PyErr_Occurred() || (!index && err.code == BAGS_ERROR_MEMORY)) {
+            Py_CLEAR(out);
+            raise_error(state, &err, NULL);
+        }
+        for (size_t k = 0; out && index && k < 2; k++) {
+            char name[FORMAT_INDEX_NAME];
+            format_index_name(source->reader, i, k == 1, name);
+            OWNED PyObject *made = PyBytes_FromString(name);
+            if (!made || PyList_Append(out, made))
+                Py_CLEAR(out);
+        }
+    }
+    return out;
+}
+
+/* ---- selections ---- */
+
+#ifdef BAGS_WITH_SQL
+
+/* where(reader, start, expression): the selected datapoints as bytes of 64-bit numbers.
+ * Numbers begin at `start`. */
+static PyObject *reader_where(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *reader;
+    unsigned long long start;
+    const char *where;
+    bags_buffer numbers = {0};
+    size_t count = 0;
+    bags_error err;
+    bags_code code;
+    if (!PyArg_ParseTuple(args, "OKs", &reader, &start, &where))
+        return NULL;
+    OWNED Source *source = reader_source_of(state, reader);
+    if (!source)
+        return NULL;
+    WITHOUT_GIL(
+        code = bags_sql_rows(source->reader, start, where, &numbers, &count, &err));
+    PyObject *out = call_failed(state, code, &err, source->path)
+                        ? NULL
+                        : PyBytes_FromStringAndSize((const char *)numbers.data,
+                              (Py_ssize_t)(count * sizeof(uint64_t)));
+    bags_buffer_free(&numbers);
+    return out;
+}
+
+/* ---- sql ---- */
+
+static PyObject *sql_value(sqlite3_stmt *query, int i) {
+    switch (sqlite3_column_type(query, i)) {
+    case SQLITE_NULL:
+        return Py_NewRef(Py_None);
+    case SQLITE_INTEGER:
+        return PyLong_FromLongLong(sqlite3_column_int64(query, i));
+    case SQLITE_FLOAT:
+        return PyFloat_FromDouble(sqlite3_column_double(query, i));
+    case SQLITE_TEXT: {
+        const char *text = (const char *)sqlite3_column_text(query, i);
+        return PyUnicode_DecodeUTF8(text, sqlite3_column_bytes(query, i), "strict");
+    }
+    default: {
+        const char *data = (const char *)sqlite3_column_blob(query, i);
+        return PyBytes_FromStringAndSize(data, sqlite3_column_bytes(query, i));
+    }
+    }
+}
+
+/* Append a row to each list of values. */
+static bool sql_append(sqlite3_stmt *query, PyObject *columns) {
+    for (int i = 0; i < PyList_Size(columns); i++) {
+        OWNED PyObject *value = sql_value(query, i);
+        if (!value || PyList_Append(PyList_GetItem(columns, i), value))
+            return false;
+    }
+    return true;
+}
+
+/* A running query, and the number of rows so far. */
+typedef struct Query {
+    Progress progress;
+    uint64_t rows;
+} Query;
+
+/* Called by SQLite. Returns nonzero to end the query. */
+static int sql_step(void *user) {
+    Query *query = (Query *)user;
+    return !progress_step(&query->progress, query->rows, 0);
+}
+
+static bags_code sql_failed(sqlite3 *db, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+}
+
+static bags_code sql_prepare(
+    sqlite3 *db, const char *text, sqlite3_stmt **query, bags_error *err) {
+    const char *rest = NULL;
+    if (sqlite3_prepare_v2(db, text, -1, query, &rest))
+        return sql_failed(db, err);
+    if (!*query)
+        return bags_fail(err, BAGS_ERROR_VALUE, "SQL: an empty query");
+    if (rest[strspn(rest, " \t\r\n;")])
+        return bags_fail(err, BAGS_ERROR_VALUE, "SQL: more than one statement");
+    bags_code code = bags_sql_check(*query, err);
+    if (!code && sqlite3_column_count(*query) == 0)
+        code = bags_fail(err, BAGS_ERROR_VALUE, "SQL: only queries are possible");
+    return code;
+}
+
+/* Describe the columns of a query: a list of (name, declared type or None). */
+static PyObject *sql_names(sqlite3_stmt *query) {
+    PyObject *out = PyList_New(0);
+    for (int i = 0; out && i < sqlite3_column_count(query); i++) {
+        OWNED PyObject *one = Py_BuildValue(
+            "(sz)", sqlite3_column_name(query, i), sqlite3_column_decltype(query, i));
+        if (!one || PyList_Append(out, one))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+/* Run a query. Appends its values to `columns`, which has a list per column. */
+static bags_code sql_run(
+    sqlite3 *db, sqlite3_stmt *query, Query *run, PyObject *columns, bags_error *err) {
+    for (;;) {
+        int step;
+        WITHOUT_GIL(step = sqlite3_step(query));
+        if (step == SQLITE_DONE)
+            return BAGS_OK;
+        if (step != SQLITE_ROW)
+            return sql_failed(db, err);
+        if (!sql_append(query, columns))
+            return bags_fail(err, BAGS_ERROR_VALUE, "SQL: row %" PRIu64, run->rows);
+        run->rows++;
+    }
+}
+
+/* sql(reader, query, progress): ([(name, declared type), ...], [list of values, ...]) */
+static PyObject *reader_sql(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *reader, *out = NULL, *columns = NULL;
+    const char *text;
+    Query run;
+    bags_error err;
+    sqlite3_stmt *query = NULL;
+    bags_code code = BAGS_OK;
+    memset(&run, 0, sizeof run);
+    if (!PyArg_ParseTuple(args, "OsO", &reader, &text, &run.progress.call))
+        return NULL;
+    OWNED Source *source = reader_source_of(state, reader);
+    if (!source)
+        return NULL;
+    sqlite3 *db = bags_sql_open(source->reader, &err);
+    if (call_failed(state, db ? BAGS_OK : err.code, &err, source->path))
+        return NULL;
+    sqlite3_progress_handler(db, 10000, sql_step, &run);
+    code = sql_prepare(db, text, &query, &err);
+    OWNED PyObject *names = code ? NULL : sql_names(query);
+    if (names)
+        columns = PyList_New(0);
+    for (Py_ssize_t i = 0; columns && i < PyList_Size(names); i++) {
+        OWNED PyObject *list = PyList_New(0);
+        if (!list || PyList_Append(columns, list))
+            Py_CLEAR(columns);
+    }
+    if (columns)
+        code = sql_run(db, query, &run, columns, &err);
+    sqlite3_finalize(query);
+    sqlite3_close(db);
+    if (!code && columns)
+        WITHOUT_GIL(code = bags_reader_check(source->reader, &err));
+    run.progress.total = run.rows;
+    if (!call_failed(state, code, &err, source->path) &&
+        progress_end(&run.progress, columns != NULL))
+        out = Py_BuildValue("(OO)", names, columns);
+    Py_XDECREF(columns);
+    return out;
+}
+
+#endif
+
+/* permute(seed, length): a random order of 0 .. length - 1, as bytes of 64-bit
+ * numbers. */
+static PyObject *permute(PyObject *module, PyObject *args) {
+    unsigned long long seed, length;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KK", &seed, &length))
+        return NULL;
+    PyObject *out =
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(length * sizeof(uint64_t)));
+    if (!out)
+        return NULL;
+    uint64_t *numbers = (uint64_t *)(void *)PyBytes_AsString(out);
+    for (uint64_t i = 0; i < length; i++)
+        numbers[i] = bags_permute(seed, 0, length, i);
+    return out;
+}
+
+/* ---- derive ---- */
+
+typedef struct Sources {
+    bags_derive_more *more; /* all sources; the first one too */
+    bags_derived_field *fields;
+    PyObject **paths; /* borrowed bytes objects: all paths that messages may name */
+    size_t count, fields_count, paths_count;
+} Sources;
+
+static void sources_free(Sources *sources) {
+    PyMem_Free(sources->more);
+    PyMem_Free(sources->fields);
+    PyMem_Free(sources->paths);
+}
+
+/* Take a list of (path, storage, version), and a list of (name, its name in the source,
+ * None) or (name, its name there, (path, storage, version)). */
+static bool take_sources(
+    State *state, PyObject *list, PyObject *fields, PyObject *out, Sources *to) {
+    unsigned long long version;
+    PyObject *storage, *other;
+    to->count = (size_t)PyList_Size(list);
+    to->fields_count = (size_t)PyList_Size(fields);
+    to->more = (bags_derive_more *)PyMem_Calloc(to->count + 1, sizeof *to->more);
+    to->fields =
+        (bags_derived_field *)PyMem_Calloc(to->fields_count + 1, sizeof *to->fields);
+    to->paths =
+        (PyObject **)PyMem_Calloc(to->count + to->fields_count + 1, sizeof *to->paths);
+    if (!to->more || !to->fields || !to->paths)
+        return PyErr_NoMemory(), false;
+    to->paths[to->paths_count++] = out;
+    for (size_t i = 0; i < to->count; i++) {
+        PyObject **path = &to->paths[to->paths_count++];
+        if (!PyArg_ParseTuple(
+                PyList_GetItem(list, (Py_ssize_t)i), "SOK", path, &storage, &version))
+            return false;
+        to->more[i].path = PyBytes_AsString(*path);
+        to->more[i].version = version;
+        to->more[i].io = storage_io(state, storage, tool_io());
+        if (!to->more[i].io)
+            return false;
+    }
+    for (size_t i = 0; i < to->fields_count; i++) {
+        bags_derived_field *field = &to->fields[i];
+        if (!PyArg_ParseTuple(PyList_GetItem(fields, (Py_ssize_t)i), "szO",
+                &field->name, &field->from, &other))
+            return false;
+        if (other == Py_None)
+            continue;
+        PyObject **path = &to->paths[to->paths_count++];
+        if (!PyArg_ParseTuple(other, "SOK", path, &storage, &version))
+            return false;
+        field->dataset = PyBytes_AsString(*path);
+        field->version = version;
+        field->io = storage_io(state, storage, tool_io());
+        if (!field->io)
+            return false;
+    }
+    return true;
+}
+
+/* derive(out, sources, fields, rows, options, writer options or None, progress): a
+ * report as the bytes of a struct. rows has 64-bit numbers as bytes, or is None. */
+static PyObject *run_derive(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *out, *sources, *fields, *packed, *copy;
+    const char *rows;
+    Py_ssize_t rows_size;
+    AT_END(sources_free) Sources from = {0};
+    bags_derive_options options;
+    bags_writer_options writing;
+    bags_derive_report report;
+    Progress progress = {0};
+    bags_error err;
+    bags_code code;
+    if (!PyArg_ParseTuple(args, "SO!O!z#OOO", &out, &PyList_Type, &sources,
+            &PyList_Type, &fields, &rows, &rows_size, &packed, &copy, &progress.call) ||
+        !take_struct(&options, sizeof options, packed) ||
+        (copy != Py_None && !take_struct(&writing, sizeof writing, copy)) ||
+        !take_sources(state, sources, fields, out, &from))
+        return NULL;
+    options.copy = copy == Py_None ? NULL : &writing;
+    options.fields = from.fields;
+    options.fields_count = from.fields_count;
+    options.rows = (const uint64_t *)(const void *)rows;
+    options.rows_count = (size_t)rows_size / sizeof *options.rows;
+    options.version = from.more[0].version;
+    options.from = from.more[0].io;
+    options.more = from.more + 1;
+    options.more_count = from.count - 1;
+    options.progress = progress_step;
+    options.user = &progress;
+    options.registry = state->blobs;
+    options.env.io = tool_io();
+    WITHOUT_GIL(code = bags_derive(
+                    from.more[0].path, PyBytes_AsString(out), &options, &report, &err));
+    size_t size = strlen(err.message);
+    if (code && report.copy)
+        (void)snprintf(
+            err.message + size, sizeof err.message - size, ": use copy=True");
+    progress.total = code ? 0 : report.length;
+    if (!progress_end(&progress, !code))
+        return NULL;
+    if (code)
+        return raise_for(state, &err, from.paths, from.paths_count), NULL;
+    return PyBytes_FromStringAndSize((const char *)&report, sizeof report);
+}
+
+/* ---- zip ---- */
+
+/* zip(dataset, storage, path, whole, no_sync, files, progress): files is a list of
+ * bytes. */
+static PyObject *run_zip(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *paths[2], *storage, *list;
+    int whole, no_sync;
+    Progress progress = {0};
+    bags_zip_options options;
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "SOSppO!O", &paths[0], &storage, &paths[1], &whole,
+            &no_sync, &PyList_Type, &list, &progress.call))
+        return NULL;
+    size_t count = (size_t)PyList_Size(list);
+    const char **files = (const char **)PyMem_Calloc(count + 1, sizeof *files);
+    options.from = storage_io(state, storage, tool_io());
+    if (!files)
+        PyErr_NoMemory();
+    for (size_t i = 0; files && i < count; i++)
+        files[i] = PyBytes_AsString(PyList_GetItem(list, (Py_ssize_t)i));
+    if (PyErr_Occurred())
+        return PyMem_Free(files), NULL;
+    options.whole = whole;
+    options.no_sync = no_sync;
+    options.files = files;
+    options.files_count = count;
+    options.progress = progress_note;
+    options.user = &progress;
+    options.env.io = tool_io();
+    WITHOUT_GIL(code = bags_zip(PyBytes_AsString(paths[0]), PyBytes_AsString(paths[1]),
+                    &options, &err));
+    PyMem_Free(files);
+    if (!progress_end(&progress, !code))
+        return NULL;
+    return code ? (raise_for(state, &err, paths, 2), NULL) : Py_NewRef(Py_None);
+}
+
+PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
+    {"index_files", reader_index_files, METH_VARARGS, NULL},
+#ifdef BAGS_WITH_SQL
+    {"where", reader_where, METH_VARARGS, NULL},
+    {"sql", reader_sql, METH_VARARGS, NULL},
+#endif
+    {"permute", permute, METH_VARARGS, NULL},
+    {"derive", run_derive, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};

@@ -1,0 +1,264 @@
+"""derive, split, sql, copy, zip and index as functions, and progress=."""
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+from unittest import mock
+
+import numpy as np
+
+import bags
+import columns
+from run import raises
+
+SPEC = {'n': 'int', 'label': 'int', 'f': 'array(float32)', 't': 'utf8', 's': 'int[]', 'b': 'bytes'}
+
+
+def _point(i):
+    return {'n': i, 'label': i % 4, 'f': np.float32(np.nan if i % 5 == 0 else i / 2), 't': f't{i % 3}',
+            's': [i] * (i % 3), 'b': bytes([i % 128 + 128])}
+
+
+def _write(path, count, **options):
+    with bags.ShardedDatasetWriter(path, SPEC, **{'shard_length': 10, **options}) as writer:
+        for i in range(count):
+            writer.append(_point(i))
+
+
+def _read(path, name='n'):
+    with bags.DatasetReader(path) as reader:
+        return [point[name] for point in reader]
+
+
+class Mine(Exception):
+    pass
+
+
+def _raise(done, total):
+    raise Mine
+
+
+class Bar:
+    """The interface of tqdm that a bar of progress needs."""
+    bars = []
+
+    def __init__(self):
+        self.n, self.total, self.closed = 0, None, False
+        Bar.bars.append(self)
+
+    def update(self, n=1):
+        self.n += n
+
+    def close(self):
+        self.closed = True
+
+
+def _calls():
+    """A call of each function with progress=, by name; none of them changes `x`."""
+    def each(name, call):
+        def run(progress, names=iter(range(1000))):
+            return call(f'{name}{next(names)}', progress)
+        return run
+    calls = {'derive': lambda out, p: bags.derive('x', out, progress=p),
+             'derive copy': lambda out, p: bags.derive('x', out, copy=True, progress=p),
+             'sql': lambda out, p: bags.sql('x', 'SELECT count(*) AS n FROM data', progress=p),
+             'zip': lambda out, p: bags.zip('x', f'{out}.zip', progress=p),
+             'zip compact': lambda out, p: bags.zip('x', f'{out}.zip', compact=True, progress=p),
+             'index': lambda out, p: bags.index('x', 'n', progress=p),
+             'verify': lambda out, p: bags.verify('x', progress=p),
+             'stats': lambda out, p: bags.stats('x', 'n', progress=p),
+             'diff': lambda out, p: bags.diff('x', 'x', progress=p)}
+    return {name: each(name, call) for name, call in calls.items()}
+
+
+def progress_is_called_and_ends_the_call():
+    _write('x', 35)
+    for name, call in _calls().items():
+        seen = []
+        call(lambda done, total: seen.append((done, total)))
+        assert seen and seen[-1][0] == seen[-1][1], (name, seen)
+        raises(Mine, call, _raise)
+        raises(TypeError, call, 3, says='progress: 3')
+        bar = Bar()
+        call(bar)
+        assert bar.n == bar.total and not bar.closed, name
+        call(Bar)
+        assert Bar.bars[-1].n == Bar.bars[-1].total and Bar.bars[-1].closed, name
+    assert not [path for path in os.listdir() if path.endswith(('.partial', '.compact'))]
+
+
+def what_progress_raises_leaves_nothing():
+    _write('x', 35)
+    before = os.listdir()
+    for copy in False, True:
+        raises(Mine, bags.derive, 'x', 'y', copy=copy, progress=_raise)
+        assert os.listdir() == before
+
+
+def a_signal_ends_a_long_query():
+    _write('x', 400)
+    before = signal.signal(signal.SIGALRM, lambda *_: _raise(0, 0))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        raises(Mine, bags.sql, 'x', 'SELECT count(*) FROM data a, data b, data c, data d')
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---- derive ----
+
+
+def selections_are_as_by_brute_force():
+    draw = random.Random(5)
+    _write('x', 40)
+    for i in range(40):
+        options, chosen = {}, list(range(40))
+        if draw.random() < .5:
+            options['rows'] = chosen = draw.choices(chosen, k=20)
+        if draw.random() < .5:
+            options['where'], chosen = 'label = 1 OR n > 30', [n for n in chosen if n % 4 == 1 or n > 30]
+        if draw.random() < .5:
+            options['exclude'] = draw.sample(range(40), 5)
+            chosen = [n for n in chosen if n not in options['exclude']]
+        if draw.random() < .5:
+            options['range'], chosen = slice(2, -1, 2), chosen[2:-1:2]
+        if draw.random() < .5:
+            options['shuffle'] = i
+        bags.derive('x', f'y{i}', copy=True, **options)
+        found = _read(f'y{i}')
+        assert sorted(found) == sorted(chosen), (options, found)
+        assert found == chosen or 'shuffle' in options, (options, found)
+
+
+def a_derived_dataset_has_the_fields_and_checksums_that_were_chosen():
+    _write('x', 35, checksum=True)
+    report = bags.derive('x', 'y', where='n > 4 AND n < 22', fields=['n', 't'], rename={'n': 'm'})
+    assert report['length'] == 17 and report['shards'] == 3 and report['linked'] > 0
+    with bags.DatasetReader('y', verify_checksums=True) as reader:
+        assert reader.spec == {'m': 'int', 't': 'utf8'} and reader[0] == {'m': 5, 't': 't2'}
+    bags.derive(pathlib.Path('x'), pathlib.Path('z'), drop=['s', 'b'], rows=np.arange(35) % 2 == 0)
+    assert _read('z') == list(range(0, 35, 2))
+    bags.derive('z', 'scores', fields=['n'], rename={'n': 'score'}, copy=True, unsharded=True)
+    bags.derive('z', 'added', add='scores', copy=True, shard_length=5)
+    with bags.DatasetReader('added') as reader:
+        assert reader.shards == 4 and reader[7]['score'] == reader[7]['n'] == 14
+    bags.derive(['z', 'z'], 'twice', copy=True)
+    assert _read('twice') == 2 * _read('z')
+    for worker in range(2):
+        bags.derive('x', 'shared', copy=True, shard_length=4, shard_start=worker, shard_step=2)
+    assert _read('shared') == list(range(35))
+
+
+def what_is_wrong_with_a_selection_is_an_error():
+    _write('x', 35)
+    _write('y', 4)
+    for kind, options, says in (
+            (IndexError, {'rows': [35]}, 'x: rows: index 35 out of range (length 35)'),
+            (IndexError, {'exclude': [35]}, 'exclude: index 35 out of range'),
+            (ValueError, {'rows': [-1]}, 'negative'),
+            (ValueError, {'where': 'labl = 1'}, 'no such column: labl; did you mean label?'),
+            (TypeError, {'where': 3}, 'where: 3'),
+            (TypeError, {'range': 3}, 'range: 3 (expected a slice or a range)'),
+            (KeyError, {'fields': ['n', 'q']}, 'x: field "q": unknown'),
+            (TypeError, {'fields': 'n'}, "fields: 'n' (expected a list of names)"),
+            (ValueError, {'fields': ['n'], 'drop': ['b']}, 'mutually exclusive'),
+            (ValueError, {'fields': ['n', 'n']}, 'duplicate field "n"'),
+            (ValueError, {'fields': ['n'], 'rename': {'t': 'u'}}, 'the field "t" is left out'),
+            (KeyError, {'rename': {'n': 't'}}, 'field "t": duplicate'),
+            (ValueError, {'on': 'n'}, 'on needs add'),
+            (ValueError, {'shard_length': 3}, 'shard_length needs copy=True'),
+            (ValueError, {'checksum': True}, 'checksum needs copy=True'),
+            (ValueError, {'copy': True, 'unsharded': True, 'shard_size': 9}, 'unsharded excludes'),
+            (ValueError, {'shard_start': 2, 'shard_step': 2}, 'shard_start out of range'),
+            (OverflowError, {'rows': [20, 3]}, 'use copy=True'),
+            (TypeError, {'row': [1]}, 'row: unknown option; did you mean rows'),
+            (ValueError, {'add': 'y', 'rename': {name: f'{name}2' for name in SPEC}}, 'y: ')):
+        raises(kind, bags.derive, 'x', 'out', says=says, **options)
+        assert not os.path.exists('out')
+    raises(FileExistsError, bags.derive, 'x', 'y')
+    raises(FileNotFoundError, bags.derive, 'none', 'out')
+    raises(ValueError, bags.derive, [], 'out', says='no dataset')
+    raises(ValueError, bags.derive, 'x', 'out.zip', says='must not end in')
+    raises(ValueError, bags.derive, 'x', 's3://b/out', says='a URL')
+
+
+# ---- sql ----
+
+
+def a_query_gives_dicts_and_arrays():
+    _write('x', 35)
+    found = bags.sql('x', 'SELECT n, f, t, s, b, NULL AS z FROM data WHERE n >= 10 AND n < 13')
+    assert found == [{'n': n, 'f': _point(n)['f'] if n % 5 else None, 't': f't{n % 3}', 's': str([n] * (n % 3)),
+                      'b': bytes([n + 128]), 'z': None} for n in (10, 11, 12)], found
+    assert found.columns == ['n', 'f', 't', 's', 'b', 'z'] and isinstance(found, list)
+    arrays = found.numpy()
+    assert arrays['n'].dtype == 'int64' and arrays['n'].tolist() == [10, 11, 12]
+    assert arrays['f'].dtype == 'float64' and np.array_equal(arrays['f'], [np.nan, 5.5, 6], equal_nan=True)
+    assert arrays['t'].tolist() == ['t1', 't2', 't0'] and np.isnan(arrays['z']).all()
+    assert arrays['b'].tolist() == [bytes([n + 128]) for n in (10, 11, 12)]
+    big = bags.sql('x', f'SELECT {2 ** 62 + 1} AS n UNION ALL SELECT NULL').numpy()['n']
+    assert big.tolist() == [2 ** 62 + 1, None]
+    empty = bags.sql('x', 'SELECT n, t FROM data WHERE n < 0')
+    assert empty == [] and empty.columns == ['n', 't'] and empty.numpy()['n'].dtype == 'int64'
+    assert bags.sql('x', "SELECT 'a' || char(0) || 'b' AS t, '' AS e, x'' AS b") == [
+        {'t': 'a\0b', 'e': '', 'b': b''}]
+    for query, says in (('SELECT labl FROM data', 'did you mean label'), ('SELECT n FROM dat', 'the table data'),
+                        ('SELECT n, n FROM data', 'two columns are called "n"'),
+                        ('DELETE FROM data', 'may not be modified'), ('SELECT 1; SELECT 2', 'more than one'),
+                        (' ', 'an empty query'), ('SELECT ?', 'has no value'),
+                        ("SELECT CAST(x'ff' AS TEXT)", 'decode')):
+        raises(ValueError, bags.sql, 'x', query, says=says)
+    raises(TypeError, bags.sql, 'x', 3)
+    raises(FileNotFoundError, bags.sql, 'none', 'SELECT 1')
+
+
+def _arrow(rows):
+    """The rows of an Arrow stream of one batch."""
+    capsule = rows.__arrow_c_stream__()
+    stream = columns._pointer(capsule, b'arrow_array_stream', columns._Stream)
+    schema, array, end = columns._Schema(), columns._Array(), columns._Array()
+    assert not stream.contents.get_schema(stream, schema) and not stream.contents.get_next(stream, array)
+    assert not stream.contents.get_next(stream, end) and not end.release
+    found = columns._values(schema, array)
+    array.release(array)
+    schema.release(schema)
+    return found
+
+
+def a_result_is_a_stream_of_arrow():
+    _write('x', 35)
+    rows = bags.sql('x', "SELECT n, f, t, b, NULL AS z, nullif(n, 3) AS i, nullif(t, 't1') AS u FROM data")
+    assert _arrow(rows) == rows
+    assert _arrow(bags.sql('x', 'SELECT n, t FROM data WHERE n < 0')) == []
+    with mock.patch.dict(sys.modules, {'pyarrow': None}):
+        assert rows.arrow() is rows
+        mixed = bags.sql('x', "SELECT 1 AS n UNION ALL SELECT 'x'")
+        raises(TypeError, mixed.arrow, says='column "n": values of several types')
+    pyarrow = mock.Mock()
+    with mock.patch.dict(sys.modules, {'pyarrow': pyarrow}):
+        assert rows.arrow() is pyarrow.table.return_value
+    pyarrow.table.assert_called_once_with(rows)
+
+
+# ---- zip ----
+
+
+def a_zip_file_has_the_indexes():
+    _write('x', 35)
+    bags.index('x', 'n')
+    bags.zip('x', 'x.zip')
+    with bags.DatasetReader('x.zip') as reader:
+        assert reader.index('n').find(7) == [7]
+    raises(FileExistsError, bags.zip, 'x', 'x.zip')
+    raises(FileExistsError, bags.zip, 'x', 'x.zip', compact=True)
+    raises(ValueError, bags.zip, 'x', 'y.zip', whole=True, compact=True, says='mutually exclusive')
+    bags.derive('x', 'y', rows=[1, 3])
+    raises(ValueError, bags.zip, 'y', 'y.zip', says='that no datapoint refers to; whole=True')
+    bags.zip('y', 'y.zip', compact=True)
+    assert _read('y.zip') == [1, 3] and bags.write_zip is bags.zip
+    assert sorted(os.listdir()) == ['x', 'x.zip', 'y', 'y.zip']
+    assert bags.build_index is bags.index
+    shutil.rmtree('y')
