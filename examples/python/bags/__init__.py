@@ -25,11 +25,12 @@ from .options import pack, suggest
 from .storage import hooks, writable
 from .tools import (Index, build_index, checksum, diff, finalize, recover, stats, verify,
                     write_zip)
+from .writing import write
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'build', 'build_index', 'checksum', 'decoders', 'diff', 'encoders', 'finalize', 'recover', 'stats',
-           'verify', 'write_zip']
+           'verify', 'write', 'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
 
@@ -302,10 +303,12 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
         names = dict.fromkeys(type(datapoint).keys(datapoint))  # a field may be "keys"
         for name in self._spec:
             if name not in names:
-                raise KeyError(f'{self.path}: the datapoint has no field "{name}"')
+                raise KeyError(f'{self.path}: the datapoint has no field "{name}" '
+                               f'(datapoint {len(self)})')
         for name in names:
             if name not in self._spec:
-                raise KeyError(f'{self.path}: the spec has no field {name!r}')
+                raise KeyError(f'{self.path}: the spec has no field {name!r} '
+                               f'(datapoint {len(self)})')
 
 
 class ShardedDatasetWriter(DatasetWriter):

@@ -1,4 +1,5 @@
 """Pack options into the bytes of C structs. _core.structs lists their members."""
+import contextlib
 import operator
 import struct
 
@@ -119,3 +120,27 @@ def unpack(name, data):
     """The members of a struct, as a dict of numbers."""
     return {member: struct.unpack_from(kind, data, offset)[0]
             for member, (kind, offset) in _core.structs[name][1].items()}
+
+
+@contextlib.contextmanager
+def stepping(progress):
+    """Convert an argument `progress` to what C calls: None, or a function of done and total.
+
+    It may be such a function, a bar of tqdm, or the class tqdm, of which a bar is opened and
+    closed.
+    """
+    bar = progress() if isinstance(progress, type) else progress
+    if progress is None or callable(bar) and not hasattr(bar, 'update'):
+        yield progress
+        return
+    if not hasattr(bar, 'update'):
+        raise TypeError(f'progress: {progress!r} (expected a function of done and total, or tqdm)')
+
+    def step(done, total):
+        bar.total = total or None
+        bar.update(done - bar.n)
+    try:
+        yield step
+    finally:
+        if bar is not progress:
+            bar.close()
