@@ -31,7 +31,7 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'build', 'build_index', 'checksum', 'decoders', 'diff', 'encoders', 'finalize', 'recover', 'stats',
            'verify', 'write', 'write_zip']
-__version__ = '0.5.1'
+__version__ = _core.version
 GB = 1024 ** 3
 
 
