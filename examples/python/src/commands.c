@@ -196,7 +196,7 @@ static PyObject *sql_names(sqlite3_stmt *query) {
     return out;
 }
 
-/* Run a query. Appends its values to `columns`, which has a list per column. */
+/* Run a query. Appends its values to `columns`, one list each. */
 static bags_code sql_run(
     sqlite3 *db, sqlite3_stmt *query, Query *run, PyObject *columns, bags_error *err) {
     for (;;) {
