@@ -60,7 +60,7 @@
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
- *     >>open 460           >>fetch 490          >>cursor 330         >>bag-read 120
+ *     >>open 520           >>fetch 490          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
  *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
@@ -754,9 +754,12 @@ typedef struct bag_reader_options {
     /* READ: if a Bag has a journal, read its complete blobs, whatever a power failure
      * left after them; implies no_mmap and cache_index. SKIP is invalid. */
     bags_unfinished unfinished;
-    /* For small reads scattered over data much larger than memory: the system does not
-     * read ahead, and a blob that spans several pages is requested at once. Access to
-     * data already in memory becomes slightly slower. */
+    /* Never let the system read ahead in a map. By default it does if blobs are read in
+     * order; for other reads of a Bag that was not in memory when it was opened, only
+     * the pages that they need are read. The option helps with scattered reads if the
+     * default cannot tell what is in memory: if the process neither owns the file nor
+     * may write to it, and on systems other than Linux. Access to data already in
+     * memory becomes slightly slower. */
     bool no_read_ahead;
     bags_env env;
 } bag_reader_options;
@@ -832,10 +835,19 @@ BAGI_INLINE bool bagi_mapped_blob(
     return true;
 }
 
+/* Private: load a length that another thread may set. */
+#if defined(__GNUC__) && __SIZEOF_POINTER__ == 8
+#define BAGI_LENGTH(length) __atomic_load_n(&(length), __ATOMIC_RELAXED)
+#define BAGI_SET_LENGTH(length, to) __atomic_store_n(&(length), to, __ATOMIC_RELAXED)
+#else
+#define BAGI_LENGTH(length) (length)
+#define BAGI_SET_LENGTH(length, to) ((void)(length), (void)(to)) /* none is set */
+#endif
+
 /* Private: also false if the blob must be read another way. */
 BAGI_INLINE bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
-    return !BAGI_UNLIKELY(index >= mapped->length) &&
+    return !BAGI_UNLIKELY(index >= BAGI_LENGTH(mapped->length)) &&
            bagi_mapped_blob(mapped, index, out);
 }
 
@@ -6284,8 +6296,13 @@ struct bag_reader {
     bagi_trailer trailer;           /* set if checksums were opened */
     uint64_t record;                /* identity of its shard's record; 0: not checked */
     bool verify;                    /* compare returned blobs with their checksums */
-    bool random;                    /* mapped, with no_read_ahead */
-    bool is_refs;                   /* refs.bag */
+    bool cold;                      /* mapped, and not in memory when it was opened */
+    bool random;                    /* cold, and stays so: no_read_ahead */
+    bool touch;                     /* see bagi_touch */
+    void *next;                     /* if cold: the blob after the last one; atomic */
+    long
+        resident; /* if cold: ranges in memory since the last one that was not; atomic */
+    bool is_refs;        /* refs.bag */
     void *order_checked; /* non-NULL: blob i belongs to datapoint i; set atomically */
     /* Non-NULL: the record was compared after the files were opened. Set atomically,
      * when blobs of remote files are read. */
@@ -6798,7 +6815,7 @@ static void bagi_bag_assert(const bag_reader *bag) {
                bag->table + 8 * bag->length == size);
     assert(bag->mapped_length == 0 || bag->mapped_length == bag->length);
     assert(mapped->length == 0 ||
-           (mapped->length == bag->mapped_length && !bag->verify && !bag->random));
+           (mapped->length == bag->mapped_length && !bag->verify && !bag->cold));
     assert(!bag->mapped_length || (mapped->data && mapped->limit == bag->limit &&
                                       bagi_load_u64(mapped->table) == 0));
     for (int i = 0; i < BAGI_FILES; i++) {
@@ -6811,6 +6828,30 @@ static void bagi_bag_assert(const bag_reader *bag) {
            bagi_bag_file(bag, BAGI_ENDS)->path);
 }
 #endif
+
+/* True if the page of a map at this address is in memory, or if the system does not
+ * tell: Linux does if the process owns the file or may write to it. */
+static bool bagi_is_resident(const unsigned char *at) {
+#if defined(__linux__) && !defined(BAGS_NO_LOCAL)
+    unsigned char state = 0;
+    size_t before = (uintptr_t)at & ((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    return mincore((unsigned char *)(uintptr_t)at - before, 1, &state) || (state & 1);
+#else
+    (void)at;
+    return true;
+#endif
+}
+
+/* True if one of a few pages of a mapped Bag is not in memory. A small Bag may be read
+ * ahead as a whole. */
+BAGI_COLD static bool bagi_bag_is_cold(const bag_reader *bag) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    const uint64_t smallest = 256 * 1024, samples = 8;
+    for (uint64_t i = 0; i < samples && file->size >= smallest; i++)
+        if (!bagi_is_resident(file->map + (2 * i + 1) * (file->size / (2 * samples))))
+            return true;
+    return false;
+}
 
 /* Called when a Bag's structure is known and its in-memory parts are loaded; nothing
  * can fail any more. Set the fields that find a mapped blob, and leave the files to
@@ -6826,6 +6867,7 @@ BAGI_COLD static void bagi_bag_ready(
     bag->is_refs = !bag_options->split && strcmp(bag_options->name, "refs") == 0;
     bag->verify = bag_options->verify_checksums;
     bag->random = bag_options->no_read_ahead && env->io.advise && data;
+    bag->cold = bag->random || (env->io.advise && data && bagi_bag_is_cold(bag));
     bag->in_memory[BAGI_BLOBS] = data;
     bool crcs = !bag->verify || bag->in_memory[BAGI_CRCS];
     if (data && ends && crcs && bagi_has_zero(bag)) {
@@ -6834,7 +6876,7 @@ BAGI_COLD static void bagi_bag_ready(
         bag->mapped.limit = bag->limit;
         bag->mapped_length = bag->length;
         /* Blobs to be requested or verified need more than two loads. */
-        if (!bag->random && !bag->verify)
+        if (!bag->cold && !bag->verify)
             bag->mapped.length = bag->length;
     }
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
@@ -7029,11 +7071,41 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t
     return BAGS_OK;
 }
 
-/* With no_read_ahead, request bytes that span several pages before touching the
- * first. */
-static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t size) {
-    if (bag->random && size > 4096)
-        bagi_file_advise(bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
+/* ---- blobs on the disk ----
+ *
+ * If a page of a map is touched, the system reads many pages around it. This helps only
+ * if blobs are read in order. Every other read of a cold Bag therefore requests its exact
+ * bytes before it touches them: first table entries, then blobs. */
+
+/* True if a read of a Bag requests its bytes. */
+static bool bagi_bag_requests(const bag_reader *bag, uint64_t index) {
+    void *expected = (void *)(uintptr_t)index;
+    return bag->cold && BAGI_LENGTH(bag->mapped.length) == 0 &&
+           (bag->random || BAGI_LOAD(&bag->next) != expected);
+}
+
+/* Called when the blobs before this one have been read. */
+static void bagi_bag_follow(const bag_reader *bag, uint64_t index) {
+    if (bag->cold)
+        BAGI_STORE(&((bag_reader *)bagi_mutable(bag))->next, (void *)(uintptr_t)index);
+}
+
+/* Request bytes of a map, unless the first and the last are in memory. If this was so
+ * many times in succession, bagi_mapped_get reads the Bag from now on. */
+BAGI_NOINLINE static void bagi_bag_request(
+    const bag_reader *of, const bagi_file *file, uint64_t start, uint64_t size) {
+    bag_reader *bag = (bag_reader *)bagi_mutable(of);
+    const unsigned char *data = file->map + start;
+    if (size == 0)
+        return;
+    if (!bagi_is_resident(data) || !bagi_is_resident(data + size - 1)) {
+        bagi_file_advise(bag, file, start, size, BAGS_ADVICE_SOON);
+        (void)BAGI_ADD(&bag->resident, -BAGI_ADD(&bag->resident, 0));
+    } else if (BAGI_ADD(&bag->resident, 1) == 4096 && !bag->random && !bag->verify) {
+        BAGI_SET_LENGTH(bag->mapped.length, bag->mapped_length);
+        if (bag->touch)
+            BAGI_SET_LENGTH(bag->touch_length, bag->mapped_length);
+    }
 }
 
 typedef struct bagi_span {
@@ -7133,7 +7205,7 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     for (size_t i = 0; i < fetch->count; i++, span++) {
         const bag_reader *bag = span->bag;
         const bagi_file *file = bagi_bag_file(bag, which);
-        uint64_t start = span->start, stop = span->stop;
+        uint64_t first = span->first, start = span->start, stop = span->stop;
         if (bag->in_memory[which]) {
             for (; i + 1 < fetch->count && span[1].bag == bag &&
                    span[1].start <= stop + gap;
@@ -7141,6 +7213,8 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
                 stop = BAGI_MAX(stop, span[1].stop);
             if (fetch->advise && file->map)
                 bagi_file_advise(bag, file, start, stop - start, BAGS_ADVICE_SOON);
+            else if (file->map && bagi_bag_requests(bag, first))
+                bagi_bag_request(bag, file, start, stop - start);
             continue;
         }
         step->any = bag;
@@ -7318,7 +7392,7 @@ static bags_code bagi_fetch_run_all(
     if (fetch->advise)
         return BAGS_OK;
     for (span = spans, i = 0; i < count; i++, span++) {
-        bagi_bag_request(span->bag, span->start, span->stop - span->start);
+        bagi_bag_follow(span->bag, span->first + span->count);
         if (verify)
             BAGI_TRY(bagi_crcs_compare(span->bag, span->first, span->count,
                 bagi_fetch_result(fetch, span, BAGI_ENDS),
@@ -7366,17 +7440,22 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     bag_blobs range = BAGI_ZERO;
     bags_view blob = {NULL, 0};
     bags_code code = BAGS_OK;
-    bagi_mapped mapped = BAGI_ZERO;
-    if (reader) {
-        mapped = reader->mapped;
-        mapped.length = reader->mapped_length;
-    }
+    bool mapped = reader && index < reader->mapped_length;
+    bool request = mapped && bagi_bag_requests(reader, index);
+    const bagi_file *file = reader ? &reader->file[BAGI_BLOBS] : NULL;
+    if (request)
+        bagi_bag_request(
+            reader, file, bagi_bag_offset(reader, BAGI_ENDS, index) - 8, 16);
     if (!reader || !scratch) {
         code = bagi_fail_null(err);
-    } else if (bagi_mapped_get(&mapped, index, &blob)) {
-        bagi_bag_request(reader, (uint64_t)(blob.data - mapped.data), blob.size);
+    } else if (mapped && bagi_mapped_blob(&reader->mapped, index, &blob)) {
+        if (request)
+            bagi_bag_request(
+                reader, file, (uint64_t)(blob.data - file->map), blob.size);
+        bagi_bag_follow(reader, index + 1);
         if (BAGI_CHECKSUMS && reader->verify)
-            code = bagi_crcs_compare(reader, index, 1, mapped.table + 8 * (index + 1),
+            code = bagi_crcs_compare(reader, index, 1,
+                reader->mapped.table + 8 * (index + 1),
                 reader->in_memory[BAGI_CRCS] + 4 * index, blob.data, err);
     } else {
         code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
@@ -11756,8 +11835,10 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
             code = bagi_bag_open(&dir, &bag_options, &reader->files, &bag, err);
         bagi_dir_free(&dir);
         bool plain = field == reader->spec.count || !reader->spec.types[field].sequence;
-        if (!code && plain)
-            bag->touch_length = bag->mapped_length;
+        if (!code && plain) {
+            bag->touch = true;
+            bag->touch_length = bag->cold ? 0 : bag->mapped_length;
+        }
         if (!code)
             BAGI_STORE(&part->bags[field], (void *)bag);
     }
@@ -12576,7 +12657,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
  * the blob, before the refs are read and confirm this. Otherwise the request is useless
  * but harmless: it cannot fault, wherever an invalid table leads. */
 static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_blob) {
-    if (!bag || local >= bag->touch_length)
+    if (!bag || local >= BAGI_LENGTH(bag->touch_length))
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
     if (!is_blob) {
@@ -12762,7 +12843,7 @@ static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
         slot->items = items;
         if (steps.count == 0)
             continue;
-        if (BAGI_UNLIKELY(steps.count > space || bag->mapped.length == 0))
+        if (BAGI_UNLIKELY(steps.count > space || BAGI_LENGTH(bag->mapped.length) == 0))
             return false;
         space -= slot->length;
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
@@ -13176,14 +13257,14 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
         BAGI_TRY(bagi_reader_bag(reader, part, reader->spec.count, &from, err));
     bags_ref *refs = bagi_row_refs(row);
     for (uint64_t i = 0; i < of->length && from; i++) {
-        if (from->mapped.length && i >= 65536)
+        if (BAGI_LENGTH(from->mapped.length) && i >= 65536)
             i = bagi_refs_skip(&from->mapped, reader->spec.count, i,
                 BAGI_MIN(of->length, bag->length));
         uint64_t index = of->start + i, at = i % BAGI_REFS_STEP;
         bags_view blob = {NULL, 0};
         if (i == of->length)
             break;
-        if (from->mapped.length) {
+        if (BAGI_LENGTH(from->mapped.length)) {
             BAGI_TRY(bag_reader_get(from, i, &row->scratch, &blob, err));
         } else {
             if (at == 0)

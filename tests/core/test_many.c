@@ -257,57 +257,6 @@ static void a_failing_advise_hook_changes_nothing(void **state) {
     }
 }
 
-/* The last request, and how many there were. */
-static bags_view requested;
-static int requests;
-
-static int note_advice(void *user, void *file, const void *map, uint64_t offset,
-    uint64_t size, bags_advice advice) {
-    (void)user, (void)file, (void)offset;
-    if (advice != BAGS_ADVICE_SOON)
-        return 0;
-    requests++;
-    requested.data = (const unsigned char *)map;
-    requested.size = (size_t)size;
-    return 0;
-}
-
-static void assert_requested(bags_view blob, int expected) {
-    assert_int_equal(requests, expected);
-    if (expected)
-        assert_true(requested.data == blob.data && requested.size == blob.size);
-    requests = 0;
-}
-
-/* Only with no_read_ahead, and only what spans several pages. */
-static void a_large_blob_is_requested_when_it_is_read(void **state) {
-    static const int modes[] = {RANDOM, MAPPED};
-    (void)state;
-    save_rows(at("x"), V1, false);
-    for (int i = 0; i < 2; i++) {
-        int expected = modes[i] == RANDOM;
-        bags_reader_options options = reading(modes[i]);
-        bags_io io = disk.io;
-        bags_reader *reader;
-        bags_row row = {0};
-        bags_view blob;
-        requests = 0;
-        io.advise = note_advice;
-        options.env.io = &io;
-        assert_opens(reader, bags_reader_open(at("x"), &options, &said));
-        assert_ok(bags_reader_get(reader, 11, NULL, 0, &row, &said));
-        check_blob(bags_row_bytes(&row, LABEL, 0), LABEL, 11);
-        assert_requested(bags_row_bytes(&row, IMAGE, 0), expected);
-        assert_ok(bags_reader_get_blob(reader, 3, IMAGE, 0, &row, &blob, &said));
-        check_blob(blob, IMAGE, 3);
-        assert_requested(blob, expected);
-        assert_ok(bags_reader_get_blob(reader, 3, TITLE, 0, &row, &blob, &said));
-        assert_requested(blob, 0);
-        bags_row_free(&row);
-        bags_reader_close(reader);
-    }
-}
-
 static void blobs_of_a_shard_are_viewed_where_it_is_mapped(void **state) {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
@@ -756,7 +705,6 @@ int main(void) {
         TEST(touching_datapoints_changes_nothing),
         TEST(items_of_sequences_are_prefetched),
         TEST(a_failing_advise_hook_changes_nothing),
-        TEST(a_large_blob_is_requested_when_it_is_read),
         TEST(blobs_of_a_shard_are_viewed_where_it_is_mapped),
         TEST(the_order_of_blobs_is_checked_once),
         TEST(blobs_that_are_not_in_order_are_an_error),
