@@ -145,8 +145,8 @@ static inline bool format_is_of_bag(const char *name, size_t size) {
 
 /* Iterate over the file names of a shard, relative to the dataset's directory
  * ("000003/refs.bag"): first spec.json, then each Bag and its companion files, and in
- * the first shard the mark of bags_finalize. All files except spec.json and the Bags
- * may be missing. *next starts at 0. False after the last name. */
+ * the first shard the mark of bags_finalize and the metadata. All files except
+ * spec.json and the Bags may be missing. *next starts at 0. False after the last name. */
 static inline bool format_file_name(
     const bags_reader *reader, size_t shard, size_t *next, char name[600]) {
     char directory[255 + 1 + 1] = ""; /* the longest file name and a slash */
@@ -164,13 +164,16 @@ static inline bool format_file_name(
             (field < count && format_has_dictionary(bags_reader_type(reader, field))))
             break;
     }
-    if (i == 0 || i == files)
-        (void)snprintf(name, 600, "%s%s", directory, i ? "finalized" : "spec.json");
-    else if (i < files)
+    if (i == 0)
+        (void)snprintf(name, 600, "%sspec.json", directory);
+    else if (i >= files)
+        (void)snprintf(
+            name, 600, "%s%s", directory, i == files ? "finalized" : "info.json");
+    else
         (void)snprintf(name, 600, "%s%s%s", directory,
             field < count ? fields[field].name : "refs",
             format_suffix((i - 1) % FORMAT_SUFFIXES));
-    return i < files + (shard == 0);
+    return i < files + (shard == 0 ? 2 : 0);
 }
 
 #endif /* BAGS_FORMATS_FILES_H */

@@ -27,22 +27,10 @@ static text out;
 
 /* ---- info.json ---- */
 
-/* Find info.json. It is next to spec.json; in a sharded dataset, it is in the first
- * shard. */
 static void info_read(void) {
-    static bags_buffer content;
-    static char *file;
-    size_t count = 0;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
-    file = path_join(count ? shard_path(path, shards) : path, "info.json");
-    if (path_kind(file) == BAGS_PATH_NONE) {
+    must(metadata_read(path, reader, &info));
+    if (!info)
         info = json_object_new_object();
-        return;
-    }
-    bags_view read = file_read(file, &content);
-    info = json_read((const char *)read.data, read.size);
-    if (!json_object_is_type(info, json_type_object))
-        fail(BAGS_ERROR_VALUE, "%s: not a JSON object", file);
 }
 
 /* Look up a member of info.json by its Croissant name. NULL if there is none. */

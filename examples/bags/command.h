@@ -218,6 +218,9 @@ bool number_parse(const char *word, size_t size, bags_value *out);
  * double, unpaired surrogates, U+0000 in a name.
  */
 json_object *json_read(const char *string, size_t size);
+/* Read the object in a dataset's info.json. NULL: there is none. On failure, the message
+ * is in `failure`. */
+bags_code metadata_read(const char *path, const bags_reader *reader, json_object **out);
 
 /* ---- progress.c ---- */
 

@@ -679,7 +679,8 @@ static const option options[] = {
 const command command_copy = {"copy", "to another place, or an object store", "FROM TO",
     {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, options, NULL,
     "Copies a finished dataset, or a Bag: every Bag, its .crc, .idx and .dict "
-    "files, then each spec.json, so that the copy is unfinished until it is complete. "
+    "files, info.json, then each spec.json, so that the copy is unfinished until it is "
+    "complete. "
     "A single Bag of a dataset is copied without its checksums: they belong to the "
     "dataset. An object store also receives the indexes that are "
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "

@@ -247,6 +247,7 @@ static void choose_copy(void) {
 static bags_derive_report derive(
     const char *path, const uint64_t *numbers, size_t count) {
     static char title[] = "derive";
+    static bool noted; /* once for all parts */
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
@@ -258,6 +259,10 @@ static bags_derive_report derive(
     if (made.copy)
         failure_suffix(": use --copy");
     must(code);
+    if (made.metadata && !noted)
+        note("%s: its info.json differs from the info.json of %s, and is not carried",
+            made.metadata, from);
+    noted = noted || made.metadata;
     return made;
 }
 

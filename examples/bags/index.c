@@ -24,8 +24,11 @@ void indexes_expect(const char *path, const bags_reader *reader) {
     size_t shards_count, fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
     const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    char file[4096];
     if (!io->expect || !shards_count)
         return;
+    if (!bags_metadata_path(path, reader, file, sizeof file, NULL))
+        io->expect(io->user, file);
     bags_shard first = shards[0];
     first.number = 0;
     for (size_t i = 0; i < fields_count; i++)

@@ -26,8 +26,9 @@ static const option options[] = {
         "(blobs "
         "that no datapoint refers to; null on a server, and of unfinished shards), "
         "indexes "
-        "(fields that have one), spec, and fields (blobs and bytes of each). A "
-        "Bag has an empty spec and no fields"},
+        "(fields that have one), spec, fields (blobs and bytes of each), and metadata "
+        "(the object in info.json, if it exists). A Bag has an empty spec and no "
+        "fields"},
     {"ratio", OPTION_TEXT, &ratio, "FIELD",
         "estimate, from up to 1000 blobs, the size of FIELD as zstd(...) (see `bags "
         "help types`), without a dictionary and with one made of its first blobs; with "
@@ -51,6 +52,7 @@ static bags_field_info unreferenced;
 static bool unreferenced_is_known;
 static size_t *indexes; /* the fields that have an index */
 static size_t indexes_count;
+static json_object *metadata; /* NULL: none */
 static text out;
 
 /* ---- collecting facts ---- */
@@ -100,9 +102,21 @@ static void load(void) {
     if (info.skipped)
         existing = shards_list(source_path(), &existing_count);
     indexes = indexes_find(source_path(), reader, &indexes_count);
+    if (metadata_read(source_path(), reader, &metadata))
+        note_failure();
 }
 
 /* ---- as JSON ---- */
+
+static void put_metadata(void) {
+    if (!metadata)
+        return;
+    text_member(&out, "metadata");
+    const char *words =
+        json_object_to_json_string_ext(metadata, JSON_C_TO_STRING_PLAIN);
+    bags_view object = {(const unsigned char *)words, strlen(words)};
+    text_json_clean(&out, object);
+}
 
 static void show_json(void) {
     uint64_t start, stop;
@@ -152,7 +166,9 @@ static void show_json(void) {
         text_member_number(&out, "bytes", sizes[i].size);
         text_puts(&out, "}");
     }
-    text_puts(&out, "}}\n");
+    text_puts(&out, "}");
+    put_metadata();
+    text_puts(&out, "}\n");
 }
 
 /* ---- as text ---- */
@@ -194,6 +210,19 @@ static void put_table(void) {
     table_put(&out, 4);
 }
 
+static void put_metadata_names(void) {
+    static const char title[] = "metadata   ";
+    const char *before = title;
+    json_object_iter at;
+    if (!metadata)
+        return;
+    json_object_object_foreachC(metadata, at) {
+        text_format(&out, "%s%s", before, name_words(at.key));
+        before = ", ";
+    }
+    text_format(&out, "%s\n", before == title ? "metadata   {}" : "");
+}
+
 static void show_text(void) {
     text_format(&out, "kind       %s\n",
         is_bag         ? "Bag"
@@ -219,6 +248,7 @@ static void show_text(void) {
         text_format(&out, "%s%s%s", i ? ", " : "indexes    ",
             name_words(fields[indexes[i]].name), i + 1 < indexes_count ? "" : "\n");
     }
+    put_metadata_names();
     if (info.sharded)
         text_format(&out, "shards     %zu\n", shards_count);
     if (info.skipped)

@@ -4,6 +4,7 @@
  */
 #include "command.h"
 
+#include "formats.h"
 #include "json.h"
 
 #define MAX_SIZE ((size_t)1 << 30)
@@ -22,4 +23,37 @@ json_object *json_read(const char *string, size_t size) {
     if (code)
         fail(code, "column %zu: %s", at + 1, what);
     return tree;
+}
+
+/* Parse the content of the file at `path`. */
+static bags_code metadata_parse(
+    const char *path, bags_view content, json_object **out) {
+    const char *what = NULL;
+    size_t at = 0;
+    bags_code code = bags_import_json(content, out, &what, &at);
+    if (code == BAGS_ERROR_MEMORY)
+        return bags_fail(&failure, code, "out of memory");
+    if (code)
+        return bags_fail(&failure, code, "%s: column %zu: %s", path, at + 1, what);
+    if (json_object_is_type(*out, json_type_object))
+        return BAGS_OK;
+    json_object_put(*out);
+    *out = NULL;
+    return bags_fail(&failure, BAGS_ERROR_VALUE, "%s: not a JSON object", path);
+}
+
+bags_code metadata_read(
+    const char *path, const bags_reader *reader, json_object **out) {
+    bags_buffer buffer = {0};
+    bags_env env = {NULL, io_for_path(path)};
+    bags_view content = {NULL, 0};
+    char file[4096];
+    *out = NULL;
+    bags_code code = bags_metadata_path(path, reader, file, sizeof file, &failure);
+    if (!code)
+        code = bags_metadata_read(path, reader, &env, &buffer, &content, &failure);
+    if (!code && content.data)
+        code = metadata_parse(file, content, out);
+    bags_buffer_free(&buffer);
+    return code;
 }

@@ -10,6 +10,7 @@
  *     index_find.c      datapoints by key       none
  *     sql.c             queries                 SQLite  -lsqlite3
  *     stats.c           statistics              none, with threads  -lm -pthread
+ *     metadata.c        info.json               none
  */
 #ifndef BAGS_DATASETS_H
 #define BAGS_DATASETS_H
@@ -20,7 +21,59 @@
 extern "C" {
 #endif
 
+/* ========================================================================
+ * >>metadata
+ * Facts about a dataset that do not belong to a field: class names, rates, the licence,
+ * statistics. They are a JSON object in the file info.json, next to spec.json or, in a
+ * sharded dataset, in the first shard. Every reader ignores this file. bags_derive,
+ * bags_zip and `bags copy` carry it. No library.
+ * ====================================================================== */
+
+#define BAGS_METADATA_MOST                                                             \
+    ((size_t)16 << 20) /* size in bytes of the largest info.json */
+
+/* Write the path of info.json to out, whether the file exists or not. `reader` is opened
+ * on the dataset at `path`. Returns BAGS_OK, or BAGS_ERROR_LIMIT: the path, with its
+ * terminating NUL, has more than `size` bytes. Threads: any. Cost: O(1). */
+BAGS_EXPERIMENTAL bags_code bags_metadata_path(const char *path,
+    const bags_reader *reader, char *out, size_t size, bags_error *err);
+
+/*
+ * Read info.json. The bytes are not checked to be JSON.
+ *
+ *   path     the dataset
+ *   reader   opened on it, with the same hooks
+ *   env      env->io: hooks to access the dataset. NULL: local files
+ *   scratch  grown as needed
+ *   json     receives the bytes, followed by a NUL that json->size excludes. Valid until
+ *            the scratch is reused or freed. json->data is NULL if there is no info.json
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_LIMIT    it has more than BAGS_METADATA_MOST bytes
+ *   BAGS_ERROR_IO       also: it is not a file
+ *   BAGS_ERROR_MEMORY
+ *
+ * Threads: any, each with its own buffer. Cost: a lookup and a read.
+ */
+BAGS_EXPERIMENTAL bags_code bags_metadata_read(const char *path,
+    const bags_reader *reader, const bags_env *env, bags_buffer *scratch,
+    bags_view *json, bags_error *err);
+
 #ifndef BAGS_NO_WRITER
+
+/*
+ * Write info.json, atomically: other processes see the previous file or the new one.
+ *
+ *   path     a dataset, finished or being written, whose first shard exists
+ *   json     a JSON object. It is not checked
+ *   no_sync  do not wait until the file is on stable storage
+ *   env      NULL: local files
+ *
+ * Returns BAGS_OK, what bags_reader_open returns with BAGS_UNFINISHED_READ, or
+ * BAGS_ERROR_LIMIT, BAGS_ERROR_IO. Threads: any, but one call per dataset at a time.
+ */
+BAGS_EXPERIMENTAL bags_code bags_metadata_write(const char *path, bags_view json,
+    bool no_sync, const bags_env *env, bags_error *err);
 
 /* ========================================================================
  * >>derive
@@ -93,6 +146,9 @@ typedef struct bags_derive_options {
 } bags_derive_options;
 
 typedef struct bags_derive_report {
+    /* Path of a dataset whose info.json differs from the source's and is not kept; NULL:
+     * none. As passed by the caller. */
+    const char *metadata;
     uint64_t shards; /* shards made */
     uint64_t length; /* datapoints in these shards */
     uint64_t linked; /* bytes of the shared Bags */
@@ -110,7 +166,7 @@ typedef struct bags_derive_report {
  * without datapoints are omitted, and the remaining ones renumbered. An unsharded
  * source gives an unsharded dataset. If there are no datapoints at all, the first
  * worker makes one shard with empty Bags, with or without `copy`. Indexes and .idx
- * files are not derived.
+ * files are not derived. The source's info.json is copied to the first shard.
  *
  * With `copy`, a writer copies the referenced blobs without decoding them (but zstd
  * blobs that need a dictionary are recompressed: see `registry`), in any order, to

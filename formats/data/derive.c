@@ -4,6 +4,7 @@
  * A shard is made from the bottom up, and no reader accepts it before the last step:
  *     make the directory, to claim it                     (derive_claim)
  *     write spec.json.derived: it names the owner         (derive_write_record)
+ *     write info.json to the first shard                  (bagi_derived_put_metadata)
  *     link the Bags and dictionaries                      (derive_link)
  *     write refs.bag and the checksums                    (bags_shard_complete)
  *     when all shards are made: check the sources         (bagi_derived_check)
@@ -232,6 +233,8 @@ static bags_code derive_shard(derive_part *part, size_t shard, bags_error *err) 
     derive *d = part->d;
     FORMAT_TRY(derive_claim(d, err));
     FORMAT_TRY(derive_write_record(d, err));
+    if (d->claimed == 1)
+        FORMAT_TRY(bagi_derived_put_metadata(d, err));
     FORMAT_TRY(derive_link(part, shard, err));
     FORMAT_TRY(derive_complete(part, err));
     d->report->length += part->count;

@@ -48,8 +48,9 @@ typedef struct copier {
     size_t stored, capacity;
     uint32_t round;
     bags_buffer plain;
-    bool single; /* the writer writes one shard, or an unsharded dataset */
-    bool open;   /* the last datapoint did not complete its shard */
+    bool single;    /* the writer writes one shard, or an unsharded dataset */
+    bool described; /* info.json is written, if there is one */
+    bool open;      /* the last datapoint did not complete its shard */
     char staging[FORMAT_PATH];
 } copier;
 
@@ -179,6 +180,9 @@ static bags_code copy_field(copier *c, size_t part, size_t i, bags_error *err) {
 static bags_code copy_append(copier *c, size_t part, bags_error *err) {
     uint64_t shards = bags_writer_shards(c->writer);
     FORMAT_TRY(bags_writer_begin(c->writer, err));
+    if (!c->described)
+        FORMAT_TRY(bagi_derived_put_metadata(c->d, err));
+    c->described = true;
     for (size_t i = 0; i < c->d->fields_count; i++)
         FORMAT_TRY(copy_field(c, part, i, err));
     FORMAT_TRY(bags_writer_end(c->writer, err));
@@ -346,6 +350,8 @@ static bags_code copy_all(copier *c, const bags_writer_options *copy, bags_error
         FORMAT_TRY(copy_stage(c, err));
     FORMAT_TRY(copy_plan(c, copy, err));
     FORMAT_TRY(copy_end(c, copy_shards(c, copy, err), err));
+    if (!d->length)
+        FORMAT_TRY(bagi_derived_put_metadata(d, err));
     return d->stop == 1 ? copy_unstage(c, to, err) : BAGS_OK;
 }
 

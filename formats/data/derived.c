@@ -150,6 +150,41 @@ bags_code bagi_derived_check_rows(const derive *d, bags_error *err) {
     return BAGS_OK;
 }
 
+/* ---- metadata ---- */
+
+static bags_code derived_read_metadata(const derive *d, const derive_source *s,
+    bags_buffer *scratch, bags_view *json, bags_error *err) {
+    bags_env env = d->options->env;
+    env.io = s->io;
+    return bags_metadata_read(s->path, s->reader, &env, scratch, json, err);
+}
+
+/* Read the source's info.json, and report a different one. Only the worker
+ * that makes the first shard does. */
+static bags_code derived_find_metadata(derive *d, bags_buffer *other, bags_error *err) {
+    const derive_source *s = d->sources, *stop = s + d->sources_count;
+    bags_view json;
+    if (d->options->shard_start > 0)
+        return BAGS_OK;
+    FORMAT_TRY(derived_read_metadata(d, s, &d->metadata_buffer, &d->metadata, err));
+    while (++s < stop && !d->report->metadata) {
+        FORMAT_TRY(derived_read_metadata(d, s, other, &json, err));
+        bool same = d->metadata.data && json.size == d->metadata.size &&
+                    (!json.size || !memcmp(json.data, d->metadata.data, json.size));
+        if (json.data && !same)
+            d->report->metadata = s->path;
+    }
+    return BAGS_OK;
+}
+
+bags_code bagi_derived_put_metadata(derive *d, bags_error *err) {
+    if (!d->metadata.data)
+        return BAGS_OK;
+    FORMAT_TRY(bagi_derived_directory(d, 0, err));
+    return bagi_metadata_put(
+        d->io, d->directory, d->metadata, d->options->no_sync, err);
+}
+
 /* ---- the fields ---- */
 
 static int derived_order(const void *a, const void *b) {
@@ -208,7 +243,12 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err) {
     d->spec = bags_buffer_of(options->env.allocator);
     FORMAT_TRY(bags_spec_text(
         d->list, count, options->registry, &d->spec, &d->spec_size, err));
-    return derived_check_lengths(d, err);
+    FORMAT_TRY(derived_check_lengths(d, err));
+    bags_buffer other = bags_buffer_of(options->env.allocator);
+    d->metadata_buffer = bags_buffer_of(options->env.allocator);
+    bags_code code = derived_find_metadata(d, &other, err);
+    bags_buffer_free(&other);
+    return code;
 }
 
 void bagi_derived_close(derive *d) {
@@ -217,6 +257,7 @@ void bagi_derived_close(derive *d) {
         bags_row_free(&d->sources[s].row);
     }
     bags_buffer_free(&d->spec);
+    bags_buffer_free(&d->metadata_buffer);
     format_blocks_free(d->blocks);
     format_state_close(d);
 }
@@ -274,6 +315,7 @@ static void derived_remove_shard(derive *d) {
         return;
     derived_remove_file(d, "spec.json", ".derived");
     derived_remove_file(d, "spec.json", ".partial");
+    derived_remove_file(d, "info.json", "");
     for (size_t k = 0; k <= d->fields_count; k++) {
         const char *name = k < d->fields_count ? d->fields[k].name : "refs";
         for (size_t j = 0; j < FORMAT_SUFFIXES; j++)

@@ -46,6 +46,8 @@ typedef struct derive {
     size_t fields_count;
     bags_buffer spec; /* spec.json: spec_size bytes */
     size_t spec_size;
+    bags_buffer metadata_buffer;
+    bags_view metadata;         /* the source's info.json, if this worker writes one */
     bool checksums;             /* all shards of all sources have checksums */
     bool sharded;               /* the result is sharded */
     bool made_root;             /* this call created the directory `to` */
@@ -95,6 +97,9 @@ bags_code bagi_derived_parents(derive *d, bags_error *err);
 /* Write the path of this worker's shard `i` to d->directory. */
 bags_code bagi_derived_directory(derive *d, uint64_t i, bags_error *err);
 
+/* Write the source's info.json, if it has one, to this worker's first shard. */
+bags_code bagi_derived_put_metadata(derive *d, bags_error *err);
+
 /* Wait until a directory's entries are on stable storage. */
 bags_code bagi_derived_sync_dir(const derive *d, const char *path, bags_error *err);
 
@@ -104,6 +109,10 @@ void bagi_derived_remove(derive *d);
 
 /* Make a copy, or a dataset without datapoints. In derive_copy.c. */
 bags_code bagi_derive_copy(derive *d, bags_error *err);
+
+/* Write info.json to a directory. In metadata.c. */
+bags_code bagi_metadata_put(const bags_io *io, const char *directory, bags_view json,
+    bool no_sync, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
 

@@ -176,8 +176,10 @@ static inline int format_left_entry(void *user, const char *name) {
         in->files = true;
         if (format_ends(name, size, ".partial")) /* not completed by a writer */
             size -= strlen(".partial");
-        in->other = !format_is_record(name) && !format_is_of_bag(name, size) &&
-                    strcmp(name, "refs.partial") != 0 && strcmp(name, "finalized") != 0;
+        in->other =
+            !format_is_record(name) && !format_is_of_bag(name, size) &&
+            strcmp(name, "refs.partial") != 0 && strcmp(name, "finalized") != 0 &&
+            (size != strlen("info.json") || strncmp(name, "info.json", size) != 0);
     } else if (in->depth == 2 || (name[strspn(name, "0123456789")] &&
                                      !format_ends(in->path, parent, ".parts"))) {
         in->other = true;

@@ -32,7 +32,8 @@ http_object *bagi_http_control(bags_http *http, const char *path) {
 
 bool bagi_http_is_extra(const char *path) {
     return bagi_http_ends_in(path, ".idx .crc .dict .partial ") ||
-           strcmp(strrchr(path, '/'), "/finalized") == 0;
+           strcmp(strrchr(path, '/'), "/finalized") == 0 ||
+           strcmp(strrchr(path, '/'), "/info.json") == 0;
 }
 
 /* True if this server answers 403 for missing names. */

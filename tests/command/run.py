@@ -26,6 +26,7 @@ MODULES = [
     'keys',
     'copying',
     'deriving',
+    'describing',
     'differing',
     'selecting',
     'normalising',

@@ -70,7 +70,7 @@ static const way ways[] = {{"shards", 3, false, false, false, false},
     {"dictionaries", 3, true, false, false, true}};
 #define WAYS (sizeof ways / sizeof *ways)
 
-/* A dictionary is "Vd0", of the shard 0. */
+/* A dictionary is "Vd0", of the shard 0. The metadata are {"V": 0}. */
 static void write_source(const char *path, char version, const way *how) {
     bags_checksum_options options = {0};
     options.no_sync = true;
@@ -88,6 +88,10 @@ static void write_source(const char *path, char version, const way *how) {
         if (how->checksum)
             assert_ok(bags_checksum(to, &options, NULL, &said));
     }
+    char info[16];
+    bags_view json = {(const unsigned char *)info,
+        (size_t)snprintf(info, 16, "{\"%c\": 0}", version)};
+    assert_ok(bags_metadata_write(to, json, true, NULL, &said));
     free(to);
 }
 
@@ -152,6 +156,13 @@ static char version_of(const char *path, const way *how, bool mixed) {
         assert_ok(bags_reader_get_part(reader, i, 0, 0, 1, 9, &row, &part, &said));
         assert_int_equal(part.size, 1);
         assert_int_equal(*part.data, '0' + number);
+    }
+    bool sharded = how->shard_length > 0;
+    if (!mixed) {
+        char info[16];
+        size_t size = (size_t)snprintf(info, sizeof info, "{\"%c\": 0}", version);
+        assert_file(
+            at(sharded ? "%s/000000/info.json" : "%s/info.json", path), info, size);
     }
     for (int i = 0; i < 2 && how->dictionaries; i++) {
         char text[8];
