@@ -129,7 +129,7 @@ def wrong_types_raise():
     raises(KeyError, reader.values, 'no\0')
     raises(TypeError, bags.BagWriter('y.bag').append, 'text')
     with bags.DatasetWriter('z', SPEC) as writer:
-        for value in (b'1234', 'text', [1.0] * 1000, np.zeros(3, 'f4'), np.zeros(1000),
+        for value in (b'1234', 'text', [1.0] * 999, np.zeros(3, 'f4'), np.zeros(1000),
                       None, np.zeros(1000, 'U3'), memoryview(b'1234'), object()):
             raises((TypeError, ValueError), writer.append, {**_point(0), 'a': value})
         raises(TypeError, writer.append, [1])
@@ -154,7 +154,8 @@ def messages_name_the_path_the_field_and_the_value():
                 ({'n': 'a'}, TypeError, 'y: field "n": datapoint 0: '), ({'w': None}, TypeError, 'y: field "w": a sequence'),
                 ({'w': 3}, TypeError, 'y: field "w": a sequence'), ({'w': [3]}, TypeError, 'y: field "w": datapoint 0: str'),
                 ({'n': (k for k in range(3))}, TypeError, 'y: field "n": datapoint 0: '),
-                ({'a': 5}, TypeError, 'y: field "a": datapoint 0: an array')):
+                ({'a': 5}, ValueError, 'y: field "a": datapoint 0: shape mismatch (0 dimensions'),
+                ({'a': '5'}, TypeError, 'y: field "a": datapoint 0: an array')):
             raises(kind, writer.append, {**point, **change}, says=says)
         raises(KeyError, writer.append, {'n': 1, 'w': []}, says='y: the datapoint has no field "a"')
         error = raises(KeyError, writer.append, {**point, 'more': np.ones(3)}, says="y: the spec has no field 'more'")
@@ -279,7 +280,8 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             # Values
             (TypeError, lambda: writer.append({**point, 'n': 1.5}), 'y: field "n": datapoint 0: an int is required, not <class \'float\'>'),
             (ValueError, lambda: writer.append({**point, 'w': ['\ud800']}), 'y: field "w": datapoint 0: \'\\ud800\' has surrogates'),
-            (TypeError, lambda: writer.append({**point, 'a': [1]}), 'y: field "a": datapoint 0: an array is required, not <class \'list\'>; numpy.asarray'),
+            (TypeError, lambda: writer.append({**point, 'a': {}}), 'y: field "a": datapoint 0: an array is required, not <class \'dict\'>; numpy.asarray'),
+            (ValueError, lambda: writer.append({**point, 'a': [1]}), 'y: field "a": datapoint 0: shape mismatch (1, expected 1000 for dimension 0)'),
             (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" is not supported (expected bool'),
             (ValueError, lambda: writer.append({**point, 'a': np.ones(1000)}), 'y: field "a": datapoint 0: dtype mismatch (float64, expected float32)'),
             (TypeError, lambda: writer.append(None), 'append() argument 1 must be dict'),

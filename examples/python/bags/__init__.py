@@ -25,13 +25,14 @@ from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
 from .tools import Index, checksum, diff, finalize, recover, stats, verify
+from .writing import write
 
 build_index, write_zip = index, zip  # their names in earlier versions
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'build', 'build_index', 'checksum', 'decoders', 'derive', 'diff', 'encoders', 'finalize',
-           'index', 'recover', 'sql', 'stats', 'verify', 'write_zip', 'zip']
+           'index', 'recover', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
 
@@ -304,10 +305,12 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
         names = dict.fromkeys(type(datapoint).keys(datapoint))  # a field may be "keys"
         for name in self._spec:
             if name not in names:
-                raise KeyError(f'{self.path}: the datapoint has no field "{name}"')
+                raise KeyError(f'{self.path}: the datapoint has no field "{name}" '
+                               f'(datapoint {len(self)})')
         for name in names:
             if name not in self._spec:
-                raise KeyError(f'{self.path}: the spec has no field {name!r}')
+                raise KeyError(f'{self.path}: the spec has no field {name!r} '
+                               f'(datapoint {len(self)})')
 
 
 class ShardedDatasetWriter(DatasetWriter):

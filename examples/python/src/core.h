@@ -44,7 +44,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *data_error;
     PyTypeObject *source, *opened, *written, *blob, *reader, *storage, *iteration;
-    PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
+    PyObject *ndarray, *generic;                 /* of NumPy, when first needed */
+    PyObject *contiguous, *exact;                /* of bags.numbers */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
     bags_registry *inside;  /* for zstd: packed contents stay bytes */
@@ -299,8 +300,9 @@ struct Field {
     char *name_utf8, *type; /* the type without [] */
     How how, inside;
     bool sequence, is_signed, big;
-    bool video;  /* mp4 or webm, decoded by our own codec */
-    size_t size; /* of a blob, for HOW_INT, and for HOW_ARRAY if the type fixes it */
+    bool numbers; /* an array type: plain numbers and lists are arrays of it */
+    bool video;   /* mp4 or webm, decoded by our own codec */
+    size_t size;  /* of a blob, for HOW_INT, and for HOW_ARRAY if the type fixes it */
     bags_dtype dtype;
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];

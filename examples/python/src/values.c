@@ -54,8 +54,13 @@ bool load_numpy(State *state) {
         return true;
     OWNED PyObject *numpy = PyImport_ImportModule("numpy");
     OWNED PyObject *array = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
-    state->asarray = array ? PyObject_GetAttrString(numpy, "asarray") : NULL;
-    bool good = state->asarray != NULL;
+    OWNED PyObject *numbers = array ? PyImport_ImportModule("bags.numbers") : NULL;
+    SET(state->generic, numbers ? PyObject_GetAttrString(numpy, "generic") : NULL);
+    SET(state->contiguous,
+        state->generic ? PyObject_GetAttrString(numbers, "contiguous") : NULL);
+    SET(state->exact,
+        state->contiguous ? PyObject_GetAttrString(numbers, "exact") : NULL);
+    bool good = state->exact != NULL;
     for (int i = 1; good && i <= BAGS_DTYPE_COMPLEX128; i++) {
         state->dtypes[i] =
             PyObject_CallMethod(numpy, "dtype", "s", bags_dtype_name((bags_dtype)i));
@@ -190,6 +195,7 @@ PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
 static void field_array(Field *field, const bags_type *type) {
     bags_view name = bags_type_argument(type, 0);
     field->how = HOW_VALUE;
+    field->numbers = true;
     if (type->count == 0 || type->count - 1 > BAGS_MAX_DIMS)
         return;
     field->dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
@@ -224,6 +230,7 @@ static void field_own(Field *field, const bags_type *type) {
             field->how = hows[i].how;
     if (bags_view_is(type->name, "array"))
         field_array(field, type);
+    field->numbers = field->numbers || bags_view_is(type->name, "npy");
     field->video = bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm");
     if (field->video && !load_far())
         PyErr_Clear(); /* raised only when a value is used */
@@ -320,9 +327,22 @@ bool without_mask(PyObject *array) {
     return false;
 }
 
+static bool is_plain(PyObject *object) {
+    return PyFloat_Check(object) || PyLong_Check(object) || PyComplex_Check(object) ||
+           PyList_Check(object) || PyTuple_Check(object);
+}
+
+static void release_buffer(Held *held) {
+    if (held->buffer) {
+        PyBuffer_Release(held->buffer); /* does nothing if the buffer was refused */
+        PyMem_Free(held->buffer);
+    }
+    held->buffer = NULL;
+}
+
 /* Convert an array: an object with a buffer or, like a tensor or image, with
  * __array__. */
-static int array_value(State *state, bags_value *value, Held *held, PyObject *object) {
+static int buffer_value(State *state, bags_value *value, Held *held, PyObject *object) {
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
         !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||
             PyObject_HasAttrString(object, "__array_interface__"))) {
@@ -347,7 +367,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
         if (!load_numpy(state))
             return -1;
         SET(held->object,
-            PyObject_CallFunction(state->asarray, "OOs", object, Py_None, "C"));
+            PyObject_CallFunctionObjArgs(state->contiguous, object, NULL));
         if (!held->object)
             return -1;
         if (PyObject_GetBuffer(held->object, held->buffer, flags)) {
@@ -374,6 +394,34 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     *value = bags_array(
         dtype, (size_t)buffer->ndim, (const uint64_t *)buffer->shape, buffer->buf);
     return 0;
+}
+
+/* Convert a number, or nested lists of numbers, to the dtype of the field's type. */
+static int numbers_value(
+    State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
+    if (!load_numpy(state))
+        return -1;
+    PyObject *dtype = field->dtype ? state->dtypes[field->dtype] : Py_None;
+    SET(held->object, PyObject_CallFunctionObjArgs(state->exact, object, dtype, NULL));
+    return held->object ? buffer_value(state, value, held, held->object) : -1;
+}
+
+/* An array must have the dtype of the type; the scalars of NumPy are plain numbers. */
+static int array_value(
+    State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
+    if (field->numbers && is_plain(object) && !PyObject_CheckBuffer(object))
+        return numbers_value(state, value, held, field, object);
+    if (buffer_value(state, value, held, object))
+        return -1;
+    if (!field->numbers || value->dims || !field->dtype || value->dtype == field->dtype)
+        return 0;
+    if (!load_numpy(state))
+        return -1;
+    int scalar = PyObject_IsInstance(object, state->generic);
+    if (scalar <= 0)
+        return scalar;
+    release_buffer(held);
+    return numbers_value(state, value, held, field, object);
 }
 
 int take_bytes(PyObject *object, Py_buffer *buffer) {
@@ -471,7 +519,7 @@ static int one_value(
     case HOW_INT:
         return int_value(value, object);
     case HOW_ARRAY:
-        return array_value(state, value, held, object);
+        return array_value(state, value, held, field, object);
     case HOW_UTF8:
         if (!PyUnicode_Check(object)) {
             PyErr_Format(PyExc_TypeError, "str is required, not %R",
@@ -491,19 +539,11 @@ static int one_value(
         SET(held->object, PyObject_CallFunctionObjArgs(field->given, object, NULL));
         return held->object ? bytes_value(value, held, held->object) : -1;
     case HOW_VALUE:
-        return array_value(state, value, held, object);
+        return array_value(state, value, held, field, object);
     case HOW_COMPRESSED:
         break;
     }
     return compressed_value(state, value, held, field, object);
-}
-
-static void release_buffer(Held *held) {
-    if (held->buffer) {
-        PyBuffer_Release(held->buffer); /* does nothing if the buffer was refused */
-        PyMem_Free(held->buffer);
-    }
-    held->buffer = NULL;
 }
 
 int arena_keep(Arena *arena) {
