@@ -5,13 +5,16 @@ PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path
 PYTHON_FAR := $(filter mp4 http,$(BUILT))
 PYTHON_FORMATS := $(filter-out mp4 http import/% export/%,$(BUILT))
 PYTHON_OPTIONAL := jpeg png msgpack mp4 zstd http
+# The command, and the libraries that it opens, which it finds next to itself.
+PYTHON_COMMAND := $(if $(COMMAND),$(patsubst $B/%,$(PYTHON_OUT)/command/%,$(COMMAND) $(SHARED)))
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
-PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
+PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so $(PYTHON_COMMAND)
 
 # The objects come first: another make beside the one below would write them as well.
 .PHONY: python
-python: $(PIC_BAGS) $(foreach f,$(PYTHON_FORMATS) $(PYTHON_FAR),$(call of_format,$B,$f)) ## build the Python package in build/python
+python: $(PIC_BAGS) $(COMMAND) $(SHARED) $(foreach f,$(PYTHON_FORMATS) $(PYTHON_FAR),$(call of_format,$B,$f)) ## build the Python package in build/python
 	@if [ -n '$(PYTHON_INCLUDE)' ]; then $(MAKE) $(PYTHON_FILES) PYTHON_INCLUDE='$(PYTHON_INCLUDE)' && \
+	    { [ ! -f build/viewer.html ] || cp build/viewer.html $(PYTHON_OUT); } && \
 	    echo 'bags for Python includes: $(filter $(PYTHON_OPTIONAL),$(BUILT))$(foreach f,$(filter $(PYTHON_OPTIONAL),$(MISSING)),; without $f: $(PKG_$f) not found)'; \
 	else echo 'skipped examples/python: Python.h of $(PYTHON) not found (python3-dev)'; fi
 
@@ -22,6 +25,8 @@ $(PYTHON_OUT)/_core.abi3.so: $(call objects,$B/pic,$(filter-out %/far.c,$(PYTHON
 $(PYTHON_OUT)/_core.abi3.so: private USED = $(foreach f,$(PYTHON_FORMATS),$(PKG_$f))
 $(PYTHON_OUT)/_far.abi3.so: $B/pic/examples/python/src/far.o $(foreach f,$(PYTHON_FAR),$(call of_format,$B,$f))
 $(PYTHON_OUT)/_far.abi3.so: private USED = $(foreach f,$(PYTHON_FAR),$(PKG_$f))
+$(PYTHON_OUT)/command/%: $B/%
+	@mkdir -p $(@D); cp $< $@
 # Each has its own bags.h, and exports nothing but itself.
 $(PYTHON_OUT)/%.so: $(PIC_BAGS) examples/python/exports
 	@mkdir -p $(@D); echo '  LD $@'

@@ -13,7 +13,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # An sdist has the part of the repository that `make python` needs. A clone is that itself.
 COPY = os.path.join(HERE, 'repository')
 ROOT = COPY if os.path.exists(COPY) else os.path.dirname(os.path.dirname(HERE))
-NEEDED = ['LICENSE', 'Makefile', 'bags.h', 'formats', 'examples/python']
+BUILT = os.path.join(ROOT, 'build', 'python', 'bags')
+NEEDED = ['LICENSE', 'Makefile', 'bags.h', 'formats', 'examples/bags', 'examples/python', 'examples/viewer']
 
 
 def version():
@@ -26,13 +27,24 @@ def version():
 
 
 class Make(build_ext):
+    """`make python` writes the extensions, and the command unless json-c is missing."""
+
+    def run(self):
+        subprocess.check_call(['make', 'viewer'], cwd=ROOT)
+        subprocess.check_call(['make', 'python', f'PYTHON={sys.executable}'], cwd=ROOT)
+        super().run()
+        target = os.path.dirname(self.get_ext_fullpath('bags._core'))
+        command = os.path.join(BUILT, 'command')
+        if os.path.exists(command):
+            shutil.copytree(command, os.path.join(target, 'command'), dirs_exist_ok=True)
+        page = os.path.join(BUILT, 'viewer.html')
+        if os.path.exists(page):
+            shutil.copy(page, target)
 
     def build_extension(self, extension):
-        subprocess.check_call(['make', 'python', f'PYTHON={sys.executable}'], cwd=ROOT)
-        name = extension.name.split('.')[-1] + '.abi3.so'
         target = self.get_ext_fullpath(extension.name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.copy(os.path.join(ROOT, 'build', 'python', 'bags', name), target)
+        shutil.copy(os.path.join(BUILT, extension.name.split('.')[-1] + '.abi3.so'), target)
 
 
 class Source(sdist):

@@ -187,20 +187,6 @@ def datapoints_are_found_by_key():
     raises(KeyError, bags.build_index, 'x', 'no')
 
 
-def the_module_is_a_command():
-    _write('x')
-    def run(*args, code=0):
-        return python('import os, runpy\nos.environ["PATH"] = ""\n'
-                      'runpy.run_module("bags", run_name="__main__")', *args, code=code)
-    assert '"datapoints": 50' in run('info', 'x') and "'n': 21" in run('get', 'x', 7)
-    assert run('index', 'x', 'n') == '' and bags.DatasetReader('x').index('n').find(21) == [7]
-    assert '"made": 15' in run('checksum', 'x') and run('verify', 'x') == ''
-    with open('x/000001/t.bag', 'r+b') as file:
-        file.write(b'?')
-    assert 't.bag: blob 0' in run('verify', 'x', code=1)
-    assert 'none' in run('info', 'none', code=1) and 'Error' not in run('get', 'x', 99, code=1)
-
-
 def a_zip_has_no_blob_that_no_row_refers_to_unless_it_is_whole():
     _write('x')
     rows = len(bags.DatasetReader('x'))
@@ -346,21 +332,3 @@ def servers_are_read():
     reader.close()
     one.shutdown()
     one.server_close()
-
-
-def the_module_is_a_command():
-    _write('x')
-    run = ('import sys, runpy, shutil\nshutil.which = lambda name: None\n'
-           'runpy.run_module("bags", run_name="__main__", alter_sys=True)')
-    def command(*args, code=0):
-        return python(f'import sys\nsys.argv[1:] = {[str(a) for a in args]!r}\n{run}', code=code)
-    assert '"datapoints": 50' in command('info', 'x')
-    assert "'t': 'name 003'" in command('get', 'x', 3)
-    assert command('verify', 'x') == ''
-    command('zip', 'x', 'x.zip')
-    command('index', 'x', 'n')
-    assert '"made": 15' in command('checksum', 'x') and command('finalize', 'x').strip() == '0'
-    assert 'out of range' in command('get', 'x', 50, code=1)
-    assert '"finished_before": 3' in command('recover', 'x')
-    os.truncate('x/000000/t.bag', 3)
-    assert 't.bag' in command('verify', 'x', code=1)

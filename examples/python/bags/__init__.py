@@ -33,7 +33,7 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
            'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'build', 'build_index', 'checksum', 'decoders', 'derive', 'diff', 'encoders', 'finalize',
            'index', 'recover', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
-__version__ = '0.5.1'
+__version__ = _core.version
 GB = 1024 ** 3
 
 

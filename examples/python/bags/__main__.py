@@ -1,11 +1,21 @@
-"""python -m bags ...: run the installed command `bags`, or else the part of it in Python."""
+"""python -m bags ...: the command `bags`.
+
+The package contains it, unless it was built without the command's libraries. Another installed
+command serves then, and otherwise the functions of this package.
+"""
 import argparse
 import json
 import os
-import shutil
+import re
 import sys
 
 import bags
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_WHY = ('is not in this build of the package, which was made without json-c; install '
+        'libjson-c-dev and build it again')
+# The subcommands that the command has, and the package does not, without it.
+_OTHERS = 'export pack images import sheet view derive sql load card copy'.split()
 
 
 def info(path):
@@ -21,29 +31,68 @@ def get(path, index):
         return repr(reader[int(index)])
 
 
-def main():
-    command = shutil.which('bags')
-    if command:
-        os.execv(command, [command, *sys.argv[1:]])
-    parser = argparse.ArgumentParser('python -m bags', description=__doc__)
+def stats(path, field):
+    """print statistics of a field's numbers"""
+    return bags.stats(path, field)
+
+
+_COMMANDS = (
+    ('info', info), ('get', get, 'index'), ('stats', stats, 'field'), ('diff', bags.diff, 'other'),
+    ('verify', bags.verify), ('recover', bags.recover), ('checksum', bags.checksum),
+    ('finalize', bags.finalize), ('index', bags.build_index, 'field'), ('zip', bags.write_zip, 'to'))
+
+
+def _is_program(path):
+    """True for a program that is not a script, such as the one that runs this file."""
+    try:
+        with open(path, 'rb') as file:
+            return os.access(path, os.X_OK) and file.read(2) != b'#!'
+    except OSError:
+        return False
+
+
+def command():
+    """The path of the command `bags`: of this package, or else an installed one; or None."""
+    folders = [os.path.join(HERE, 'command'), *os.get_exec_path()]
+    return next(filter(_is_program, (os.path.join(one, 'bags') for one in folders)), None)
+
+
+def _summary(call):
+    """The first sentence of a function's description."""
+    text = next(part for part in call.__doc__.split('\n\n') if not part.startswith(call.__name__ + '('))
+    return re.split(r'\.\s', ' '.join(text.split()) + ' ')[0]
+
+
+def _run(words):
+    parser = argparse.ArgumentParser('python -m bags', description='The functions of the package, '
+                                     'since the command is not in it.')
+    parser.add_argument('--version', action='version', version=f'bags {bags.__version__}')
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
-    for name, call, *more in (
-            ('info', info), ('get', get, 'index'), ('verify', bags.verify),
-            ('recover', bags.recover), ('checksum', bags.checksum), ('finalize', bags.finalize),
-            ('index', bags.build_index, 'field'), ('zip', bags.write_zip, 'to')):
-        one = commands.add_parser(name, help=call.__doc__.split('\n\n')[-1].strip())
+    for name, call, *more in _COMMANDS:
+        one = commands.add_parser(name, help=_summary(call))
         one.set_defaults(call=call)
         for argument in ('path', *more):
             one.add_argument(argument)
-    args = vars(parser.parse_args())
+    if not words or words[0] == 'help':
+        words = ['--help']
+    if words[0] in _OTHERS:
+        sys.exit(f'bags: {words[0]}: {_WHY}')
+    args = vars(parser.parse_args(words))
     try:
         result = args.pop('call')(*args.values())
     except (OSError, ValueError, LookupError, RuntimeError) as error:
-        sys.exit(error)
+        sys.exit(f'bags: {error}')
     if isinstance(result, list):  # faults
         sys.exit('\n'.join(fault['message'] for fault in result) or 0)
     if result is not None:
         print(result if isinstance(result, str) else json.dumps(result))
+
+
+def main():
+    words, program = sys.argv[1:] or ['help'], command()
+    if program:
+        os.execv(program, [program, *words])
+    _run(words)
 
 
 if __name__ == '__main__':
