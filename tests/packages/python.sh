@@ -22,7 +22,7 @@ with bags.DatasetReader('$dir/$1 pets', bags.decoders) as reader:
     assert reader[0]['words'] == ['a', 'cat'], reader[0]
 assert bags.__version__ == '$version', bags.__version__" &&
         PYTHONPATH=$dir/$1 PATH=/nowhere $python -m bags --version | grep -x "bags $version" &&
-        PYTHONPATH=$dir/$1 "$dir/$1/bin/bags" sql "$dir/$1 pets" 'SELECT label FROM bags' | grep 7
+        PYTHONPATH=$dir/$1 "$dir/$1/bin/bags" sql "$dir/$1 pets" 'SELECT label FROM data' | grep 7
 }
 
 wheel() { works wheel "$dir"/*.whl; }
