@@ -717,7 +717,7 @@ void export_pair(const char *index, const char *name);
 
 typedef struct export_options {
     option_choice to, layout;
-    const char *fields, *key, *label;
+    const char *fields, *key, *label, *fps;
     option_number shard_size, shard_length, start, stop;
 } export_options;
 
