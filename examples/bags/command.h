@@ -784,6 +784,8 @@ void writing_no_sync(bool no_sync);
 /* True if this worker should process input `i`. A hash may be used instead of a
  * number. */
 bool writing_is_mine(uint64_t i);
+/* True for the worker that writes the first shard. */
+bool writing_is_first(void);
 
 /* ---- existing.c ---- */
 

@@ -354,9 +354,9 @@ static int run(char **operands) {
         usage("OUT is a directory, not standard output; ./- is one named -");
     path_must_be_outside(out);
     bool to_format = export_is_to_format(out);
-    const char *of_formats = options_given(
-        "fields|rows|where|key|label|layout|fps|shard-size|shard-length|shard-start|shard-"
-        "stop|worker");
+    const char *of_formats = options_given("fields|rows|where|key|label|layout|fps|"
+                                           "shard-size|shard-length|shard-start|shard-"
+                                           "stop|worker");
     if (of_formats && !to_format)
         usage("--%s needs --to FORMAT (JSON lines contain all of the source)",
             of_formats);

@@ -88,8 +88,8 @@ static const char *ending_of(const char *out) {
 }
 
 ENDS static void refuse_arrow(const char *out) {
-    usage("%s: Arrow files are not written: use --to parquet, or in Python "
-          "bags.sql(path, query).arrow(), whose arrays need no file",
+    usage("%s: Arrow files are not written: export to Parquet (--to parquet), or use "
+          "bags.sql(path, query).arrow() in Python",
         out);
 }
 
@@ -136,7 +136,8 @@ static double choose_rate(void) {
     char *end = NULL;
     double rate = exporting.fps ? strtod(exporting.fps, &end) : 0;
     if (exporting.fps && (*end || end == exporting.fps || !(rate > 0 && rate <= 1e6)))
-        usage("--fps: \"%s\" is not a number above 0, and up to 1000000", exporting.fps);
+        usage(
+            "--fps: \"%s\" is not a number above 0, and up to 1000000", exporting.fps);
     return rate;
 }
 
@@ -163,6 +164,20 @@ static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
     if (exporting.fields && !*count)
         usage("--fields: no field is named");
     return chosen;
+}
+
+/* Read info.json of the source; empty without one. */
+static bags_view read_metadata(const bags_reader *reader) {
+    static bags_buffer content;
+    size_t count;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    const char *path = source_path();
+    char *file = path_join(count ? shard_path(path, shards) : path, "info.json");
+    bags_view found = {NULL, 0};
+    if (path_kind(file) != BAGS_PATH_NONE)
+        found = file_read(file, &content);
+    free(file);
+    return found;
 }
 
 static int show_progress(void *user, uint64_t done, uint64_t total) {
@@ -202,6 +217,8 @@ void export_to_format(const char *out, bool resume) {
         how.rows_count = count;
     }
     how.fields = choose_fields(reader, &how.fields_count);
+    if (!strcmp(one->name, "lerobot"))
+        how.metadata = read_metadata(reader);
     how.key = exporting.key;
     how.label = exporting.label;
     how.shard_size = exporting.shard_size.value;

@@ -106,9 +106,10 @@ static inline json_object *lx_parse(const void *text, size_t size) {
     if (!tokener || size > INT32_MAX)
         return NULL;
     out = json_tokener_parse_ex(tokener, (const char *)text, (int)size);
-    if (json_tokener_get_error(tokener) == json_tokener_continue)
-        out = json_tokener_parse_ex(tokener, "", -1);
-    if (json_tokener_get_error(tokener) != json_tokener_success) {
+    size_t end = json_tokener_get_parse_end(tokener);
+    while (end < size && strchr(" \t\r\n", ((const char *)text)[end]))
+        end++;
+    if (json_tokener_get_error(tokener) != json_tokener_success || end < size) {
         json_object_put(out);
         out = NULL;
     }
