@@ -228,7 +228,7 @@ static inline uint64_t mp4_index_size(
     return video->moov.size + 24 * count + 20 * chunks + 1024;
 }
 
-/* Write moov, like that of `video`, for `count` > 0 packets of `ticks` units, in
+/* Write moov, with the descriptions in `video`, for `count` > 0 packets of `ticks` units, in
  * `chunk_count` > 0 chunks. The first frame is at 0. Returns the location of the first
  * chunk's offset, or NULL if a box of `video` is missing or too small. */
 static inline unsigned char *mp4_put_moov(unsigned char **to, const mp4_video *video,

@@ -125,7 +125,8 @@ static inline bags_code dx_connect(bags_target *t, dx_session *session,
     return bad ? dx_fail(t, "a table function is refused") : BAGS_OK;
 }
 
-/* Rows of a row group, which is in memory until it is complete, if one has `bytes`. */
+/* The number of rows in a row group, if a row has `bytes`. A row group is in memory until it
+ * is complete. */
 static inline uint64_t dx_group(uint64_t bytes) {
     uint64_t group = DX_GROUP / (bytes + 1);
     return group < 2048 ? 2048 : group > 122880 ? 122880 : group;

@@ -215,7 +215,7 @@ struct bags_target {
     bags_export_report report;
     void *marker;
     const char *marker_path;
-    bags_export_file own, *to; /* the files; the one that is used */
+    bags_export_file own, *to; /* all files; the current one */
     bags_buffer compare;
     void *blocks;
 };
@@ -281,8 +281,8 @@ BAGS_EXPERIMENTAL char *bags_target_shard_path(bags_target *target);
 BAGS_EXPERIMENTAL bool bags_target_range(
     const bags_target *target, uint64_t shard, uint64_t *start, uint64_t *stop);
 
-/* The next functions use another file: *file, which is created if it is NULL, and valid until
- * the export ends. NULL: the usual one. BAGS_ERROR_MEMORY. */
+/* Select the file of the next functions: *file, or the usual file for NULL. If *file is NULL,
+ * it is created, and valid until the export ends. BAGS_ERROR_MEMORY. */
 BAGS_EXPERIMENTAL bags_code bags_target_use(
     bags_target *target, bags_export_file **file);
 /* Write a file of the export from its start to its end, or compare it. Its directory is

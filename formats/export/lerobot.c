@@ -33,7 +33,7 @@
 
 /* ---- metadata ---- */
 
-/* The metadata are those of the importer: {"lerobot": {"info", "stats", "tasks"}}. */
+/* Read {"lerobot": {"info", "stats", "tasks"}}, as the importer writes it. */
 static bags_code lx_read_metadata(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     if (!t->options.metadata.size)
@@ -212,7 +212,8 @@ static int lx_compare_ranks(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* The features, in the order of the metadata; new ones by name, those of LeRobot last. */
+/* Add the features, in the order of the metadata. New features are sorted by name; the
+ * features of LeRobot itself are last. */
 static bags_code lx_add_features(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     bool has_frames = l->time || l->frame || l->index || l->task;
@@ -303,7 +304,7 @@ static bags_code lx_task_number(
     return known ? BAGS_OK : lx_add_task(t, key);
 }
 
-/* With the field task_index: the texts are those of its distinct numbers, as they appear. */
+/* With the field task_index, text i belongs to its i-th distinct number in the episode. */
 static bags_code lx_set_indexed_tasks(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     size_t count = 0;
@@ -352,8 +353,7 @@ static bags_code lx_set_tasks(bags_target *t) {
     return BAGS_OK;
 }
 
-/* Numbers of rows that a field states must be those that the export writes, from a first one.
- */
+/* Check a field that counts frames: by one, from 0 or from any number. */
 static bags_code lx_check_numbers(
     bags_target *t, const bags_target_field *field, bool from_0) {
     double first = field && !from_0 ? lx_element(field->values, 0) : 0;
@@ -616,7 +616,8 @@ static bags_code lx_add_column(bags_target *t, const char *feature, const char *
     return column->feature && column->name ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* The columns of statistics: those of the first episode's field, or computed ones. */
+/* Add the columns of statistics: the field of the first episode states them; without the
+ * field, they are computed. */
 static bags_code lx_add_columns(bags_target *t, json_object *stats) {
     lx_state *l = (lx_state *)t->state;
     l->has_columns = true;
@@ -968,8 +969,8 @@ static bool lx_agrees(json_object *stored, json_object *computed) {
            (a != a && b != b);
 }
 
-/* The statistics of a feature: those of the metadata, if they have the same frames and
- * agree. */
+/* Get the statistics of a feature from the metadata, if the number of frames is the same
+ * and the values agree. Otherwise from the values. */
 static json_object *lx_feature_stats(const lx_state *l, const lx_feature *f) {
     json_object *total = lx_member(l->info, "total_frames", json_type_int);
     json_object *stored = lx_member(l->stats, f->name, json_type_object), *other;
@@ -1132,7 +1133,7 @@ static json_object *lx_describe(const lx_state *l, const lx_feature *f) {
     return out;
 }
 
-/* Set members of info.json; those of the metadata that are not set stay. */
+/* Set members of info.json. Other members of the metadata stay. */
 static void lx_set_info(const bags_target *t, json_object *info) {
     const lx_state *l = (const lx_state *)t->state;
     char text[60];
@@ -1218,8 +1219,7 @@ static double lx_round(double rate) {
     return fabs(rate - whole) < 2e-4 * rate ? whole : rate;
 }
 
-/* Find the rate: an option, the metadata, the times of the first episode's rows, or those of a
- * video. */
+/* Find the rate: an option, the metadata, or the first episode: its timestamps, its video. */
 static bags_code lx_find_rate(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     json_object *stored = NULL;
@@ -1254,7 +1254,7 @@ static bags_code lx_find_rate(bags_target *t) {
                      "field timestamp and no video): state them with --fps");
 }
 
-/* Begin with the tasks of the metadata, if their numbers are those of their places. */
+/* Begin with the tasks of the metadata, if they are numbered from 0 without gaps. */
 static bags_code lx_open_tasks(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     size_t count =

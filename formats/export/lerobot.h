@@ -152,7 +152,7 @@ static inline void lx_count(lx_numbers *n, size_t i, double x) {
     n->square[i] = first ? 0 : n->square[i] + delta * (x - n->mean[i]);
 }
 
-/* Add the numbers of an episode to those of all. */
+/* Add the statistics of an episode to the totals. */
 static inline void lx_merge(lx_numbers *to, const lx_numbers *from, size_t size) {
     double a = (double)to->count, b = (double)from->count;
     for (size_t i = 0; i < size; i++) {

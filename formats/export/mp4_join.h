@@ -211,7 +211,7 @@ static inline bags_code join_end(bags_target *t, join_video *v) {
     return bags_target_use(t, NULL);
 }
 
-/* Begin a file for videos like the one that was read. */
+/* Begin a file with the description of the video that was read. */
 static inline bags_code join_begin(bags_target *t, join_video *v, const char *path) {
     unsigned char head[64], *to = head;
     mp4_put_ftyp(&to);

@@ -173,8 +173,8 @@ struct bags_source {
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
     const bags_images *images; /* images only; otherwise NULL */
-    /* Facts about the source that are no fields: a JSON object for info.json, which
-     * bags_metadata_write stores with the dataset. NULL: none. */
+    /* Facts about the source that are no fields: a JSON object, for the dataset's
+     * info.json. NULL: none. */
     const char *metadata;
     /* For each datapoint, a number that assigns it to worker `number modulo K`,
      * independently of other datapoints. NULL: use the datapoint's own number. */

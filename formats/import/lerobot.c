@@ -19,8 +19,7 @@
  *     tasks            utf8[]: the texts of its task_index, in the order of the frames
  *     stats            utf8: its statistics as JSON, if the source has them
  *
- * The metadata are those of the dataset: `lerobot`, with info.json, stats.json and the tasks
- * by their texts.
+ * Metadata: `lerobot`, with info.json, stats.json and the numbers of tasks by text.
  *
  * Open checks for every episode: its number of rows, their indexes and files, that its videos
  * exist and that no other episode has the same part of them. Read checks each row, and that
@@ -976,7 +975,7 @@ static bags_code lr_set_metadata(bags_source *s) {
     if (bags_import_kind(s->path, "meta/stats.json") == BAGS_PATH_FILE) {
         s->where = lr_below(s, "meta/stats.json");
         code = s->where ? bags_source_json(s, s->where, &stats) : BAGS_ERROR_MEMORY;
-        if (code && code != BAGS_ERROR_MEMORY) /* such as NaN, which is not JSON */
+        if (code && code != BAGS_ERROR_MEMORY) /* NaN is not JSON */
             bags_source_leave_out(s, "file", 1, "meta/stats.json");
         code = code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
     }
