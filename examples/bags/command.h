@@ -784,8 +784,6 @@ void writing_no_sync(bool no_sync);
 /* True if this worker should process input `i`. A hash may be used instead of a
  * number. */
 bool writing_is_mine(uint64_t i);
-/* True for the worker that writes the first shard. */
-bool writing_is_first(void);
 
 /* ---- existing.c ---- */
 
@@ -819,6 +817,9 @@ int sink_patience(void);
 uint64_t sink_length(void);
 /* Finish, and print a summary. */
 void sink_finish(void);
+/* After sink_finish: write metadata of the input to info.json, if this worker writes the first
+ * shard. An info.json that exists is kept. */
+void sink_describe(const char *metadata);
 /* Close it without a message. */
 bags_code sink_close(void);
 /* For on_failure: keep what was written, and append to the message how to continue. */

@@ -770,29 +770,6 @@ static void put_all(void) {
     }
 }
 
-/* Write the metadata of the source next to the first spec.json. An info.json that exists is
- * kept. */
-static void put_metadata(const char *path) {
-    const bags_reader_options how = {
-        .unfinished = BAGS_UNFINISHED_READ, .allow_gaps = true};
-    static bags_buffer found;
-    size_t shard_count;
-    if (!source->metadata || !writing_is_first())
-        return;
-    bags_reader *reader = bags_reader_open(path, &how, &failure);
-    must_open(reader);
-    const bags_shard *shards = bags_reader_shards(reader, &shard_count);
-    char *file = path_join(shard_count ? shard_path(path, shards) : path, "info.json");
-    bags_reader_close(reader);
-    if (!path_exists(file))
-        file_write(file, source->metadata, strlen(source->metadata));
-    else if (strcmp((const char *)file_read(file, &found).data, source->metadata))
-        note("%s: exists, and is kept: the metadata of %s are not in it", file,
-            source_name);
-    bags_buffer_free(&found);
-    free(file);
-}
-
 /* Append the position of the failure, and which data was kept. */
 static void explain_failure(void) {
     progress_end();
@@ -901,7 +878,8 @@ static int import(char **operands) {
         if (images)
             print_images(source->images);
         sink_finish();
-        put_metadata(operands[1]);
+        if (source->metadata)
+            sink_describe(source->metadata);
     }
     bags_source_close(source);
     free(fields);

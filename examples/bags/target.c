@@ -168,15 +168,10 @@ static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
 
 /* Read info.json of the source; empty without one. */
 static bags_view read_metadata(const bags_reader *reader) {
-    static bags_buffer content;
-    size_t count;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
-    const char *path = source_path();
-    char *file = path_join(count ? shard_path(path, shards) : path, "info.json");
-    bags_view found = {NULL, 0};
-    if (path_kind(file) != BAGS_PATH_NONE)
-        found = file_read(file, &content);
-    free(file);
+    static bags_buffer buffer;
+    const bags_env env = {NULL, io_for_path(source_path())};
+    bags_view found;
+    must(bags_metadata_read(source_path(), reader, &env, &buffer, &found, &failure));
     return found;
 }
 

@@ -77,8 +77,6 @@ bool writing_is_mine(uint64_t i) {
            i % writing.shard_stop.value == writing.shard_start.value;
 }
 
-bool writing_is_first(void) { return writing.shard_start.value == 0; }
-
 void writing_for_python(sink_target *to) {
     const python_version *one = &python_versions[writing.version.value];
     static bags_field *made; /* stays reachable on failure: not a leak */

@@ -46,7 +46,7 @@ typedef struct bags_export_options {
                               it each makes one file. With shard_size they do */
     bags_export_layout layout; /* HDF5 only */
     double fps;         /* LeRobot only: frames per second. 0: found in the dataset */
-    bags_view metadata; /* LeRobot only: the dataset's info.json; empty: none */
+    bags_view metadata; /* LeRobot only: the dataset's info.json; data NULL: none */
     bool resume;        /* continue an interrupted export */
     bool no_sync;       /* do not wait for stable storage */
     bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */

@@ -36,7 +36,7 @@
 /* Read {"lerobot": {"info", "stats", "tasks"}}, as the importer writes it. */
 static bags_code lx_read_metadata(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
-    if (!t->options.metadata.size)
+    if (!t->options.metadata.data)
         return BAGS_OK;
     l->metadata = lx_parse(t->options.metadata.data, t->options.metadata.size);
     if (!json_object_is_type(l->metadata, json_type_object))
