@@ -21,6 +21,7 @@ PKG_import/mcap := libzstd liblz4 zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib
 PKG_export/hdf5 := hdf5
+PKG_export/lerobot := json-c
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 
 FORMAT_FILES := $(filter-out %/import.c %/export.c,$(wildcard formats/*.c formats/*/*.c))

@@ -717,7 +717,7 @@ void export_pair(const char *index, const char *name);
 
 typedef struct export_options {
     option_choice to, layout;
-    const char *fields, *key, *label;
+    const char *fields, *key, *label, *fps;
     option_number shard_size, shard_length, start, stop;
 } export_options;
 
@@ -817,6 +817,9 @@ int sink_patience(void);
 uint64_t sink_length(void);
 /* Finish, and print a summary. */
 void sink_finish(void);
+/* After sink_finish: write metadata of the input to info.json, if this worker writes the first
+ * shard. An info.json that exists is kept. */
+void sink_describe(const char *metadata);
 /* Close it without a message. */
 bags_code sink_close(void);
 /* For on_failure: keep what was written, and append to the message how to continue. */

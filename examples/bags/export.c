@@ -32,7 +32,7 @@ static const option options[] = {
     {"to", OPTION_CHOICE, &exporting.to, "FORMAT",
         "the format, if OUT's ending does not state it: webdataset, tfrecord, mds, "
         "images, "
-        "csv, parquet or hdf5; lines is the default"},
+        "csv, parquet, hdf5 or lerobot; lines is the default"},
     {"fields", OPTION_TEXT, &exporting.fields, "FIELDS",
         "with a format: only these, some renamed: photo=jpg,label"},
     SELECT_OPTIONS,
@@ -43,6 +43,8 @@ static const option options[] = {
         "of images: the field with the names of folders"},
     {"layout", OPTION_CHOICE, &exporting.layout, "LAYOUT",
         "of HDF5: rows, or episodes (a group per datapoint)"},
+    {"fps", OPTION_TEXT, &exporting.fps, "N",
+        "of LeRobot: the frames per second, if the dataset does not state them"},
     {"shard-size", OPTION_SIZE, &exporting.shard_size, "N",
         "with a format: start a new file before values exceed N bytes"},
     {"shard-length", OPTION_NUMBER, &exporting.shard_length, "N",
@@ -352,9 +354,9 @@ static int run(char **operands) {
         usage("OUT is a directory, not standard output; ./- is one named -");
     path_must_be_outside(out);
     bool to_format = export_is_to_format(out);
-    const char *of_formats = options_given(
-        "fields|rows|where|key|label|layout|shard-size|shard-length|shard-start|shard-"
-        "stop|worker");
+    const char *of_formats = options_given("fields|rows|where|key|label|layout|fps|"
+                                           "shard-size|shard-length|shard-start|shard-"
+                                           "stop|worker");
     if (of_formats && !to_format)
         usage("--%s needs --to FORMAT (JSON lines contain all of the source)",
             of_formats);

@@ -878,6 +878,8 @@ static int import(char **operands) {
         if (images)
             print_images(source->images);
         sink_finish();
+        if (source->metadata)
+            sink_describe(source->metadata);
     }
     bags_source_close(source);
     free(fields);

@@ -331,6 +331,27 @@ void sink_finish(void) {
             to.path, counted(undecoded, "JPEG"));
 }
 
+void sink_describe(const char *metadata) {
+    const bags_reader_options how = {
+        .unfinished = BAGS_UNFINISHED_READ, .allow_gaps = true};
+    bags_buffer buffer = {0};
+    const bags_view json = {(const unsigned char *)metadata, strlen(metadata)};
+    bags_view found;
+    if (writing.shard_start.value > 0)
+        return;
+    bags_reader *reader = bags_reader_open(to.path, &how, &failure);
+    must_open(reader);
+    must(bags_metadata_read(to.path, reader, NULL, &buffer, &found, &failure));
+    bags_reader_close(reader);
+    if (!found.data)
+        must(bags_metadata_write(
+            to.path, json, writing.options.no_sync, NULL, &failure));
+    else if (found.size != json.size || memcmp(found.data, json.data, json.size) != 0)
+        note("%s: its info.json is kept, and does not have the metadata of %s", to.path,
+            to.input);
+    bags_buffer_free(&buffer);
+}
+
 /* Close an appended shard, since --append cannot continue it, or discard it if it has
  * no new datapoint. */
 void sink_failed(void) {

@@ -33,6 +33,10 @@ static const struct built {
 #ifdef BAGS_WITH_EXPORT_HDF5
     {"hdf5", LINKED(bags_export_hdf5), ".h5 .hdf5"},
 #endif
+#ifdef BAGS_WITH_EXPORT_LEROBOT
+    {"lerobot", LINKED(bags_export_lerobot), ""},
+#endif
+    {"arrow", NULL, NULL, ".arrow .feather"}, /* refused: see refuse_arrow */
     {NULL, NULL, NULL, NULL},
 };
 
@@ -41,7 +45,7 @@ const char *exporter_name(size_t i) { return exporters[i].name; }
 static const char *exporters_names(void) {
     static text names;
     names.size = 0;
-    for (size_t i = 0; exporters[i].name; i++)
+    for (size_t i = 0; exporters[i].name && strcmp(exporters[i].name, "arrow"); i++)
         text_format(&names, "%s%s", i ? " " : "", exporters[i].name);
     return text_string(&names);
 }
@@ -83,16 +87,17 @@ static const char *ending_of(const char *out) {
     return dot ? dot : "";
 }
 
+ENDS static void refuse_arrow(const char *out) {
+    usage("%s: Arrow files are not written: export to Parquet (--to parquet), or use "
+          "bags.sql(path, query).arrow() in Python",
+        out);
+}
+
 bool export_is_to_format(const char *out) {
     const char *ending = ending_of(out);
     size_t by_ending = 0, i = exporting.to.value;
     if (!strcasecmp(ending, ".idx") && !exporting.to.given)
         return false;
-    if (!strcasecmp(ending, ".arrow") || !strcasecmp(ending, ".feather"))
-        usage(
-            "%s: Arrow files are not written: export to Parquet, or use bags.Column in "
-            "Python: it gives Arrow arrays without a copy",
-            out);
     while (exporters[by_ending].name && !accepts_ending(&exporters[by_ending], ending))
         by_ending++;
     bool known = *ending && exporters[by_ending].name;
@@ -106,6 +111,8 @@ bool export_is_to_format(const char *out) {
     if (!exporting.to.given)
         i = known ? by_ending : 0;
     exporting.to.value = i;
+    if (!strcmp(exporters[i].name, "arrow"))
+        refuse_arrow(out);
     return i > 0;
 }
 
@@ -119,7 +126,19 @@ static void check_options(const char *name) {
         usage("--label: only of images (this is %s)", name);
     if (exporting.layout.given && strcmp(name, "hdf5") != 0)
         usage("--layout: only of hdf5 (this is %s)", name);
+    if (exporting.fps && strcmp(name, "lerobot") != 0)
+        usage("--fps: only of lerobot (this is %s)", name);
     options_exclude("shard-size", "shard-start|shard-stop|worker");
+}
+
+/* Parse --fps; 0 without it. */
+static double choose_rate(void) {
+    char *end = NULL;
+    double rate = exporting.fps ? strtod(exporting.fps, &end) : 0;
+    if (exporting.fps && (*end || end == exporting.fps || !(rate > 0 && rate <= 1e6)))
+        usage(
+            "--fps: \"%s\" is not a number above 0, and up to 1000000", exporting.fps);
+    return rate;
 }
 
 /* Parse --fields F,OLD=NEW into the names in the dataset and in the export. */
@@ -147,6 +166,15 @@ static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
     return chosen;
 }
 
+/* Read info.json of the source; empty without one. */
+static bags_view read_metadata(const bags_reader *reader) {
+    static bags_buffer buffer;
+    const bags_env env = {NULL, io_for_path(source_path())};
+    bags_view found;
+    must(bags_metadata_read(source_path(), reader, &env, &buffer, &found, &failure));
+    return found;
+}
+
 static int show_progress(void *user, uint64_t done, uint64_t total) {
     (void)user;
     progress_show("export", "datapoints", done, total, done);
@@ -172,6 +200,7 @@ void export_to_format(const char *out, bool resume) {
     bags_export_report report;
     size_t count = 0;
     check_options(one->name);
+    how.fps = choose_rate();
     worker_check(&exporting.start, &exporting.stop);
     if (!given)
         fail(BAGS_ERROR_TYPE, "%s: a Bag has no fields; --to %s exports datasets",
@@ -183,6 +212,8 @@ void export_to_format(const char *out, bool resume) {
         how.rows_count = count;
     }
     how.fields = choose_fields(reader, &how.fields_count);
+    if (!strcmp(one->name, "lerobot"))
+        how.metadata = read_metadata(reader);
     how.key = exporting.key;
     how.label = exporting.label;
     how.shard_size = exporting.shard_size.value;

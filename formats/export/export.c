@@ -408,7 +408,7 @@ bags_code bags_target_next(bags_target *t, bool *more) {
         FORMAT_TRY(ex_read(t, t->next, t->selects, t->count));
         for (size_t i = 0; i < t->count; i++) {
             FORMAT_TRY(ex_take(t, &t->fields[i], i));
-            for (size_t j = 0; j < t->fields[i].length; j++)
+            for (size_t j = 0; j < t->fields[i].length && !t->fields[i].apart; j++)
                 size += bags_row_bytes(&t->row, i, j).size;
         }
         t->pending_bytes = size;
@@ -439,6 +439,14 @@ bags_code bags_target_scan(bags_target *t, bags_target_field *const *fields,
             FORMAT_TRY(ex_take(t, fields[k], k));
         FORMAT_TRY(check(t, fields[0], user));
     }
+    return BAGS_OK;
+}
+
+bags_code bags_target_first(bags_target *t) {
+    t->next = 0;
+    FORMAT_TRY(ex_read(t, 0, t->selects, t->count));
+    for (size_t i = 0; i < t->count; i++)
+        FORMAT_TRY(ex_take(t, &t->fields[i], i));
     return BAGS_OK;
 }
 
@@ -516,75 +524,88 @@ static bags_code ex_fail_file(bags_target *t, const char *path, const char *what
 /* Open the file, and what exists of it. */
 static bags_code ex_file_start(bags_target *t, const char *path) {
     size_t size = strlen(path);
-    if (size + sizeof ".partial" > sizeof t->file_path)
+    if (size + sizeof ".partial" > sizeof t->to->path)
         return bags_fail(
             t->err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(path));
-    memcpy(t->file_path, path, size + 1);
-    memcpy(t->file_partial, path, size);
-    memcpy(t->file_partial + size, ".partial", sizeof ".partial");
-    t->file_at = t->file_existing = 0;
-    t->file_bytes.size = 0;
+    memcpy(t->to->path, path, size + 1);
+    memcpy(t->to->partial, path, size);
+    memcpy(t->to->partial + size, ".partial", sizeof ".partial");
+    t->to->at = t->to->existing = 0;
+    t->to->bytes.size = 0;
     FORMAT_TRY(ex_make_parents(t, path));
-    t->file_complete = ex_kind(path) != BAGS_PATH_NONE;
-    if (t->file_complete && !t->options.resume)
+    t->to->complete = ex_kind(path) != BAGS_PATH_NONE;
+    if (t->to->complete && !t->options.resume)
         return bags_fail(
             t->err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(path));
-    t->report.existed = t->report.existed && t->file_complete;
+    t->report.existed = t->report.existed && t->to->complete;
+    return BAGS_OK;
+}
+
+bags_code bags_target_use(bags_target *t, bags_export_file **file) {
+    bags_export_file *to = file ? *file : &t->own;
+    if (!to) {
+        to = (bags_export_file *)bags_target_alloc(t, 1, sizeof *to);
+        if (!to)
+            return BAGS_ERROR_MEMORY;
+        to->bytes.buffer = bags_buffer_of(t->options.allocator);
+        to->next = t->own.next;
+        t->own.next = to;
+        *file = to;
+    }
+    t->to = to;
     return BAGS_OK;
 }
 
 bags_code bags_target_file_open(bags_target *t, const char *path) {
     const bags_io *io = bags_io_local();
     FORMAT_TRY(ex_file_start(t, path));
-    const char *name = t->file_complete ? t->file_path : t->file_partial;
+    const char *name = t->to->complete ? t->to->path : t->to->partial;
     bool exists = ex_kind(name) != BAGS_PATH_NONE;
-    int mode = t->file_complete ? BAGS_IO_READ
-               : exists         ? BAGS_IO_WRITE
-                                : BAGS_IO_CREATE;
-    int error = io->open(io->user, name, mode, &t->file);
+    int mode = t->to->complete ? BAGS_IO_READ : exists ? BAGS_IO_WRITE : BAGS_IO_CREATE;
+    int error = io->open(io->user, name, mode, &t->to->file);
     if (error) {
-        t->file = NULL;
+        t->to->file = NULL;
         return bags_fail_io(io, error, name, exists ? "open" : "create", t->err);
     }
-    error = io->size(io->user, t->file, &t->file_existing);
+    error = io->size(io->user, t->to->file, &t->to->existing);
     return error ? bags_fail_io(io, error, name, "read", t->err) : BAGS_OK;
 }
 
 /* Compare bytes of the open file with what exists of it, and write the others. */
 static bags_code ex_flush(bags_target *t) {
     const bags_io *io = bags_io_local();
-    const char *name = t->file_complete ? t->file_path : t->file_partial;
-    const unsigned char *data = t->file_bytes.buffer.data;
-    size_t size = t->file_bytes.size, same = 0;
-    if (t->file_at < t->file_existing) {
-        uint64_t left = t->file_existing - t->file_at;
+    const char *name = t->to->complete ? t->to->path : t->to->partial;
+    const unsigned char *data = t->to->bytes.buffer.data;
+    size_t size = t->to->bytes.size, same = 0;
+    if (t->to->at < t->to->existing) {
+        uint64_t left = t->to->existing - t->to->at;
         same = left < size ? (size_t)left : size;
         FORMAT_TRY(bags_buffer_reserve(&t->compare, same, t->err));
         FORMAT_TRY(
-            bags_read(io, t->file, name, t->file_at, t->compare.data, same, t->err));
+            bags_read(io, t->to->file, name, t->to->at, t->compare.data, same, t->err));
         if (same && memcmp(t->compare.data, data, same))
             return ex_fail_file(t, name, ex_other);
     }
-    if (same < size && t->file_complete)
+    if (same < size && t->to->complete)
         return ex_fail_file(t, name, ex_other);
-    int error = same < size ? format_write_all(io, t->file, t->file_at + same,
+    int error = same < size ? format_write_all(io, t->to->file, t->to->at + same,
                                   data + same, size - same)
                             : 0;
     if (error)
         return bags_fail_io(io, error, name, "write", t->err);
-    t->file_at += size;
-    t->file_bytes.size = 0;
+    t->to->at += size;
+    t->to->bytes.size = 0;
     return BAGS_OK;
 }
 
 bags_code bags_target_write(bags_target *t, const void *data, size_t size) {
     for (size_t done = 0; done < size;) {
-        size_t room = EX_BUFFER - t->file_bytes.size;
+        size_t room = EX_BUFFER - t->to->bytes.size;
         size_t part = size - done < room ? size - done : room;
         FORMAT_TRY(bags_target_put(
-            t, &t->file_bytes, (const unsigned char *)data + done, part));
+            t, &t->to->bytes, (const unsigned char *)data + done, part));
         done += part;
-        if (t->file_bytes.size == EX_BUFFER)
+        if (t->to->bytes.size == EX_BUFFER)
             FORMAT_TRY(ex_flush(t));
     }
     return BAGS_OK;
@@ -604,38 +625,38 @@ static bags_code ex_sync_parent(bags_target *t, const char *path) {
 /* Give a complete file its name. */
 static bags_code ex_publish(bags_target *t) {
     const bags_io *io = bags_io_local();
-    int error = io->rename(io->user, t->file_partial, t->file_path);
+    int error = io->rename(io->user, t->to->partial, t->to->path);
     if (error)
-        return bags_fail_io(io, error, t->file_path, "create", t->err);
+        return bags_fail_io(io, error, t->to->path, "create", t->err);
     t->report.files++;
-    return ex_sync_parent(t, t->file_path);
+    return ex_sync_parent(t, t->to->path);
 }
 
 bags_code bags_target_file_close(bags_target *t) {
     const bags_io *io = bags_io_local();
-    const char *name = t->file_complete ? t->file_path : t->file_partial;
+    const char *name = t->to->complete ? t->to->path : t->to->partial;
     FORMAT_TRY(ex_flush(t));
-    if (t->file_at < t->file_existing)
+    if (t->to->at < t->to->existing)
         return ex_fail_file(t, name, ex_other);
     int error =
-        t->file_complete || t->options.no_sync ? 0 : io->sync(io->user, t->file);
-    int closed = io->close(io->user, t->file);
-    t->file = NULL;
+        t->to->complete || t->options.no_sync ? 0 : io->sync(io->user, t->to->file);
+    int closed = io->close(io->user, t->to->file);
+    t->to->file = NULL;
     error = error ? error : closed;
     if (error)
         return bags_fail_io(io, error, name, "write", t->err);
-    t->report.files += t->file_complete;
-    return t->file_complete ? BAGS_OK : ex_publish(t);
+    t->report.files += t->to->complete;
+    return t->to->complete ? BAGS_OK : ex_publish(t);
 }
 
 bags_code bags_target_made_open(
     bags_target *t, const char *path, const char **partial) {
     const bags_io *io = bags_io_local();
     FORMAT_TRY(ex_file_start(t, path));
-    int error = io->remove(io->user, t->file_partial);
+    int error = io->remove(io->user, t->to->partial);
     if (error && error != ENOENT)
-        return bags_fail_io(io, error, t->file_partial, "remove", t->err);
-    *partial = t->file_partial;
+        return bags_fail_io(io, error, t->to->partial, "remove", t->err);
+    *partial = t->to->partial;
     return BAGS_OK;
 }
 
@@ -674,20 +695,52 @@ bags_code bags_target_made_close(bags_target *t) {
     const bags_io *io = bags_io_local();
     bool same = true;
     void *file = NULL;
-    if (t->file_complete) {
-        FORMAT_TRY(ex_compare_files(t, t->file_path, t->file_partial, &same));
-        io->remove(io->user, t->file_partial);
+    if (t->to->complete) {
+        FORMAT_TRY(ex_compare_files(t, t->to->path, t->to->partial, &same));
+        io->remove(io->user, t->to->partial);
         t->report.files++;
-        return same ? BAGS_OK : ex_fail_file(t, t->file_path, ex_other);
+        return same ? BAGS_OK : ex_fail_file(t, t->to->path, ex_other);
     }
-    int error = io->open(io->user, t->file_partial, BAGS_IO_WRITE, &file);
+    int error = io->open(io->user, t->to->partial, BAGS_IO_WRITE, &file);
     if (!error && !t->options.no_sync)
         error = io->sync(io->user, file);
     if (file)
         io->close(io->user, file);
     if (error)
-        return bags_fail_io(io, error, t->file_partial, "write", t->err);
+        return bags_fail_io(io, error, t->to->partial, "write", t->err);
     return ex_publish(t);
+}
+
+typedef struct ex_files {
+    bags_target *t;
+    const char *directory;
+    uint64_t *files;
+    bags_code code;
+} ex_files;
+
+static int ex_count_file(void *user, const char *name) {
+    ex_files *in = (ex_files *)user;
+    const bags_io *io = bags_io_local();
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char path[FORMAT_PATH];
+    in->code = format_path(path, in->directory, name, "", in->t->err);
+    if (in->code || io->kind(io->user, path, &kind))
+        return EIO;
+    if (kind == BAGS_PATH_DIRECTORY)
+        in->code = bags_target_count_files(in->t, path, in->files);
+    else
+        ++*in->files;
+    return in->code ? EIO : 0;
+}
+
+bags_code bags_target_count_files(
+    bags_target *t, const char *directory, uint64_t *files) {
+    const bags_io *io = bags_io_local();
+    ex_files in = {t, directory, files, BAGS_OK};
+    int error = io->list(io->user, directory, ex_count_file, &in);
+    if (in.code || !error || error == ENOENT)
+        return in.code;
+    return bags_fail_io(io, error, directory, "list", t->err);
 }
 
 /* ---- names of shards ---- */
@@ -750,6 +803,17 @@ char *bags_target_shard_path(bags_target *t) {
         names.after);
 }
 
+bags_code bags_target_put_shard(bags_target *t, bags_code (*put)(bags_target *target)) {
+    char *path = bags_target_shard_path(t);
+    FORMAT_TRY(path ? bags_target_file_open(t, path) : BAGS_ERROR_MEMORY);
+    for (bool more = true;;) {
+        FORMAT_TRY(bags_target_next(t, &more));
+        if (!more)
+            return BAGS_OK;
+        FORMAT_TRY(put(t));
+    }
+}
+
 typedef struct ex_listing {
     const bags_target *t;
     ex_names names;
@@ -807,7 +871,7 @@ static bags_code ex_check_options(bags_target *t) {
     if (o->shard_stop ? o->shard_start >= o->shard_stop : o->shard_start > 0)
         return bags_target_fail(
             t, BAGS_ERROR_ARGUMENT, "invalid worker (shard_start >= shard_stop)");
-    if (!files && (o->shard_size || o->shard_length))
+    if (!files && !t->exporter->always_sharded && (o->shard_size || o->shard_length))
         return bags_target_fail(t, BAGS_ERROR_ARGUMENT,
             "%s has a file per datapoint, and no shards", t->exporter->name);
     if (o->shard_stop > 1 && o->shard_size && !o->shard_length)
@@ -943,16 +1007,32 @@ static bags_code ex_run(bags_target *t) {
                  : ex_sync_parent(t, t->marker_path);
 }
 
-/* After a failure: remove the only file, and the mark, if nothing is worth keeping. */
+/* Remove a file, and the directories in OUT that only had it. */
+static void ex_remove(bags_target *t, const char *file) {
+    const bags_io *io = bags_io_local();
+    char path[FORMAT_PATH];
+    size_t out = strlen(t->path);
+    (void)snprintf(path, sizeof path, "%s", file);
+    io->remove(io->user, path);
+    for (char *slash; (slash = strrchr(path, '/')) && (size_t)(slash - path) > out;) {
+        *slash = 0;
+        if (strncmp(path, t->path, out) != 0 || io->remove_dir(io->user, path))
+            return;
+    }
+}
+
+/* After a failure: remove the files, and the mark, if nothing is worth keeping. */
 static void ex_clean(bags_target *t, bags_code code) {
     const bags_io *io = bags_io_local();
-    if (t->file)
-        io->close(io->user, t->file);
+    for (bags_export_file *to = &t->own; to; to = to->next)
+        if (to->file)
+            io->close(io->user, to->file);
     bool keep = code == BAGS_OK || code == BAGS_ERROR_IO || t->options.resume ||
                 t->report.files > 0;
     if (t->marker && !keep) {
-        if (*t->file_partial)
-            io->remove(io->user, t->file_partial);
+        for (bags_export_file *to = &t->own; to; to = to->next)
+            if (*to->partial)
+                ex_remove(t, to->partial);
         io->remove(io->user, t->marker_path);
     }
     if (t->marker)
@@ -974,7 +1054,8 @@ bags_code bags_export(const bags_reader *reader, const bags_exporter *exporter,
     t->err = err ? err : &ignored;
     if (options)
         t->options = *options;
-    t->file_bytes.buffer = t->compare = bags_buffer_of(t->options.allocator);
+    t->to = &t->own;
+    t->own.bytes.buffer = t->compare = bags_buffer_of(t->options.allocator);
     bags_code code = ex_run(t);
     if (t->state && exporter->close)
         exporter->close(t);
@@ -986,7 +1067,8 @@ bags_code bags_export(const bags_reader *reader, const bags_exporter *exporter,
         for (size_t j = 0; j < t->fields[i].scratch_count; j++)
             bags_buffer_free(&t->fields[i].scratch[j]);
     }
-    bags_buffer_free(&t->file_bytes.buffer);
+    for (bags_export_file *to = &t->own; to; to = to->next)
+        bags_buffer_free(&to->bytes.buffer);
     bags_buffer_free(&t->compare);
     bags_row_free(&t->row);
     for (ex_block *block = (ex_block *)t->blocks; block;) {

@@ -45,8 +45,10 @@ typedef struct bags_export_options {
                               of these is nonzero. Workers need no shard_length: without
                               it each makes one file. With shard_size they do */
     bags_export_layout layout; /* HDF5 only */
-    bool resume;               /* continue an interrupted export */
-    bool no_sync;              /* do not wait for stable storage */
+    double fps;         /* LeRobot only: frames per second. 0: found in the dataset */
+    bags_view metadata; /* LeRobot only: the dataset's info.json; data NULL: none */
+    bool resume;        /* continue an interrupted export */
+    bool no_sync;       /* do not wait for stable storage */
     bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */
     /* Called after each datapoint; nonzero stops the export with BAGS_ERROR_IO. */
     int (*progress)(void *user, uint64_t done, uint64_t total);
@@ -67,7 +69,8 @@ typedef struct bags_target bags_target;
  *   name        its name on a command line: "webdataset"
  *   endings     of its files, separated by spaces, the first for shards: ".tar". "": the
  *               export is a directory whose files the exporter names
- *   always_sharded  the export is a directory with numbered files
+ *   always_sharded  the export is a directory with numbered files; without endings, the
+ *               exporter names them
  *   has_names   it uses the key or the label of the options: their fields are read even if
  *               they are not exported (`hidden`)
  *   state_size  bytes of target->state, zeroed before open
@@ -97,6 +100,8 @@ extern const bags_exporter bags_export_images;     /* none */
 extern const bags_exporter bags_export_csv;
 extern const bags_exporter bags_export_parquet;
 extern const bags_exporter bags_export_hdf5; /* libhdf5 */
+/* json-c; libduckdb, at run time; formats/import/import.c, formats/image.c. */
+extern const bags_exporter bags_export_lerobot;
 
 /*
  * Export a dataset. Its reader decodes zstd(TYPE) to the blobs of TYPE: a registry with
@@ -152,6 +157,7 @@ typedef struct bags_target_field {
     bags_form form;
     bool sequence;
     bool hidden;           /* only read: see has_names */
+    bool apart;            /* its bytes do not count for the size of a shard */
     bool may_exceed_int64; /* u64, int and int(8); arrays of uint64 */
     /* Arrays: NONE if each states its own; UINT64_MAX is any length. */
     bags_dtype dtype;
@@ -177,6 +183,16 @@ typedef struct bags_export_bytes {
     size_t size;
 } bags_export_bytes;
 
+/* A file of the export that is open. */
+typedef struct bags_export_file {
+    struct bags_export_file *next;
+    char path[4096], partial[4096];
+    void *file;
+    bool complete; /* it existed */
+    uint64_t at, existing;
+    bags_export_bytes bytes;
+} bags_export_file;
+
 struct bags_target {
     const bags_exporter *exporter;
     const char *path;          /* OUT */
@@ -199,12 +215,7 @@ struct bags_target {
     bags_export_report report;
     void *marker;
     const char *marker_path;
-    /* The file that is open. */
-    char file_path[4096], file_partial[4096];
-    void *file;
-    bool file_complete;
-    uint64_t file_at, file_existing;
-    bags_export_bytes file_bytes;
+    bags_export_file own, *to; /* all files; the current one */
     bags_buffer compare;
     void *blocks;
 };
@@ -238,6 +249,10 @@ BAGS_EXPERIMENTAL bags_code bags_target_put_list(
 /* Read the next datapoint of the shard: sets the values of all fields. *more is false at
  * the end of the shard. */
 BAGS_EXPERIMENTAL bags_code bags_target_next(bags_target *target, bool *more);
+/* Open the file of the shard, and call `put` for each of its datapoints. The caller closes
+ * the file. */
+BAGS_EXPERIMENTAL bags_code bags_target_put_shard(
+    bags_target *target, bags_code (*put)(bags_target *target));
 
 /* Call `check` for all datapoints of the export, of all workers, with the values of
  * `count` fields (at most 2): before anything is written. */
@@ -245,6 +260,9 @@ BAGS_EXPERIMENTAL bags_code bags_target_scan(bags_target *target,
     bags_target_field *const *fields, size_t count,
     bags_code (*check)(bags_target *target, bags_target_field *field, void *user),
     void *user);
+/* Read the first datapoint of the export, of at least one: sets the values of all fields.
+ * For open. */
+BAGS_EXPERIMENTAL bags_code bags_target_first(bags_target *target);
 /* The most items of a field in a datapoint, without reading them. */
 BAGS_EXPERIMENTAL bags_code bags_target_most(
     bags_target *target, const bags_target_field *field, uint64_t *most);
@@ -263,6 +281,10 @@ BAGS_EXPERIMENTAL char *bags_target_shard_path(bags_target *target);
 BAGS_EXPERIMENTAL bool bags_target_range(
     const bags_target *target, uint64_t shard, uint64_t *start, uint64_t *stop);
 
+/* Select the file of the next functions: *file, or the usual file for NULL. If *file is NULL,
+ * it is created, and valid until the export ends. BAGS_ERROR_MEMORY. */
+BAGS_EXPERIMENTAL bags_code bags_target_use(
+    bags_target *target, bags_export_file **file);
 /* Write a file of the export from its start to its end, or compare it. Its directory is
  * created. */
 BAGS_EXPERIMENTAL bags_code bags_target_file_open(
@@ -270,6 +292,9 @@ BAGS_EXPERIMENTAL bags_code bags_target_file_open(
 BAGS_EXPERIMENTAL bags_code bags_target_write(
     bags_target *target, const void *data, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_file_close(bags_target *target);
+/* Add the number of files in a directory, and below it, to *files. */
+BAGS_EXPERIMENTAL bags_code bags_target_count_files(
+    bags_target *target, const char *directory, uint64_t *files);
 /* The same for a file that a library writes, to *partial. It does not exist. */
 BAGS_EXPERIMENTAL bags_code bags_target_made_open(
     bags_target *target, const char *path, const char **partial);

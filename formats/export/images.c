@@ -199,45 +199,12 @@ static bags_code ix_open(bags_target *t) {
     return ix_check(t);
 }
 
-static bags_code ix_count(bags_target *t, const char *directory, uint64_t *files);
-
-typedef struct ix_listing {
-    bags_target *t;
-    const char *directory;
-    uint64_t *files;
-    bags_code code;
-} ix_listing;
-
-static int ix_count_name(void *user, const char *name) {
-    ix_listing *in = (ix_listing *)user;
-    const bags_io *io = bags_io_local();
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char path[FORMAT_PATH];
-    in->code = format_path(path, in->directory, name, "", in->t->err);
-    if (in->code || io->kind(io->user, path, &kind))
-        return EIO;
-    if (kind == BAGS_PATH_DIRECTORY)
-        in->code = ix_count(in->t, path, in->files);
-    else
-        ++*in->files;
-    return in->code ? EIO : 0;
-}
-
-static bags_code ix_count(bags_target *t, const char *directory, uint64_t *files) {
-    const bags_io *io = bags_io_local();
-    ix_listing in = {t, directory, files, BAGS_OK};
-    int error = io->list(io->user, directory, ix_count_name, &in);
-    if (in.code || !error || error == ENOENT)
-        return in.code;
-    return bags_fail_io(io, error, directory, "list", t->err);
-}
-
 /* A file of an earlier export would be another image of its label. */
 static bags_code ix_finish(bags_target *t) {
     uint64_t files = 0;
     if (t->options.shard_stop > 1)
         return BAGS_OK;
-    FORMAT_TRY(ix_count(t, t->path, &files));
+    FORMAT_TRY(bags_target_count_files(t, t->path, &files));
     return files == t->length ? BAGS_OK
                               : bags_target_fail(t, BAGS_ERROR_VALUE,
                                     "has %" PRIu64 " files (expected %" PRIu64

@@ -179,14 +179,7 @@ static bags_code tx_put_example(bags_target *t) {
 }
 
 static bags_code tx_shard(bags_target *t) {
-    char *path = bags_target_shard_path(t);
-    FORMAT_TRY(path ? bags_target_file_open(t, path) : BAGS_ERROR_MEMORY);
-    for (bool more = true;;) {
-        FORMAT_TRY(bags_target_next(t, &more));
-        if (!more)
-            break;
-        FORMAT_TRY(tx_put_example(t));
-    }
+    FORMAT_TRY(bags_target_put_shard(t, tx_put_example));
     return bags_target_file_close(t);
 }
 

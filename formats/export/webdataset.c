@@ -326,14 +326,7 @@ static bags_code wx_open(bags_target *t) {
 }
 
 static bags_code wx_shard(bags_target *t) {
-    char *path = bags_target_shard_path(t);
-    FORMAT_TRY(path ? bags_target_file_open(t, path) : BAGS_ERROR_MEMORY);
-    for (bool more = true;;) {
-        FORMAT_TRY(bags_target_next(t, &more));
-        if (!more)
-            break;
-        FORMAT_TRY(wx_put_sample(t));
-    }
+    FORMAT_TRY(bags_target_put_shard(t, wx_put_sample));
     FORMAT_TRY(bags_target_write(t, wx_zeros, sizeof wx_zeros));
     return bags_target_file_close(t);
 }

@@ -27,6 +27,7 @@
  * the source once. Rejected: NULL in a list, maps, unions, deeper lists, and Parquet
  * files whose columns differ.
  */
+#include "duckdb.h"
 #include "sql.h"
 #include "try.h"
 
@@ -35,75 +36,6 @@
 
 #define DK_DEPTH 8
 #define DK_QUERY ((uint64_t)16 << 20) /* maximum bytes of a .sql file */
-
-/* ---- declarations used from duckdb.h ---- */
-
-typedef struct dk_result {
-    uint64_t columns, rows, changed;
-    void *first;
-    char *message;
-    void *internal;
-} dk_result;
-
-/* Types that need special handling. */
-enum {
-    DK_VARCHAR = 17,
-    DK_BLOB = 18,
-    DK_LIST = 24,
-    DK_STRUCT = 25,
-    DK_TIMESTAMP_TZ = 31,
-    DK_ARRAY = 33
-};
-
-/* X(result, name, parameters): declares a member for the symbol duckdb_NAME. */
-#define DK_FUNCTIONS(X)                                                                \
-    X(int, create_config, (void **config))                                             \
-    X(int, set_config, (void *config, const char *name, const char *value))            \
-    X(void, destroy_config, (void **config))                                           \
-    X(int, open_ext,                                                                   \
-        (const char *path, void **database, void *config, char **message))             \
-    X(void, close, (void **database))                                                  \
-    X(int, connect, (void *database, void **connection))                               \
-    X(void, disconnect, (void **connection))                                           \
-    X(int, prepare, (void *connection, const char *query, void **statement))           \
-    X(const char *, prepare_error, (void *statement))                                  \
-    X(void, destroy_prepare, (void **statement))                                       \
-    X(int, pending_prepared_streaming, (void *statement, void **pending))              \
-    X(const char *, pending_error, (void *pending))                                    \
-    X(int, execute_pending, (void *pending, dk_result *result))                        \
-    X(void, destroy_pending, (void **pending))                                         \
-    X(void, destroy_result, (dk_result * result))                                      \
-    X(const char *, result_error, (dk_result * result))                                \
-    X(uint64_t, column_count, (dk_result * result))                                    \
-    X(const char *, column_name, (dk_result * result, uint64_t column))                \
-    X(void *, column_logical_type, (dk_result * result, uint64_t column))              \
-    X(void, destroy_logical_type, (void **type))                                       \
-    X(int, get_type_id, (void *type))                                                  \
-    X(void *, list_type_child_type, (void *type))                                      \
-    X(void *, array_type_child_type, (void *type))                                     \
-    X(uint64_t, array_type_array_size, (void *type))                                   \
-    X(uint64_t, struct_type_child_count, (void *type))                                 \
-    X(char *, struct_type_child_name, (void *type, uint64_t child))                    \
-    X(void *, struct_type_child_type, (void *type, uint64_t child))                    \
-    X(void *, fetch_chunk, (dk_result result))                                         \
-    X(void, destroy_data_chunk, (void **chunk))                                        \
-    X(uint64_t, data_chunk_get_size, (void *chunk))                                    \
-    X(void *, data_chunk_get_vector, (void *chunk, uint64_t column))                   \
-    X(void *, vector_get_data, (void *vector))                                         \
-    X(uint64_t *, vector_get_validity, (void *vector))                                 \
-    X(void *, list_vector_get_child, (void *vector))                                   \
-    X(void *, array_vector_get_child, (void *vector))                                  \
-    X(void, free, (void *memory))
-
-#define DK_MEMBER(result, name, parameters) result(*name) parameters;
-typedef struct dk_library {
-    DK_FUNCTIONS(DK_MEMBER)
-} dk_library;
-
-/* A list in a vector. */
-typedef struct dk_list {
-    uint64_t offset, length;
-} dk_list;
 
 /* ---- the source ---- */
 
@@ -119,14 +51,14 @@ typedef struct dk_column {
 } dk_column;
 
 typedef struct dk_state {
-    dk_library call;
+    duck_library call;
     const char *from;     /* SQL text */
     const char *metadata; /* the same for Parquet files, or NULL */
     bags_buffer *query;
     size_t query_size;
     bags_code failed; /* result of building the query */
     void *database, *connection, *statement, *pending;
-    dk_result result;
+    duck_result result;
     bool running;
     void *chunk;
     uint64_t chunk_start, chunk_size;
@@ -275,7 +207,7 @@ static const char *dk_file(bags_source *s, const char *expression, bool list) {
 /* Add the columns of a struct or a list of structs. */
 static bags_code dk_members(bags_source *s, const char *name, const char *expression,
     void *type, bool list, int depth) {
-    const dk_library *call = &((dk_state *)s->state)->call;
+    const duck_library *call = &((dk_state *)s->state)->call;
     uint64_t count = call->struct_type_child_count(type);
     bags_code code = BAGS_OK;
     bool is_file = count == 2; /* {bytes, path} */
@@ -316,7 +248,7 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
     const char *file, void *type, bool list, int depth) {
     dk_state *d = (dk_state *)s->state;
-    const dk_library *call = &d->call;
+    const duck_library *call = &d->call;
     dk_column column;
     memset(&column, 0, sizeof column);
     column.name = name;
@@ -325,16 +257,16 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
     column.list = list;
     int id = call->get_type_id(type);
     dk_kind kind = dk_kind_of(id);
-    if (id == DK_STRUCT && depth < DK_DEPTH)
+    if (id == DUCK_STRUCT && depth < DK_DEPTH)
         return dk_members(s, name, expression, type, list, depth);
-    if (id == DK_LIST && !list) {
+    if (id == DUCK_LIST && !list) {
         void *inner = call->list_type_child_type(type);
         bags_code code = dk_columns(s, name, expression, NULL, inner, true, depth + 1);
         call->destroy_logical_type(&inner);
         return code;
     }
-    if (id == DK_LIST || id == DK_ARRAY) {
-        column.inner = id == DK_LIST;
+    if (id == DUCK_LIST || id == DUCK_ARRAY) {
+        column.inner = id == DUCK_LIST;
         if (!column.inner)
             column.size = call->array_type_array_size(type);
         void *inner = column.inner ? call->list_type_child_type(type)
@@ -344,19 +276,19 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
         if (!kind.dtype || kind.unit)
             kind = dk_kind_of(0);
     }
-    if (!kind.dtype && !kind.text && id != DK_BLOB)
+    if (!kind.dtype && !kind.text && id != DUCK_BLOB)
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "column %.200s: its type is not supported; convert it in a query "
             "(--from sql)",
             name);
     column.dtype = kind.dtype;
     column.text = kind.text;
-    if (kind.text && id != DK_VARCHAR)
+    if (kind.text && id != DUCK_VARCHAR)
         column.expression = bags_source_format(
             s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
     if (kind.unit)
         column.name = bags_source_unit(s, name, kind.unit);
-    if (id == DK_TIMESTAMP_TZ)
+    if (id == DUCK_TIMESTAMP_TZ)
         bags_source_leave_out(s, "time zone", 1, "%s: UTC", name);
     if (!column.name || !column.expression)
         return BAGS_ERROR_MEMORY;
@@ -389,7 +321,7 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64
     unsigned char *data = (unsigned char *)d->call.vector_get_data(vector);
     size_t size = bags_dtype_size(c->dtype);
     if (c->inner || c->size) {
-        const dk_list *part = (const dk_list *)(void *)data + i;
+        const duck_list *part = (const duck_list *)(void *)data + i;
         void *child = c->inner ? d->call.list_vector_get_child(vector)
                                : d->call.array_vector_get_child(vector);
         uint64_t start = c->inner ? part->offset : i * c->size;
@@ -434,7 +366,8 @@ static bags_code dk_entry(bags_source *s, size_t field, uint64_t row, uint64_t i
     if (null)
         count = 0;
     if (c->list && !null) {
-        const dk_list *part = (const dk_list *)d->call.vector_get_data(vector) + row;
+        const duck_list *part =
+            (const duck_list *)d->call.vector_get_data(vector) + row;
         start = part->offset;
         count = part->length;
         vector = d->call.list_vector_get_child(vector);
@@ -457,41 +390,14 @@ static bags_code dk_entry(bags_source *s, size_t field, uint64_t row, uint64_t i
 
 /* ---- open ---- */
 
-static bags_code dk_load(bags_source *s) {
-    static const char *const names[] = {
-        "libduckdb.so", "libduckdb.so.1", "libduckdb.dylib", NULL};
-    dk_state *d = (dk_state *)s->state;
-#define DK_LOAD(result, name, parameters)                                              \
-    {                                                                                  \
-        void *symbol = bags_import_symbol(names, "duckdb_" #name, s->err);             \
-        if (!symbol) {                                                                 \
-            bags_prefix(s->err, BAGS_ERROR_MISSING, "%s: ", s->where);                 \
-            return bags_suffix(s->err,                                                 \
-                "; Parquet and SQL need DuckDB's C library, 1.0 or later: "            \
-                "install libduckdb.so (https://duckdb.org/install, C/C++) "            \
-                "where the loader finds it, or set LD_LIBRARY_PATH");                  \
-        }                                                                              \
-        memcpy(&d->call.name, &symbol, sizeof symbol);                                 \
-    }
-    DK_FUNCTIONS(DK_LOAD)
-    return BAGS_OK;
-}
-
 static bags_code dk_connect(bags_source *s) {
-    static const char *const settings[][2] = {{"threads", "1"}, {"memory_limit", "1GB"},
-        {"autoinstall_known_extensions", "false"},
-        {"autoload_known_extensions", "false"}};
     dk_state *d = (dk_state *)s->state;
-    void *config = NULL;
     char *message = NULL;
-    bool good = !d->call.create_config(&config);
-    for (size_t i = 0; good && i < sizeof settings / sizeof *settings; i++)
-        good = !d->call.set_config(config, settings[i][0], settings[i][1]);
-    good = good && !d->call.open_ext(NULL, &d->database, config, &message) &&
-           !d->call.connect(d->database, &d->connection);
+    FORMAT_TRY(
+        duck_load(&d->call, bags_import_symbol, s->where, "Parquet and SQL", s->err));
+    bool good = duck_connect(&d->call, "1GB", &d->database, &d->connection, &message);
     bags_code code = good ? BAGS_OK : dk_fail(s, message);
     d->call.free(message);
-    d->call.destroy_config(&config);
     return code;
 }
 
@@ -692,15 +598,11 @@ static bags_code dk_from_query(bags_source *s) {
 static void dk_close(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     dk_stop(d);
-    if (d->connection)
-        d->call.disconnect(&d->connection);
-    if (d->database)
-        d->call.close(&d->database);
+    duck_close(&d->call, &d->database, &d->connection);
 }
 
 static bags_code dk_open(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
-    FORMAT_TRY(dk_load(s));
     FORMAT_TRY(dk_connect(s));
     if (d->metadata) {
         FORMAT_TRY(dk_same_columns(s));

@@ -173,6 +173,9 @@ struct bags_source {
     bags_left_out *left_out; /* `left_out_count` kinds */
     size_t left_out_count;
     const bags_images *images; /* images only; otherwise NULL */
+    /* Facts about the source that are no fields: a JSON object, for the dataset's
+     * info.json. NULL: none. */
+    const char *metadata;
     /* For each datapoint, a number that assigns it to worker `number modulo K`,
      * independently of other datapoints. NULL: use the datapoint's own number. */
     uint64_t *shares;

@@ -19,6 +19,8 @@
  *     tasks            utf8[]: the texts of its task_index, in the order of the frames
  *     stats            utf8: its statistics as JSON, if the source has them
  *
+ * Metadata: `lerobot`, with info.json, stats.json and the numbers of tasks by text.
+ *
  * Open checks for every episode: its number of rows, their indexes and files, that its videos
  * exist and that no other episode has the same part of them. Read checks each row, and that
  * each frame of a video is at the time of its row, within half a frame.
@@ -39,7 +41,8 @@ typedef struct lr_feature {
     const char *expression; /* in SQL */
     bags_dtype number;      /* of numbers; otherwise text or an image */
     bool is_image;
-    size_t dims; /* 0: numbers, not lists */
+    bool is_list; /* columns of numbers are arrays of one element (see the exporter) */
+    size_t dims;  /* 0: numbers, not lists */
     uint64_t shape[LR_DIMS];
     uint64_t size; /* elements of a value */
     size_t field;
@@ -243,6 +246,8 @@ static bags_code lr_add_feature(bags_source *s, const char *name, json_object *j
         return BAGS_OK;
     }
     f.is_image = strcmp(dtype, "image") == 0;
+    json_object *is_list = bags_import_member(json, "is_list", json_type_boolean);
+    f.is_list = is_list && json_object_get_boolean(is_list);
     if (!f.is_image && strcmp(dtype, "string") != 0) {
         f.number = bags_dtype_parse(dtype, strlen(dtype), NULL);
         if (!f.number || f.number > BAGS_DTYPE_FLOAT64 ||
@@ -884,7 +889,12 @@ static bags_code lr_set_expression(bags_source *s, lr_feature *f, const char *fo
         f->expression = x;
         return BAGS_OK;
     }
-    if (f->size == 1 && !strchr(found, '[')) { /* a number */
+    bool is_number = f->size == 1 && !strchr(found, '[');
+    if (is_number && f->is_list && f->dims == 1) {
+        f->expression = bags_source_format(s,
+            "CAST(CASE WHEN typeof(%s) = '%s' THEN [%s] END AS %s[1])", x, type, x,
+            type);
+    } else if (is_number) {
         f->dims = 0;
         f->expression = bags_source_format(
             s, "CASE WHEN typeof(%s) = '%s' THEN %s END", x, type, x);
@@ -956,6 +966,34 @@ static bags_code lr_image_type(bags_source *s, const lr_feature *f, const char *
     return *type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+/* {"lerobot": {"info": meta/info.json, "stats": meta/stats.json, "tasks": {TEXT: NUMBER}}} */
+static bags_code lr_set_metadata(bags_source *s) {
+    lr_state *l = (lr_state *)s->state;
+    json_object *all = json_object_new_object(), *of = json_object_new_object();
+    json_object *tasks = json_object_new_object(), *stats = NULL;
+    bags_code code = BAGS_OK;
+    if (bags_import_kind(s->path, "meta/stats.json") == BAGS_PATH_FILE) {
+        s->where = lr_below(s, "meta/stats.json");
+        code = s->where ? bags_source_json(s, s->where, &stats) : BAGS_ERROR_MEMORY;
+        if (code && code != BAGS_ERROR_MEMORY) /* NaN is not JSON */
+            bags_source_leave_out(s, "file", 1, "meta/stats.json");
+        code = code == BAGS_ERROR_MEMORY ? code : BAGS_OK;
+    }
+    for (size_t i = 0; i < l->task_count; i++)
+        json_object_object_add(
+            tasks, l->tasks[i].text, json_object_new_int64(l->tasks[i].number));
+    json_object_object_add(of, "info", json_object_get(l->info));
+    if (stats)
+        json_object_object_add(of, "stats", stats);
+    json_object_object_add(of, "tasks", tasks);
+    json_object_object_add(all, "lerobot", of);
+    const char *text = json_object_to_json_string_ext(
+        all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    s->metadata = text ? bags_source_text(s, text, strlen(text)) : NULL;
+    json_object_put(all);
+    return code || s->metadata ? code : BAGS_ERROR_MEMORY;
+}
+
 static bags_code lr_add_fields(bags_source *s) {
     lr_state *l = (lr_state *)s->state;
     bags_source_field(s, "episode_index", "i64");
@@ -979,10 +1017,7 @@ static bags_code lr_add_fields(bags_source *s) {
     l->stats_field = s->count;
     if (l->has_stats)
         bags_source_field(s, "stats", "utf8");
-    bags_source_leave_out(s, "file", 1, "meta/info.json");
-    if (bags_import_kind(s->path, "meta/stats.json") == BAGS_PATH_FILE)
-        bags_source_leave_out(s, "file", 1, "meta/stats.json");
-    return BAGS_OK;
+    return lr_set_metadata(s);
 }
 
 static bags_code lr_open(bags_source *s) {

@@ -253,8 +253,10 @@ def rows_and_packets_of_version_3_are_equal():
     if not _is_here():
         return
     done = run('import', _make_3(), 'out')
-    for text in ('meta/info.json', 'meta/stats.json'):
-        assert text in done.err, done.err
+    assert 'left out' not in done.err, done.err
+    kept = json.loads(pathlib.Path('out/info.json').read_text(encoding='utf-8'))['lerobot']
+    assert kept == {'info': json.loads(pathlib.Path('v3/meta/info.json').read_text()),
+                    'stats': {}, 'tasks': {text: i for i, text in enumerate(TASKS)}}
     rows = _check('out')
     assert json.loads(rows[1]['stats']) == {
         'action': {'max': [1, 0.5], 'min': ['-Infinity', 'NaN']}, 'front': {'mean': [[[0.25]]]}}

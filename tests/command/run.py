@@ -19,6 +19,7 @@ MODULES = [
     'archives',
     'importing',
     'exporting',
+    'lerobot_out',
     'help_and_output',
     'getting',
     'writing',
