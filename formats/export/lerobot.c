@@ -310,7 +310,7 @@ static bags_code lx_set_indexed_tasks(bags_target *t) {
     size_t count = 0;
     l->seen.size = 0;
     for (size_t i = 0; i < l->frame_count; i++) {
-        lx_seen one = {lx_element(&l->task->values[i], 0), 0};
+        lx_seen one = {lx_bits(&l->task->values[i], 0), 0};
         const lx_seen *seen = (const lx_seen *)(const void *)l->seen.buffer.data;
         size_t k = 0;
         while (k < count && seen[k].stated != one.stated)
@@ -356,13 +356,14 @@ static bags_code lx_set_tasks(bags_target *t) {
 /* Check a field that counts frames: by one, from 0 or from any number. */
 static bags_code lx_check_numbers(
     bags_target *t, const bags_target_field *field, bool from_0) {
-    double first = field && !from_0 ? lx_element(field->values, 0) : 0;
+    uint64_t first = field && field->length && !from_0 ? lx_bits(field->values, 0) : 0;
     for (size_t i = 0; field && i < field->length; i++)
-        if (lx_element(&field->values[i], 0) != first + (double)i)
+        if (lx_bits(&field->values[i], 0) != first + i)
             return bags_target_fail_value(t, field,
-                "frame %zu has the number %.0f (expected %.0f): LeRobot numbers frames "
-                "one by one; rename the field, or leave it out, with --fields",
-                i, lx_element(&field->values[i], 0), first + (double)i);
+                "frame %zu has the number %" PRId64 " (expected %" PRId64
+                "): LeRobot numbers frames one by one; rename the field, or leave it "
+                "out, with --fields",
+                i, (int64_t)lx_bits(&field->values[i], 0), (int64_t)(first + i));
     return BAGS_OK;
 }
 
@@ -475,13 +476,13 @@ static bags_code lx_check_episode(bags_target *t) {
     return BAGS_OK;
 }
 
-/* The value of a feature that the export makes. */
-static double lx_own_value(const lx_state *l, lx_kind kind, size_t frame) {
-    return kind == LX_TIME      ? lx_times(l)[frame]
-           : kind == LX_FRAME   ? (double)frame
-           : kind == LX_EPISODE ? (double)l->episodes
-           : kind == LX_INDEX   ? (double)(l->frames + frame)
-                                : (double)lx_task_list(l)[frame];
+/* The number in a feature that the export makes. */
+static int64_t lx_own_number(const lx_state *l, lx_kind kind, size_t frame) {
+    uint64_t task = (uint64_t)lx_task_list(l)[frame];
+    return (int64_t)(kind == LX_FRAME     ? frame
+                     : kind == LX_EPISODE ? l->episodes
+                     : kind == LX_INDEX   ? l->frames + frame
+                                          : task);
 }
 
 static void lx_count_episode(lx_state *l) {
@@ -489,10 +490,11 @@ static void lx_count_episode(lx_state *l) {
         lx_feature *f = &l->features[i];
         f->episode.count = 0;
         for (size_t k = 0; k < l->frame_count; k++) {
+            int64_t own = lx_own_number(l, f->kind, k);
+            double number = f->kind == LX_TIME ? lx_times(l)[k] : (double)own;
             for (size_t j = 0; j < f->size && lx_has_numbers(f); j++)
                 lx_count(&f->episode, j,
-                    f->field ? lx_element(&f->field->values[k], j)
-                             : lx_own_value(l, f->kind, k));
+                    f->field ? lx_element(&f->field->values[k], j) : number);
             f->episode.count++;
         }
         if (lx_has_numbers(f))
@@ -557,7 +559,7 @@ static bags_code lx_put_text(
 /* A DOUBLE: a number with an exponent is one. */
 static bags_code lx_put_real(bags_target *t, bags_export_bytes *to, double number) {
     char text[64];
-    if (number != number)
+    if (isnan(number))
         return lx_put(t, to, "'nan'::DOUBLE");
     if (!isfinite(number))
         return lx_put(t, to, number < 0 ? "'-inf'::DOUBLE" : "'inf'::DOUBLE");
@@ -896,8 +898,7 @@ static uint64_t lx_put_frame(
             ((float *)call->vector_get_data(vector))[index] = (float)lx_times(l)[frame];
         } else {
             ((int64_t *)call->vector_get_data(vector))[index] =
-                f->kind == LX_TASK ? lx_task_list(l)[frame]
-                                   : (int64_t)lx_own_value(l, f->kind, frame);
+                lx_own_number(l, f->kind, frame);
         }
     }
     return bytes + 8 * column;
@@ -965,8 +966,9 @@ static bool lx_agrees(json_object *stored, json_object *computed) {
         return same;
     }
     double a = json_object_get_double(stored), b = json_object_get_double(computed);
-    return a == b || fabs(a - b) <= 1e-4 * (fabs(a) + fabs(b) + 1e-4) ||
-           (a != a && b != b);
+    if (!isfinite(a) || !isfinite(b))
+        return isnan(a) ? isnan(b) : isinf(a) && isinf(b) && (a > 0) == (b > 0);
+    return fabs(a - b) <= 1e-4 * (fabs(a) + fabs(b) + 1e-4);
 }
 
 /* Get the statistics of a feature from the metadata, if the number of frames is the same
@@ -1151,10 +1153,10 @@ static void lx_set_info(const bags_target *t, json_object *info) {
         json_object_object_add(
             info, numbers[i].name, json_object_new_int64((int64_t)numbers[i].number));
     json_object_object_get_ex(info, "fps", &stored);
-    if (!stored || json_object_get_double(stored) != l->fps)
+    if (!stored || fabs(json_object_get_double(stored) - l->fps) > 0)
         json_object_object_add(info, "fps",
-            l->fps == floor(l->fps) ? json_object_new_int64((int64_t)l->fps)
-                                    : json_object_new_double(l->fps));
+            !(fabs(l->fps - floor(l->fps)) > 0) ? json_object_new_int64((int64_t)l->fps)
+                                                : json_object_new_double(l->fps));
     if (!json_object_object_get_ex(info, "robot_type", &stored))
         json_object_object_add(info, "robot_type", NULL);
     (void)snprintf(text, sizeof text, "0:%" PRIu64, l->episodes);
@@ -1224,11 +1226,11 @@ static bags_code lx_find_rate(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     json_object *stored = NULL;
     l->fps = t->options.fps;
-    if (l->info && json_object_object_get_ex(l->info, "fps", &stored) && !l->fps)
+    if (l->info && json_object_object_get_ex(l->info, "fps", &stored) && !(l->fps > 0))
         l->fps = json_object_get_double(stored);
     FORMAT_TRY(bags_target_first(t));
     size_t count = l->time ? l->time->length : 0;
-    if (!l->fps && count > 1) {
+    if (!(l->fps > 0) && count > 1) {
         double time = lx_element(&l->time->values[count - 1], 0) -
                       lx_element(&l->time->values[0], 0);
         l->fps = lx_round((double)(count - 1) / time);
@@ -1238,7 +1240,7 @@ static bags_code lx_find_rate(bags_target *t) {
                 "with --fps",
                 count, time);
     }
-    for (size_t i = 0; i < l->feature_count && !l->fps; i++) {
+    for (size_t i = 0; i < l->feature_count && !(l->fps > 0); i++) {
         const lx_feature *f = &l->features[i];
         if (!f->video)
             continue;

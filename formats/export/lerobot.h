@@ -63,7 +63,7 @@ typedef struct lx_stat {
 
 /* A number in the field task_index, and the exported one. */
 typedef struct lx_seen {
-    double stated;
+    uint64_t stated;
     int64_t number;
 } lx_seen;
 
@@ -123,31 +123,39 @@ static inline bool lx_has_numbers(const lx_feature *f) {
 
 /* ---- statistics ---- */
 
-static inline double lx_element(const bags_value *value, size_t i) {
+/* The bits of element i of a number or an array; with its sign, if it is an integer. */
+static inline uint64_t lx_bits(const bags_value *value, size_t i) {
     unsigned char bytes[8] = {0};
-    if (value->kind == BAGS_KIND_INT)
-        return (double)value->sint;
     if (value->kind != BAGS_KIND_ARRAY)
-        return (double)value->uint;
+        return value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
     size_t size = bags_dtype_size(value->dtype), bits = 8 * size;
     memcpy(bytes, (const char *)value->data + i * size, size);
     if (!bags_little_endian())
         bags_swap_bytes(bytes, bytes, size, size);
     uint64_t number = bags_load_bytes(bytes, size, false);
-    if (value->dtype == BAGS_DTYPE_FLOAT32 || value->dtype == BAGS_DTYPE_FLOAT64)
-        return format_real(number, size);
     bool has_sign = value->dtype >= BAGS_DTYPE_INT8 && value->dtype <= BAGS_DTYPE_INT64;
-    if (!has_sign || !(number >> (bits - 1) & 1))
-        return (double)number;
-    number |= bits < 64 ? UINT64_MAX << bits : 0;
-    return -(double)(~number + 1);
+    if (has_sign && bits < 64 && number >> (bits - 1) & 1)
+        number |= UINT64_MAX << bits;
+    return number;
+}
+
+static inline double lx_element(const bags_value *value, size_t i) {
+    uint64_t bits = lx_bits(value, i);
+    bool is_array = value->kind == BAGS_KIND_ARRAY;
+    if (is_array &&
+        (value->dtype == BAGS_DTYPE_FLOAT32 || value->dtype == BAGS_DTYPE_FLOAT64))
+        return format_real(bits, bags_dtype_size(value->dtype));
+    bool has_sign =
+        is_array ? value->dtype >= BAGS_DTYPE_INT8 && value->dtype <= BAGS_DTYPE_INT64
+                 : value->kind == BAGS_KIND_INT;
+    return has_sign && bits >> 63 ? -(double)(~bits + 1) : (double)bits;
 }
 
 static inline void lx_count(lx_numbers *n, size_t i, double x) {
     double delta = x - n->mean[i];
     bool first = n->count == 0;
-    n->least[i] = first || x < n->least[i] || x != x ? x : n->least[i];
-    n->most[i] = first || x > n->most[i] || x != x ? x : n->most[i];
+    n->least[i] = first || x < n->least[i] || isnan(x) ? x : n->least[i];
+    n->most[i] = first || x > n->most[i] || isnan(x) ? x : n->most[i];
     n->mean[i] = first ? x : n->mean[i] + delta / (double)(n->count + 1);
     n->square[i] = first ? 0 : n->square[i] + delta * (x - n->mean[i]);
 }
@@ -165,8 +173,8 @@ static inline void lx_merge(lx_numbers *to, const lx_numbers *from, size_t size)
             continue;
         }
         double least = from->least[i], most = from->most[i];
-        to->least[i] = least < to->least[i] || least != least ? least : to->least[i];
-        to->most[i] = most > to->most[i] || most != most ? most : to->most[i];
+        to->least[i] = least < to->least[i] || isnan(least) ? least : to->least[i];
+        to->most[i] = most > to->most[i] || isnan(most) ? most : to->most[i];
         to->mean[i] += delta * b / (a + b);
         to->square[i] += from->square[i] + delta * delta * a * b / (a + b);
     }
