@@ -127,6 +127,7 @@ typedef struct bags_source_options {
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* for HDF5; other formats have only one layout */
     bags_source_header header; /* for CSV */
+    bool decode; /* for MCAP: fields are members of messages, not messages */
     /* For raw tokens. Without a separator, each document has `document` tokens, and the
      * last one may be shorter. */
     bags_dtype dtype;
@@ -221,7 +222,8 @@ extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
                                                       1.14 crash on some damaged
                                                       files */
 extern const bags_importer bags_import_lerobot;    /* json-c; duckdb.c */
-extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
+extern const bags_importer bags_import_mcap;       /* json-c, libzstd, liblz4,
+                                                      zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */
 extern const bags_importer bags_import_megatron;   /* none */
@@ -270,6 +272,9 @@ BAGS_EXPERIMENTAL bags_code bags_source_fail(
     bags_source *source, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 BAGS_EXPERIMENTAL bags_code bags_source_no_memory(bags_source *source);
 
+/* During open, allocate like read from now on: until the next call, or the first
+ * datapoint. With `on` false, memory is again valid until the source is closed. */
+BAGS_EXPERIMENTAL void bags_source_scratch(bags_source *source, bool on);
 /* Allocate `count` elements of `size` bytes, zeroed and aligned for any type. NULL if
  * out of memory. */
 BAGS_EXPERIMENTAL void *bags_source_alloc(

@@ -18,6 +18,7 @@ MODULES = [
     'images',
     'archives',
     'importing',
+    'decoding',
     'exporting',
     'lerobot_out',
     'help_and_output',
