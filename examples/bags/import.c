@@ -47,6 +47,7 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", LINKED(bags_import_csv), bags_import_is_csv},
 #endif
+    {"lmdb", NULL, &bags_import_lmdb, NULL},
     {"megatron", NULL, &bags_import_megatron, NULL},
     {"tokens", NULL, &bags_import_tokens, NULL},
     {"npy", NULL, &bags_import_npy, NULL},
@@ -392,7 +393,6 @@ static void prepare_images(bags_source_options *how) {
     how->registry = registry_get();
     how->class_numbers = classes_path != NULL;
     how->skip_damaged = skip_damaged;
-    how->note = show_note;
 }
 
 ENDS static void fail_open(void) {
@@ -845,7 +845,8 @@ static void check_options(const bags_importer *importer) {
 }
 
 static int import(char **operands) {
-    bags_source_options how = {.progress = show_opening, .want = what_is_wanted};
+    bags_source_options how = {
+        .progress = show_opening, .want = what_is_wanted, .note = show_note};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
     if (header.given)

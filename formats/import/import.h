@@ -143,8 +143,9 @@ typedef struct bags_source_options {
                          * name */
     bool skip_damaged;  /* read leaves out files that are damaged or not converted: it
                          * sets `damaged`, and *entries to NULL */
-    /* Called for each file left out, with "PATH: left out: REASON", but for files with
-     * the wrong content only for the first five. May be NULL. */
+    /* For images: called for each file left out, with "PATH: left out: REASON", but for
+     * files with the wrong content only for the first five. For LMDB: called if values
+     * are pickles or msgpack. May be NULL. */
     void (*note)(void *user, const char *message);
 } bags_source_options;
 
@@ -226,6 +227,7 @@ extern const bags_importer bags_import_mcap;       /* json-c, libzstd, liblz4,
                                                       zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */
+extern const bags_importer bags_import_lmdb;       /* none */
 extern const bags_importer bags_import_megatron;   /* none */
 extern const bags_importer bags_import_tokens;     /* none; formats/numpy.c */
 /* folder.c, with formats/numpy.c: none. */

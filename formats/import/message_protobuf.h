@@ -90,7 +90,6 @@ static inline bool protobuf_get(
     wire_part part;
     *found = false;
     while (from.size > 0) {
-        memset(&part, 0, sizeof part);
         if (!wire_split(&from, &part))
             return false;
         if (part.number == number) {

@@ -13,7 +13,7 @@ enum { WIRE_VARINT = 0, WIRE_8 = 1, WIRE_BYTES = 2, WIRE_4 = 5 };
 /* A part of a message. */
 typedef struct wire_part {
     uint64_t number; /* field number */
-    unsigned wire;   /* WIRE_VARINT: `varint` has the value, otherwise `bytes` */
+    unsigned wire;   /* WIRE_VARINT: `varint` has the value, otherwise `bytes` has it */
     uint64_t varint;
     bags_view bytes;
 } wire_part;
@@ -35,6 +35,7 @@ static inline bool wire_varint(bags_view *at, uint64_t *out) {
 /* Split off the next part. False if it is invalid. */
 static inline bool wire_split(bags_view *at, wire_part *part) {
     uint64_t tag, size;
+    memset(part, 0, sizeof *part);
     if (!wire_varint(at, &tag))
         return false;
     part->number = tag >> 3;

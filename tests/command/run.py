@@ -19,6 +19,7 @@ MODULES = [
     'archives',
     'importing',
     'decoding',
+    'lmdbs',
     'exporting',
     'lerobot_out',
     'help_and_output',
