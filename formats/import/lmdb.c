@@ -208,7 +208,7 @@ static bags_code lm_node(
     return BAGS_OK;
 }
 
-/* The value of a node of a leaf, which has `left` bytes in its page after the key. */
+/* The value of a node of a leaf. `left`: number of bytes in its page after the key. */
 static bags_code lm_value(bags_source *s, const unsigned char *node, uint64_t left,
     bags_view key, bags_view *out) {
     const lm_state *l = (const lm_state *)s->state;

@@ -36,7 +36,7 @@
 #define MESSAGE_EXACT ((uint64_t)1 << 53)  /* integers up to it are exact in float64 */
 
 typedef enum message_kind {
-    MESSAGE_ABSENT = 0, /* of a value: missing. Of a node: unknown, or several kinds */
+    MESSAGE_ABSENT = 0, /* a value is missing; a node has no or several kinds */
     MESSAGE_NUMBER,
     MESSAGE_TEXT,
     MESSAGE_BYTES,
@@ -59,7 +59,7 @@ enum {
 };
 
 typedef enum message_plan {
-    MESSAGE_PARTS, /* the field is that of each part */
+    MESSAGE_PARTS, /* its members or items have fields */
     MESSAGE_WHOLE, /* one field, an item per value */
     MESSAGE_PACKED /* one field of msgpack */
 } message_plan;
@@ -387,8 +387,8 @@ static inline void message_pack_number(
         message_pack_byte(to, (unsigned)(number >> (8 * bytes) & 255));
 }
 
-/* The head of text, bytes, a list or a map, in the shortest form. `heads` are those of
- * sizes in the byte itself (up to `most`), in 1 byte, 2 and 4; 0: there is none. */
+/* The head of text, bytes, a list or a map, in the shortest form. `heads` are for sizes
+ * in the byte itself (up to `most`), in 1 byte, 2 and 4; 0: there is none. */
 static inline void message_pack_head(
     message_packer *to, const unsigned char heads[4], uint64_t most, uint64_t size) {
     if (heads[0] && size <= most)
@@ -512,7 +512,7 @@ static inline bags_code message_emit(bags_source *s, size_t field, bags_value va
     return BAGS_OK;
 }
 
-/* Convert a number to the dtype of its node, which can hold it. */
+/* Convert a number to the dtype of its node. The dtype can represent it. */
 static inline void message_convert(
     const message_value *value, bags_dtype dtype, void *element) {
     double real;

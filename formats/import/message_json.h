@@ -8,8 +8,8 @@
 #include "json.h"
 #include "message.h"
 
-/* Find the member with this name, or add it. The member after the last one that was
- * found is tried first. NULL with an error. */
+/* Find the member with this name, or add it. The search starts after the last member
+ * found. NULL with an error. */
 static inline message_node *json_member(
     message_call *call, message_node *node, const char *name, size_t *next) {
     for (size_t i = 0; i < node->member_count; i++) {

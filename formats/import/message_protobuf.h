@@ -405,7 +405,7 @@ static inline bags_code protobuf_read_numbers(message_call *call,
     return BAGS_OK;
 }
 
-/* Several parts of one message are merged: their bytes are those of one message. */
+/* Merge the parts of a message: joined, their bytes are one message. */
 static inline bags_code protobuf_join(
     message_call *call, const protobuf_parts *parts, bags_view *out) {
     size_t size = 0;
