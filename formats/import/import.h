@@ -164,8 +164,8 @@ typedef struct bags_images {
     uint64_t damaged, others, hidden, links;
 } bags_images;
 
-/* An open source. Programs read path, fields, count, length and left_out, the list of
- * the source's content not stored in any field. */
+/* An open source. Programs read path, fields, count, length, metadata, and left_out,
+ * the list of the source's content not stored in any field. */
 struct bags_source {
     const bags_importer *importer;
     const char *path;   /* as passed to bags_source_open */

@@ -15,8 +15,8 @@
  *     topic         utf8
  *     TOPIC.MEMBER  the members of messages: see message.h
  *
- * for messages of ROS 2 (CDR), protocol buffers and JSON. Channels and schemas are
- * metadata of the source. Attachments and metadata records are left out and reported.
+ * for messages of ROS 2 (CDR), protocol buffers and JSON. Channels and schemas become
+ * members of info.json. Attachments and metadata records are left out and reported.
  * Checksums are verified where the file has them. If the file has no summary, or
  * messages are decoded, open reads all of it.
  *
@@ -27,6 +27,7 @@
 #include "message_json.h"
 #include "message_protobuf.h"
 #include "message_ros2.h"
+#include "text.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -37,6 +38,7 @@
 #define MC_MOST ((uint64_t)1 << 30)  /* maximum bytes of a record or chunk */
 #define MC_RATIO ((uint64_t)1 << 16) /* no compression expands a byte to more */
 #define MC_TOPICS 10000
+#define MC_KEPT ((size_t)8 << 20) /* maximum bytes of schemas in info.json */
 
 enum {
     MC_FOOTER = 2,
@@ -569,6 +571,93 @@ static bags_code mc_scan(bags_source *s) {
     return BAGS_OK;
 }
 
+/* Add a member: text, or Base64 if it is binary or not UTF-8. */
+static void mc_info_text(
+    json_object *to, const char *name, bags_view text, bool binary) {
+    char base64[300];
+    if (!binary && bags_utf8_valid(text.data, text.size, NULL)) {
+        json_object_object_add(to, name,
+            json_object_new_string_len((const char *)text.data, (int)text.size));
+        return;
+    }
+    char *coded = (char *)malloc(text.size / 3 * 4 + 5);
+    size_t size = 0;
+    for (size_t i = 0; coded && i < text.size; i += 3, size += 4)
+        format_base64_encode(text.data + i, text.size - i, coded + size);
+    snprintf(base64, sizeof base64, "%s_base64", name);
+    if (coded)
+        json_object_object_add(
+            to, base64, json_object_new_string_len(coded, (int)size));
+    free(coded);
+}
+
+static void mc_info_channel(json_object *to, size_t id, const mc_channel *channel) {
+    json_object *metadata = json_object_new_object();
+    bags_view topic = {
+        (const unsigned char *)channel->topic->name, channel->topic->size};
+    mc_bytes rest = {channel->metadata.data, channel->metadata.size, false};
+    json_object_object_add(to, "id", json_object_new_int((int)id));
+    mc_info_text(to, "topic", topic, false);
+    mc_info_text(to, "message_encoding", channel->encoding, false);
+    json_object_object_add(to, "schema_id", json_object_new_int((int)channel->schema));
+    while (metadata && rest.size > 0 && !rest.bad) {
+        char name[256];
+        bags_view key = mc_text(&rest, 4), value = mc_text(&rest, 4);
+        if (rest.bad || key.size >= sizeof name ||
+            !bags_utf8_valid(key.data, key.size, NULL))
+            continue;
+        memcpy(name, key.data, key.size);
+        name[key.size] = 0;
+        mc_info_text(metadata, name, value, false);
+    }
+    json_object_object_add(to, "metadata", metadata);
+}
+
+/* Describe the channels and schemas as JSON. The caller frees the result. */
+static json_object *mc_describe(bags_source *s) {
+    const mc_state *m = (const mc_state *)s->state;
+    size_t kept = 0;
+    json_object *info = json_object_new_object(), *mcap = json_object_new_object();
+    json_object *channels = json_object_new_array(), *schemas = json_object_new_array();
+    json_object_object_add(mcap, "channels", channels);
+    json_object_object_add(mcap, "schemas", schemas);
+    json_object_object_add(info, "mcap", mcap);
+    for (size_t i = 0; i < 65536; i++) {
+        const mc_schema *schema = m->schemas[i];
+        json_object *one = m->channels[i] ? json_object_new_object() : NULL;
+        if (one) {
+            mc_info_channel(one, i, m->channels[i]);
+            json_object_array_add(channels, one);
+        }
+        if (!schema)
+            continue;
+        if (schema->data.size > MC_KEPT - kept) {
+            bags_source_leave_out(s, "schema", 1, "%.*s",
+                (int)(schema->name.size < 200 ? schema->name.size : 200),
+                (const char *)schema->name.data);
+            continue;
+        }
+        kept += schema->data.size;
+        one = json_object_new_object();
+        json_object_object_add(one, "id", json_object_new_int((int)i));
+        mc_info_text(one, "name", schema->name, false);
+        mc_info_text(one, "encoding", schema->encoding, false);
+        mc_info_text(one, "data", schema->data, mc_is(schema->encoding, "protobuf"));
+        json_object_array_add(schemas, one);
+    }
+    return info;
+}
+
+/* Set the source's metadata. */
+static bags_code mc_set_metadata(bags_source *s) {
+    json_object *info = mc_describe(s);
+    const char *text = json_object_to_json_string_ext(
+        info, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    s->metadata = text ? bags_source_text(s, text, strlen(text)) : NULL;
+    json_object_put(info);
+    return s->metadata ? BAGS_OK : bags_source_no_memory(s);
+}
+
 /* Add the fields of the topics that have messages. */
 static void mc_add_topics(bags_source *s) {
     const mc_state *m = (const mc_state *)s->state;
@@ -607,7 +696,7 @@ static bags_code mc_open(bags_source *s) {
         mc_add_topics(s);
     else
         bags_source_add_columns(s, mc_type);
-    return BAGS_OK;
+    return mc_set_metadata(s);
 }
 
 static bags_code mc_read(bags_source *s, uint64_t index) {

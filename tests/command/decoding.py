@@ -1,9 +1,11 @@
 """bags import --decode: messages of MCAP become fields."""
+import base64
 import hashlib
 import json
 import os
 import pathlib
 import random
+import shutil
 import struct
 
 import messages
@@ -360,6 +362,47 @@ def a_schema_that_cannot_be_used_is_an_error():
         3: _ros2_text('int8 x')}}, [(1, b'{}'), (2, b'\0\1\0\0\1')])
     refuse('import', 'x.mcap', 'out', '--decode',
            says='message 1: another channel of this topic has another schema or encoding')
+
+
+def channels_and_schemas_are_kept():
+    """In info.json, with and without --decode; in the first shard, and never replaced."""
+    if not _is_here():
+        return
+    proto = _struct('', _number('x', 'int32', proto='int32'))
+    binary = messages.descriptors(proto)
+    text = _ros2_text('int32 x # "ü"')
+    for summary in (True, False):
+        messages.mcap('x.mcap', {1: ('/a', 'cdr', 7), 3: ('/b', 'protobuf', 9), 'schemas': {
+            7: text, 9: binary}}, [(1, b'\0\1\0\0\1\0\0\0'), (3, b'')] * 3, summary=summary)
+        for options in ([], ['--decode'], ['--shard-length', '2']):
+            shutil.rmtree('out', ignore_errors=True)
+            run('import', 'x.mcap', 'out', *options)
+            path = pathlib.Path('out/000000' if '--shard-length' in options else 'out')
+            found = json.loads((path / 'info.json').read_text())
+            assert found == {'mcap': {
+                'channels': [
+                    {'id': 1, 'topic': '/a', 'message_encoding': 'cdr', 'schema_id': 7,
+                     'metadata': {'key': 'value'}},
+                    {'id': 3, 'topic': '/b', 'message_encoding': 'protobuf', 'schema_id': 9,
+                     'metadata': {'key': 'value'}}],
+                'schemas': [
+                    {'id': 7, 'name': text[0], 'encoding': 'ros2msg', 'data': text[2].decode()},
+                    {'id': 9, 'name': binary[0], 'encoding': 'protobuf',
+                     'data_base64': base64.b64encode(binary[2]).decode()}]}}, found
+            if '--shard-length' in options:
+                (path / 'info.json').unlink()
+                run('import', 'x.mcap', 'out', *options, '--resume')
+                assert json.loads((path / 'info.json').read_text()) == found
+                messages.mcap('y.mcap', {1: ('/a', 'cdr', 7), 3: ('/b', 'json', 0), 'schemas': {
+                    7: text}}, [(1, b'\0\1\0\0\1\0\0\0')])
+                said = run('import', 'y.mcap', 'out', *options, '--append').err
+                assert 'out: its info.json is kept, and does not have the metadata of y.mcap' in said, said
+                assert json.loads((path / 'info.json').read_text()) == found
+                assert not pathlib.Path('out/000003/info.json').exists()
+    for worker in (1, 0):
+        run('import', 'x.mcap', 'w', '--shard-start', worker, '--shard-stop', 2)
+        assert pathlib.Path('w/000001/info.json').exists() is False
+    assert pathlib.Path('w/000000/info.json').exists()
 
 
 def only_mcap_is_decoded():

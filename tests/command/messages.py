@@ -292,7 +292,8 @@ def mcap(path, channels, messages, chunked=True, summary=True):
     about = b''.join(_record(3, struct.pack('<H', n) + _text(name) + _text(encoding) + _text(data))
                      for n, (name, encoding, data) in schemas.items())
     about += b''.join(
-        _record(4, struct.pack('<HH', n, schema) + _text(topic) + _text(encoding) + _text(b''))
+        _record(4, struct.pack('<HH', n, schema) + _text(topic) + _text(encoding) +
+                _text(_text('key') + _text('value')))
         for n, (topic, encoding, schema) in
         ((n, c) for n, c in channels.items() if n != 'schemas'))
     records = [_record(5, struct.pack('<HIQQ', channel, i, 1000 + i, 900 + i) + data)
