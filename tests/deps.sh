@@ -56,6 +56,7 @@ command -v pngcheck                     | pngcheck
 /usr/bin/python3 -c "import PIL"        | python3-pil
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
 /usr/bin/python3 -c "import msgpack"    | python3-msgpack
+/usr/bin/python3 -c "import lmdb"       | python3-lmdb
 /usr/bin/python3 -c "import numpy"      | python3-numpy
 command -v ffmpeg                       | ffmpeg
 command -v zip                          | zip

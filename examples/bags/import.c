@@ -47,6 +47,7 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", LINKED(bags_import_csv), bags_import_is_csv},
 #endif
+    {"lmdb", NULL, &bags_import_lmdb, NULL},
     {"megatron", NULL, &bags_import_megatron, NULL},
     {"tokens", NULL, &bags_import_tokens, NULL},
     {"npy", NULL, &bags_import_npy, NULL},
@@ -82,7 +83,7 @@ static option_number separator;
 static option_number document = {0, 1, INT32_MAX, false};
 static const char *fields_words, *types_words;
 static const char *image_type, *classes_path;
-static bool dry_run, any_type, skip_damaged;
+static bool dry_run, any_type, skip_damaged, decode;
 
 /* The options for image folders. */
 #define IMAGES_OPTIONS                                                                 \
@@ -103,6 +104,8 @@ static const option options[] = {
         "of HDF5: datapoints are rows or episodes (groups)"},
     {"header", OPTION_CHOICE, &header, "yes|no",
         "of CSV: the first line is the header, or data"},
+    {"decode", OPTION_FLAG, &decode, NULL,
+        "of MCAP: fields are the members of messages (ROS 2, protobuf, JSON)"},
     {"dtype", OPTION_CHOICE, &raw_dtype, "DTYPE",
         "of raw tokens: what a .bin file contains"},
     {"separator", OPTION_NUMBER, &separator, "ID",
@@ -390,7 +393,6 @@ static void prepare_images(bags_source_options *how) {
     how->registry = registry_get();
     how->class_numbers = classes_path != NULL;
     how->skip_damaged = skip_damaged;
-    how->note = show_note;
 }
 
 ENDS static void fail_open(void) {
@@ -832,6 +834,8 @@ static void check_options(const bags_importer *importer) {
         usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
     if (header.given && strcmp(importer->name, "csv"))
         usage("--header: only CSV has headers (this is %s)", importer->name);
+    if (decode && strcmp(importer->name, "mcap"))
+        usage("--decode: only MCAP has messages (this is %s)", importer->name);
     if (of_tokens && strcmp(importer->name, "tokens"))
         usage("--%s: only of raw tokens; pass --from tokens (this is %s)", of_tokens,
             importer->name);
@@ -841,11 +845,13 @@ static void check_options(const bags_importer *importer) {
 }
 
 static int import(char **operands) {
-    bags_source_options how = {.progress = show_opening, .want = what_is_wanted};
+    bags_source_options how = {
+        .progress = show_opening, .want = what_is_wanted, .note = show_note};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
     if (header.given)
         how.header = header.value ? BAGS_HEADER_NO : BAGS_HEADER_YES;
+    how.decode = decode;
     how.dtype = raw_dtype.given ? (bags_dtype)(BAGS_DTYPE_UINT8 + (int)raw_dtype.value)
                                 : BAGS_DTYPE_NONE;
     how.has_separator = separator.given;

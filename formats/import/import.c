@@ -95,6 +95,23 @@ static void im_free_blocks(const bags_allocator *allocator, im_block *block) {
     }
 }
 
+/* The largest block of the scratch is kept, since datapoints usually have similar
+ * sizes. */
+static void im_reset_scratch(bags_source *s) {
+    im_block *block = (im_block *)s->scratch.blocks;
+    if (!block)
+        return;
+    im_free_blocks(&s->allocator, block->next);
+    block->next = NULL;
+    s->scratch.used = IM_HEADER;
+}
+
+void bags_source_scratch(bags_source *s, bool on) {
+    if (on)
+        im_reset_scratch(s);
+    s->opened = on;
+}
+
 void *bags_source_alloc(bags_source *s, size_t count, size_t size) {
     void *made = im_take(s, count, size);
     return made ? memset(made, 0, count * size) : NULL;
@@ -860,17 +877,10 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     return NULL;
 }
 
-/* The largest block of the scratch is kept, since datapoints usually have similar
- * sizes. */
 bags_code bags_source_read(
     bags_source *s, uint64_t index, const bags_entry **entries, bags_error *err) {
-    im_block *block = (im_block *)s->scratch.blocks;
     *entries = NULL;
-    if (block) { /* keep the largest block */
-        im_free_blocks(&s->allocator, block->next);
-        block->next = NULL;
-        s->scratch.used = IM_HEADER;
-    }
+    im_reset_scratch(s);
     for (size_t i = 0; i < s->count; i++) {
         s->entries[i].values = &s->values[i];
         s->entries[i].count = 1;

@@ -127,6 +127,7 @@ typedef struct bags_source_options {
     bags_source_want (*want)(void *user, const char *field);
     bags_source_layout layout; /* for HDF5; other formats have only one layout */
     bags_source_header header; /* for CSV */
+    bool decode; /* for MCAP: fields are members of messages, not messages */
     /* For raw tokens. Without a separator, each document has `document` tokens, and the
      * last one may be shorter. */
     bags_dtype dtype;
@@ -142,8 +143,9 @@ typedef struct bags_source_options {
                          * name */
     bool skip_damaged;  /* read leaves out files that are damaged or not converted: it
                          * sets `damaged`, and *entries to NULL */
-    /* Called for each file left out, with "PATH: left out: REASON", but for files with
-     * the wrong content only for the first five. May be NULL. */
+    /* For images: called for each file left out, with "PATH: left out: REASON", but for
+     * files with the wrong content only for the first five. For LMDB: called if values
+     * are pickles or msgpack. May be NULL. */
     void (*note)(void *user, const char *message);
 } bags_source_options;
 
@@ -162,8 +164,8 @@ typedef struct bags_images {
     uint64_t damaged, others, hidden, links;
 } bags_images;
 
-/* An open source. Programs read path, fields, count, length and left_out, the list of
- * the source's content not stored in any field. */
+/* An open source. Programs read path, fields, count, length, metadata, and left_out,
+ * the list of the source's content not stored in any field. */
 struct bags_source {
     const bags_importer *importer;
     const char *path;   /* as passed to bags_source_open */
@@ -221,9 +223,11 @@ extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
                                                       1.14 crash on some damaged
                                                       files */
 extern const bags_importer bags_import_lerobot;    /* json-c; duckdb.c */
-extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
+extern const bags_importer bags_import_mcap;       /* json-c, libzstd, liblz4,
+                                                      zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */
+extern const bags_importer bags_import_lmdb;       /* none */
 extern const bags_importer bags_import_megatron;   /* none */
 extern const bags_importer bags_import_tokens;     /* none; formats/numpy.c */
 /* folder.c, with formats/numpy.c: none. */
@@ -270,6 +274,9 @@ BAGS_EXPERIMENTAL bags_code bags_source_fail(
     bags_source *source, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 BAGS_EXPERIMENTAL bags_code bags_source_no_memory(bags_source *source);
 
+/* During open, allocate like read from now on: until the next call, or the first
+ * datapoint. With `on` false, memory is again valid until the source is closed. */
+BAGS_EXPERIMENTAL void bags_source_scratch(bags_source *source, bool on);
 /* Allocate `count` elements of `size` bytes, zeroed and aligned for any type. NULL if
  * out of memory. */
 BAGS_EXPERIMENTAL void *bags_source_alloc(

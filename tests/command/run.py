@@ -18,6 +18,8 @@ MODULES = [
     'images',
     'archives',
     'importing',
+    'decoding',
+    'lmdbs',
     'exporting',
     'lerobot_out',
     'help_and_output',

@@ -17,6 +17,8 @@
  *     v  a CSV file
  *     M  a Megatron .idx and its .bin; its size, 2 bytes, precedes the .idx
  *     n  a .npy file of raw tokens
+ *     C  an MCAP file, decoded
+ *     l  an LMDB file
  */
 // flavours: test: asan
 #include "../../bags.h"
@@ -34,7 +36,7 @@ static volatile unsigned sink; /* every byte was read */
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
         "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip", "x.bzna",
-        "x.mcap", "x.h5", "x.arrow", "x.csv", "x.idx", "x.bin", "x.npy"};
+        "x.mcap", "x.h5", "data.mdb", "x.arrow", "x.csv", "x.idx", "x.bin", "x.npy"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -52,11 +54,13 @@ static const char *save(const char *name, const void *data, size_t size) {
     return path;
 }
 
-static void read_all(const bags_importer *importer, const char *path) {
+static void read_all(const bags_importer *importer, const char *path, bool decode) {
     const bags_entry *entries;
     bags_error err;
+    bags_source_options options = {0};
+    options.decode = decode;
     importer->detect(path);
-    bags_source *source = bags_source_open(importer, path, NULL, &err);
+    bags_source *source = bags_source_open(importer, path, &options, &err);
     if (!source)
         return;
     for (uint64_t i = 0; i < 1000; i++) {
@@ -89,7 +93,7 @@ static void read_record(const uint8_t *data, size_t size) {
     memcpy(file + 12, data, size);
     crc = masked(data, size);
     memcpy(file + 12 + size, &crc, 4);
-    read_all(&bags_import_tfrecord, save("x.tfrecord", file, size + 16));
+    read_all(&bags_import_tfrecord, save("x.tfrecord", file, size + 16), false);
     free(file);
 }
 
@@ -117,6 +121,7 @@ static const struct {
     {'b', &bags_import_benzina, "x.bzna", NULL},
 #ifdef BAGS_WITH_IMPORT_MCAP
     {'c', &bags_import_mcap, "x.mcap", NULL},
+    {'C', &bags_import_mcap, "x.mcap", NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_CSV
     {'v', &bags_import_csv, "x.csv", NULL},
@@ -127,6 +132,7 @@ static const struct {
 #ifdef BAGS_WITH_IMPORT_ARROW
     {'a', &bags_import_arrow, "x.arrow", NULL},
 #endif
+    {'l', &bags_import_lmdb, "data.mdb", NULL},
     {'M', &bags_import_megatron, "x.idx", "x.bin"},
     {'n', &bags_import_tokens, "x.npy", NULL},
 };
@@ -163,7 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (kind == 'z')
             save("1", rest, rest_size);
         const char *path = save(kinds[i].name, data, kinds[i].rest_name ? text : size);
-        read_all(kinds[i].importer, kind == 'z' ? directory : path);
+        read_all(kinds[i].importer, kind == 'z' ? directory : path, kind == 'C');
     }
     return 0;
 }
