@@ -1,6 +1,6 @@
 /* Mapped Bags that are not in memory. The pages of their maps are protected here, as if
- * they were on a disk: a page can be read once it has been requested; one that is touched
- * before costs a fault, where a system would read much around it. */
+ * they were on a disk: a page can be read once it has been requested. Touching it earlier
+ * costs a fault, where a system would read much around it. */
 // flavours: test: asan; check: release tsan
 #include "check.h"
 
@@ -175,7 +175,7 @@ static void close_points(bags_reader *reader, bags_row *row) {
     map_count = 0;
 }
 
-/* The CRCs are in a file of their own, which is small: its pages are touched. */
+/* The file of CRCs is small: its pages are touched. */
 static void scattered_reads_request_exact_pages(void **state) {
     (void)state;
     save_points(at("x"), true);
@@ -265,8 +265,8 @@ static void one_page_on_the_disk_is_noticed(void **state) {
     close_points(reader, &row);
 }
 
-/* A small Bag, or one that is in memory, is read by two loads from the start. */
-static void a_bag_in_memory_is_not_asked_about_again(void **state) {
+/* A small Bag is read by two loads from the start. */
+static void a_small_bag_is_not_asked_about(void **state) {
     (void)state;
     bags_row row = {0};
     hand_set small;
@@ -344,7 +344,7 @@ int main(void) {
         TEST(ranges_and_lists_request_exact_pages),
         TEST(a_bag_in_memory_is_noticed),
         TEST(one_page_on_the_disk_is_noticed),
-        TEST(a_bag_in_memory_is_not_asked_about_again),
+        TEST(a_small_bag_is_not_asked_about),
         TEST(threads_read_a_bag_that_becomes_warm),
     };
     return cmocka_run_group_tests_name("cold", tests, NULL, NULL);
