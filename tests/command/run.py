@@ -28,6 +28,7 @@ MODULES = [
     'copying',
     'deriving',
     'describing',
+    'joining',
     'differing',
     'selecting',
     'normalising',
