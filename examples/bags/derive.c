@@ -9,9 +9,25 @@
 #include "place.h"
 
 static bags_derive_options given;
-static const char *split, *keep_given, *drop_given, *rename_given, *joined, *lines, *by;
+static const char *split, *keep_given, *drop_given, *rename_given, *joined, *lines, *by,
+    *on;
 static option_number seed, shard_size, shard_length, shard_start, shard_stop;
 static bool copying, unsharded, with_checksums, without_checksums;
+
+enum { MISSING_ERROR, MISSING_DROP, DUPLICATE_FIRST = 1 };
+
+static const char *missing_name(size_t i) {
+    static const char *const names[] = {"error", "drop", NULL};
+    return names[i];
+}
+
+static const char *duplicate_name(size_t i) {
+    static const char *const names[] = {"error", "first", NULL};
+    return names[i];
+}
+
+static option_choice missing = {missing_name, 0, false};
+static option_choice duplicate = {duplicate_name, 0, false};
 
 static const option options[] = {
     SELECT_OPTIONS,
@@ -26,8 +42,18 @@ static const option options[] = {
     {"drop", OPTION_TEXT, &drop_given, "FIELD,...", "all fields but these"},
     {"rename", OPTION_TEXT, &rename_given, "OLD=NEW,...", "new names for fields"},
     {"add", OPTION_TEXT, &joined, "DATASET",
-        "the fields of another dataset, whose shards have the same lengths; or, with "
-        "--spec, of FILE.jsonl: for each datapoint of DATASET a line as for pack"},
+        "the fields of another dataset: by --on, or by position if its shards have the "
+        "same lengths; or, with --spec, of FILE.jsonl: for each datapoint of DATASET a "
+        "line as for pack"},
+    {"on", OPTION_TEXT, &on, "FIELD",
+        "of --add DATASET: each datapoint gets the fields of the datapoint with an "
+        "equal "
+        "value of FIELD (or FIELD=OTHER, if the field has another name there)"},
+    {"missing", OPTION_CHOICE, &missing, "error|drop",
+        "with --on: fail if DATASET lacks a value (the default), or drop the "
+        "datapoint"},
+    {"duplicate", OPTION_CHOICE, &duplicate, "error|first",
+        "with --on: fail if DATASET has a value twice (the default), or use the first"},
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
     WORKER_OPTIONS(shard_start, shard_stop),
     {"copy", OPTION_FLAG, &copying, NULL,
@@ -143,6 +169,27 @@ static void add_field(
     derived[derived_count++] = one;
 }
 
+/* Let the datapoints of `joined` be matched by key. Returns the key's number there. */
+static size_t choose_join(const bags_reader *other) {
+    static bags_derive_join join;
+    size_t count;
+    const bags_field *theirs = bags_reader_fields(other, &count);
+    char *own = string_format("%s", on), *equals = strchr(own, '=');
+    join.dataset = joined;
+    join.on = own;
+    join.from = equals ? equals + 1 : own;
+    if (equals)
+        *equals = 0;
+    join.drop = missing.value == MISSING_DROP;
+    join.first = duplicate.value == DUPLICATE_FIRST;
+    join.io = io_for_path(joined);
+    join.version = bags_reader_version(other);
+    (void)field_require(from, own, fields, fields_count);
+    given.joins = &join;
+    given.joins_count = 1;
+    return field_require(joined, join.from, theirs, count);
+}
+
 static const bags_field *added; /* the fields of the lines */
 static size_t added_count;
 
@@ -180,9 +227,11 @@ static void choose_fields(const char *to) {
         joined = path_without_secrets(joined);
         bags_reader *other = open_from(joined);
         const bags_field *more = bags_reader_fields(other, &count);
+        size_t key = on ? choose_join(other) : count;
         for (size_t i = 0; i < count; i++)
-            add_field(string_format("%s", more[i].name), NULL, joined,
-                bags_reader_version(other));
+            if (i != key) /* the source has it */
+                add_field(string_format("%s", more[i].name), NULL, joined,
+                    bags_reader_version(other));
         bags_reader_close(other);
     }
     given.fields = derived;
@@ -258,11 +307,16 @@ static bags_derive_report derive(
     bags_code code = dataset_derive(title, from, path, &given, &made);
     if (made.copy)
         failure_suffix(": use --copy");
+    else if (made.missing && code)
+        failure_suffix("; use --missing drop to drop them");
     must(code);
     if (made.metadata && !noted)
         note("%s: its info.json differs from the info.json of %s, and is not carried",
             made.metadata, from);
     noted = noted || made.metadata;
+    if (made.missing)
+        note("%s: %s dropped: %s has no datapoint with an equal key", path,
+            counted(made.missing, "datapoint"), joined);
     return made;
 }
 
@@ -502,7 +556,12 @@ static int run(char **operands) {
         to[--size] = 0;
     options_exclude("fields|drop", NULL);
     options_need("seed|by", "split");
-    options_need("spec", "add");
+    options_need("spec|on", "add");
+    options_need("missing|duplicate", "on");
+    options_exclude("spec|on", NULL);
+    if (split && missing.value == MISSING_DROP)
+        usage("--split: with --missing drop the parts would not be exact; derive the "
+              "dataset first, and split it then");
     if (joined && !lines && has_ending(joined, ".jsonl"))
         usage("--add: %s needs --spec", joined);
     worker_check(&shard_start, &shard_stop);
@@ -549,6 +608,7 @@ const command command_derive = {"derive",
     "or OUT.lines: the next run names the files to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
+    "  bags derive pets named --add captions --on id --missing drop\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"
     "  bags derive pets more all --copy --shuffle 1 --shard-size 1G\n",
     run};

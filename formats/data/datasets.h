@@ -3,9 +3,10 @@
  * key indexes, queries.
  *
  *     file              subject                 library
- *     derive.c          derived datasets        none, with derive_copy.c, derived.c
+ *     derive.c          derived datasets        none, with derive_copy.c, derived.c,
+ *                                               join.c, keys.c, metadata.c
  *     unreferenced.c    blobs without datapoint none
- *     diff.c            differences             none
+ *     diff.c            differences             none, with keys.c
  *     index_build.c     building an index       none
  *     index_find.c      datapoints by key       none
  *     sql.c             queries                 SQLite  -lsqlite3
@@ -96,12 +97,29 @@ BAGS_EXPERIMENTAL bags_code bags_metadata_write(const char *path, bags_view json
 typedef struct bags_derived_field {
     const char *name;    /* there */
     const char *from;    /* its name in the source dataset; NULL: the same name */
-    const char *dataset; /* path of another dataset. Its shards must have the same
-                          * lengths as the source's; a copy only needs the same number
-                          * of datapoints. NULL: the source */
+    const char *dataset; /* path of another dataset. Unless `joins` has it, its shards
+                          * must have the same lengths as the source's; a copy only
+                          * needs the same number of datapoints. NULL: the source */
     const bags_io *io;   /* hooks to access `dataset`; NULL: env.io */
     uint64_t version;    /* version of `dataset`: see bags_derive_options */
 } bags_derived_field;
+
+/*
+ * A dataset whose datapoints are matched by key, not by position: the datapoint of
+ * `dataset` with an equal key provides the fields that bags_derived_field takes from it.
+ * Keys are whole numbers (int, u64, i64, arrays of one element) or bytes (utf8, bytes);
+ * numbers of different types match by value.
+ */
+typedef struct bags_derive_join {
+    const char *dataset; /* its path, exactly as in bags_derived_field */
+    const char *on;      /* name of the key in the source */
+    const char *from;    /* name of the key in `dataset`; NULL: the same */
+    bool drop;           /* drop datapoints whose key `dataset` lacks; false: fail */
+    bool first;          /* if several datapoints of `dataset` have equal keys, use the
+                          * first; false: fail */
+    const bags_io *io;   /* hooks to access `dataset`; NULL: env.io */
+    uint64_t version;    /* version of `dataset`: see bags_derive_options */
+} bags_derive_join;
 
 /* A dataset whose datapoints are appended to the source's. */
 typedef struct bags_derive_more {
@@ -131,6 +149,10 @@ typedef struct bags_derive_options {
      * `checksum`, `keep_idx` and `buffer_size`. Its other members are ignored, since
      * bags_derive_options has these settings, but `existing` must be 0. */
     const bags_writer_options *copy;
+    /* Without `copy`, the datapoints of each derived shard must match datapoints in one
+     * shard of the joined dataset; an unsharded one always fits. */
+    const bags_derive_join *joins;
+    size_t joins_count;
     const bags_derive_more *more; /* copies only; must have the source's spec */
     size_t more_count;
     /* Called from time to time while datapoints are copied. If it returns false, the
@@ -149,11 +171,13 @@ typedef struct bags_derive_report {
     /* Path of a dataset whose info.json differs from the source's and is not kept; NULL:
      * none. As passed by the caller. */
     const char *metadata;
-    uint64_t shards; /* shards made */
-    uint64_t length; /* datapoints in these shards */
-    uint64_t linked; /* bytes of the shared Bags */
-    uint64_t made;   /* bytes of the files written; for a copy, of its Bags */
-    uint64_t copy;   /* if `copy` would avoid the failure: its estimated size in bytes,
+    uint64_t missing; /* selected datapoints without a match in `joins`: dropped, or the
+                       * reason for the failure */
+    uint64_t shards;  /* shards made */
+    uint64_t length;  /* datapoints in these shards */
+    uint64_t linked;  /* bytes of the shared Bags */
+    uint64_t made;    /* bytes of the files written; for a copy, of its Bags */
+    uint64_t copy;    /* if `copy` would avoid the failure: its estimated size in bytes,
                       * the size of the fields in proportion to the datapoints;
                       * otherwise 0 */
 } bags_derive_report;
@@ -194,13 +218,16 @@ typedef struct bags_derive_report {
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE
  *                        no such field; a name or type not accepted by writers
  *   BAGS_ERROR_RANGE     a number in `rows` is not below the source's length
- *   BAGS_ERROR_VALUE     the other dataset differs in shard lengths, or for a copy in
+ *   BAGS_ERROR_MISSING   also: a joined dataset lacks a key
+ *   BAGS_ERROR_VALUE     two datapoints of a joined dataset have the same key; the other
+ *                        dataset differs in shard lengths, or for a copy in
  *                        total length; a dataset in `more` has different fields or
  *                        types
  *   BAGS_ERROR_CHANGED   a dataset was replaced, removed or finalized in the meantime,
  *                        or differs from its `version`. All sources are checked before
  *                        the result gets its final name
- *   BAGS_ERROR_LIMIT     without `copy`: an order that mixes shards, `more`, or files
+ *   BAGS_ERROR_LIMIT     without `copy`: an order that mixes shards, matches in several
+ *                        shards of a joined dataset, `more`, or files
  *                        that cannot be linked: another file system, or one without
  *                        links; too many links to a file; a server or an archive; a
  *                        split dataset. report->copy is set
@@ -212,7 +239,9 @@ typedef struct bags_derive_report {
  *
  * *report (may be NULL) is always written. Threads: any. Cost: reads the datapoints'
  * entries in refs.bag and, with checksums, the tables of the Bags; a few system calls
- * per field and shard. Memory: 1 MiB; for a copy, a writer's memory, up to 100 MiB to
+ * per field and shard; with `joins`, reads the keys of both datasets and sorts one.
+ * Memory: 1 MiB; for each joined dataset 8 bytes per selected datapoint, 32 bytes per
+ * datapoint of its own and, for a time, the keys; for a copy, a writer's memory, up to 100 MiB to
  * track shared blobs, and one datapoint if it is not mapped.
  */
 BAGS_EXPERIMENTAL bags_code bags_derive(const char *from, const char *to,

@@ -104,7 +104,8 @@ static bags_code derive_check_links(derive *d, bags_error *err) {
             return derive_fail_copy(d, d->sources[s].path,
                 "on a server or in an archive, where files cannot be linked", err);
     for (size_t s = 0; s < d->sources_count; s++) {
-        FORMAT_TRY(derive_check_shapes(d, s, err));
+        if (!d->sources[s].join)
+            FORMAT_TRY(derive_check_shapes(d, s, err));
         for (size_t i = 0; i < d->sources[s].count; i++) {
             bags_path_kind kind = BAGS_PATH_FILE;
             FORMAT_TRY(bagi_derived_path(d, s, i, "refs", ".bag", err));
@@ -121,18 +122,36 @@ static bags_code derive_check_links(derive *d, bags_error *err) {
 /* Count the selected datapoints from `at` on that belong to a shard. */
 static uint64_t derive_run(const derive *d, const bags_shard *shard, uint64_t at) {
     uint64_t stop = at;
-    if (!d->options->rows)
+    if (!d->rows)
         return shard->length;
-    while (stop < d->length && d->options->rows[stop] - shard->start < shard->length)
+    while (stop < d->length && d->rows[stop] - shard->start < shard->length)
         stop++;
     return stop - at;
+}
+
+/* The datapoints of a shard must match datapoints in one shard of each joined
+ * dataset. */
+static bags_code derive_check_matches(
+    derive *d, uint64_t at, uint64_t count, bags_error *err) {
+    for (size_t s = 1; s < d->sources_count; s++) {
+        const derive_source *other = &d->sources[s];
+        for (uint64_t i = 1; i < count && other->matches; i++)
+            if (derive_shard_of(other, other->matches[at + i]) !=
+                derive_shard_of(other, other->matches[at]))
+                return derive_fail_copy(d, other->path,
+                    "one shard's datapoints match datapoints in several shards", err);
+    }
+    return BAGS_OK;
 }
 
 static bags_code derive_check_order(derive *d, bags_error *err) {
     const derive_source *source = &d->sources[0];
     uint64_t at = 0;
-    for (size_t i = 0; i < source->count; i++)
-        at += derive_run(d, &source->shards[i], at);
+    for (size_t i = 0; i < source->count; i++) {
+        uint64_t count = derive_run(d, &source->shards[i], at);
+        FORMAT_TRY(derive_check_matches(d, at, count, err));
+        at += count;
+    }
     if (at == d->length)
         return BAGS_OK;
     return derive_fail_copy(d, source->path,
@@ -175,10 +194,14 @@ static bags_code derive_link_file(derive *d, size_t shard, const derive_field *f
     return derive_fail_link(d, error, d->from, err);
 }
 
-static bags_code derive_link(derive_part *part, size_t shard, bags_error *err) {
+/* Link the files of all fields to the part of the source's shard `own`. */
+static bags_code derive_link(derive_part *part, size_t own, bags_error *err) {
     derive *d = part->d;
     for (size_t i = 0; i < d->fields_count; i++) {
         const derive_field *field = &d->fields[i];
+        const derive_source *source = &d->sources[field->source];
+        size_t shard =
+            source->matches ? derive_shard_of(source, source->matches[part->at]) : own;
         FORMAT_TRY(derive_link_file(d, shard, field, ".bag", false, err));
         char *path = (char *)format_block_add(
             &part->blocks, d->options->env.allocator, strlen(d->from) + 1, 1, err);
@@ -196,9 +219,9 @@ static bags_code derive_refs(
     void *user, uint64_t datapoint, bags_ref *refs, bags_error *err) {
     const derive_part *part = (const derive_part *)user;
     derive *d = part->d;
-    uint64_t row = derive_row(d, part->at + datapoint);
     for (size_t s = 0; s < d->sources_count; s++) {
         derive_source *source = &d->sources[s];
+        uint64_t row = derive_row_in(d, source, part->at + datapoint);
         FORMAT_TRY(
             bags_reader_refs(source->reader, row, &source->row, source->refs, err));
     }
@@ -324,6 +347,7 @@ static bags_code derive_all(derive *d, const char *from, bags_error *err) {
     if (!copy)
         FORMAT_TRY(derive_check_links(d, err));
     FORMAT_TRY(bagi_derived_check_rows(d, err));
+    FORMAT_TRY(bagi_derived_join(d, err));
     if (copy || !d->length)
         return bagi_derive_copy(d, err);
     FORMAT_TRY(derive_check_order(d, err));

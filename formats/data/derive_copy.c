@@ -106,12 +106,6 @@ static bool copy_is_stored(copier *c, size_t field, size_t s, uint64_t *blob) {
 
 /* ---- datapoints ---- */
 
-/* The index of the concatenated source that contains a datapoint. */
-static size_t copy_part(const derive *d, uint64_t row) {
-    return format_last_at_most(
-        &d->sources->start, sizeof *d->sources, d->parts_count, row);
-}
-
 /* Request datapoints of a part and of the joined datasets from servers, or read one
  * datapoint with its refs. */
 static bags_code copy_read(
@@ -124,7 +118,7 @@ static bags_code copy_read(
             (request && !source->io->read_many))
             continue;
         for (size_t i = 0; i < count; i++)
-            rows[i] = derive_row(c->d, at + i) - source->start;
+            rows[i] = derive_row_in(c->d, source, at + i);
         if (request) {
             FORMAT_TRY(bags_reader_prefetch(
                 source->reader, rows, count, own->selects, own->count, &own->row, err));
@@ -134,8 +128,7 @@ static bags_code copy_read(
             source->reader, *rows, own->selects, own->count, &own->row, err));
         FORMAT_TRY(
             bags_reader_refs(source->reader, *rows, &source->row, source->refs, err));
-        own->shard = own->shards + format_last_at_most(&source->shards->start,
-                                       sizeof *source->shards, source->count, *rows);
+        own->shard = own->shards + derive_shard_of(source, *rows);
     }
     return BAGS_OK;
 }
@@ -197,9 +190,9 @@ static bags_code copy_rows(copier *c, uint64_t at, uint64_t stop, bags_error *er
     const derive *d = c->d;
     const bags_derive_options *options = d->options;
     while (at < stop) {
-        size_t part = copy_part(d, derive_row(d, at)), count = 1;
+        size_t part = derive_part_of(d, derive_row(d, at)), count = 1;
         while (count < COPY_AHEAD && count < stop - at &&
-               copy_part(d, derive_row(d, at + count)) == part)
+               derive_part_of(d, derive_row(d, at + count)) == part)
             count++;
         FORMAT_TRY(copy_read(c, part, at, count, true, err));
         for (; count > 0; count--, at++) {

@@ -98,16 +98,33 @@ static bags_code derived_add_source(
     return s->refs ? BAGS_OK : err->code;
 }
 
+static bags_code derived_add_joins(derive *d, bags_error *err) {
+    for (size_t i = 0; i < d->options->joins_count; i++) {
+        const bags_derive_join *join = &d->options->joins[i];
+        if (!join->dataset)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT, "a path is NULL");
+        for (size_t s = d->parts_count; s < d->sources_count; s++)
+            if (!strcmp(d->sources[s].path, join->dataset))
+                return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: joined twice",
+                    bags_path_tail(join->dataset));
+        FORMAT_TRY(derived_add_source(d, join->dataset, join->io, join->version, err));
+        d->sources[d->sources_count - 1].join = join;
+    }
+    return BAGS_OK;
+}
+
 /* Find the dataset that a field comes from, and add it unless an earlier field already
  * did. */
 static bags_code derived_find_source(
     derive *d, const bags_derived_field *given, size_t *source, bags_error *err) {
-    *source = 0;
-    if (!given->dataset || !strcmp(given->dataset, d->sources[0].path))
-        return derived_check_version(&d->sources[0], given->version, err);
-    for (*source = d->parts_count; *source < d->sources_count; ++*source)
+    *source = d->parts_count;
+    for (; given->dataset && *source < d->sources_count; ++*source)
         if (!strcmp(d->sources[*source].path, given->dataset))
             return derived_check_version(&d->sources[*source], given->version, err);
+    if (!given->dataset || !strcmp(given->dataset, d->sources[0].path)) {
+        *source = 0;
+        return derived_check_version(&d->sources[0], given->version, err);
+    }
     return derived_add_source(d, given->dataset, given->io, given->version, err);
 }
 
@@ -127,11 +144,12 @@ static bags_code derived_check_lengths(derive *d, bags_error *err) {
             return bags_prefix(
                 err, BAGS_ERROR_VALUE, "%s: ", bags_path_tail(part->path));
     }
-    d->length = d->options->rows ? d->options->rows_count : d->all;
+    d->rows = d->options->rows;
+    d->length = d->rows ? d->options->rows_count : d->all;
     for (size_t s = d->parts_count; s < d->sources_count; s++) {
         const derive_source *other = &d->sources[s];
         uint64_t length = bags_reader_length(other->reader);
-        if (length != d->all)
+        if (length != d->all && !other->join)
             return bags_fail(err, BAGS_ERROR_VALUE,
                 "%s: its length differs from %s (%" PRIu64
                 " datapoints, expected %" PRIu64 ")",
@@ -191,6 +209,15 @@ static int derived_order(const void *a, const void *b) {
     return strcmp(((const derive_field *)a)->name, ((const derive_field *)b)->name);
 }
 
+static bags_code derived_fail_clash(
+    const derive *d, const derive_field *a, const derive_field *b, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_FIELD,
+        "%s: duplicate field \"%.200s\" (\"%.200s\" of %s, \"%.200s\" of %s)",
+        bags_path_tail(d->to), a->name, a->from,
+        bags_path_tail(d->sources[a->source].path), b->from,
+        bags_path_tail(d->sources[b->source].path));
+}
+
 /* Find a field given by the caller, or all[i] of the source. */
 static bags_code derived_find_field(derive *d, const bags_derived_field *given,
     const char *name, derive_field *field, bags_error *err) {
@@ -211,7 +238,7 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err) {
     d->checksums = true;
     d->parts_count = options->more_count + 1;
     d->sources = (derive_source *)bagi_derived_array(
-        d, count + d->parts_count, sizeof *d->sources, err);
+        d, count + d->parts_count + options->joins_count, sizeof *d->sources, err);
     if (!d->sources)
         return err->code;
     FORMAT_TRY(derived_add_source(d, from, options->from, options->version, err));
@@ -219,6 +246,7 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err) {
         const bags_derive_more *more = &options->more[i];
         FORMAT_TRY(derived_add_source(d, more->path, more->io, more->version, err));
     }
+    FORMAT_TRY(derived_add_joins(d, err));
     const bags_field *all = bags_reader_fields(d->sources[0].reader, &all_count);
     count = given ? count : all_count;
     d->fields = (derive_field *)bagi_derived_array(d, count, sizeof *d->fields, err);
@@ -233,6 +261,9 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err) {
     }
     if (count > 1)
         qsort(d->fields, count, sizeof *d->fields, derived_order);
+    for (size_t i = 1; i < count; i++)
+        if (!strcmp(d->fields[i - 1].name, d->fields[i].name))
+            return derived_fail_clash(d, &d->fields[i - 1], &d->fields[i], err);
     for (size_t i = 0; i < count; i++) {
         const bags_reader *reader = d->sources[d->fields[i].source].reader;
         d->fields[i].type = *bags_reader_type(reader, d->fields[i].number);

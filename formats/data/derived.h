@@ -21,8 +21,11 @@ typedef struct derive_source {
     uint64_t start; /* number of its first datapoint, if concatenated */
     const bags_shard *shards;
     size_t count;
-    bags_row row;   /* used to read a datapoint's refs, */
-    bags_ref *refs; /* one per field */
+    const bags_derive_join
+        *join;         /* how its datapoints are matched; NULL: by position */
+    uint64_t *matches; /* for each selected datapoint, the number of its match */
+    bags_row row;      /* used to read a datapoint's refs, */
+    bags_ref *refs;    /* one per field */
 } derive_source;
 
 /* A field of the derived dataset. */
@@ -54,14 +57,34 @@ typedef struct derive {
     uint64_t stop;              /* number of workers, at least 1 */
     uint64_t claimed, complete; /* shards claimed by this worker; shards with a
                                  * spec.json */
+    const uint64_t *rows;       /* the selection; NULL: all */
     uint64_t all, length;       /* number of datapoints in the source; in the
                                  * selection */
     char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
 } derive;
 
+#define DERIVE_NONE UINT64_MAX
+
 /* The source's number for a selected datapoint. */
 static inline uint64_t derive_row(const derive *d, uint64_t i) {
-    return d->options->rows ? d->options->rows[i] : i;
+    return d->rows ? d->rows[i] : i;
+}
+
+/* The number of a selected datapoint in any of the sources. */
+static inline uint64_t derive_row_in(
+    const derive *d, const derive_source *s, uint64_t i) {
+    return s->matches ? s->matches[i] : derive_row(d, i) - s->start;
+}
+
+/* The index of the concatenated source that contains a datapoint. */
+static inline size_t derive_part_of(const derive *d, uint64_t row) {
+    return format_last_at_most(
+        &d->sources->start, sizeof *d->sources, d->parts_count, row);
+}
+
+/* The index of the shard of a source that contains a datapoint. */
+static inline size_t derive_shard_of(const derive_source *s, uint64_t row) {
+    return format_last_at_most(&s->shards->start, sizeof *s->shards, s->count, row);
 }
 
 /* ---- the sources ---- */
@@ -74,6 +97,10 @@ bags_code bagi_derived_open(derive *d, const char *from, bags_error *err);
 
 /* Check that all selected datapoints exist. */
 bags_code bagi_derived_check_rows(const derive *d, bags_error *err);
+
+/* Match the selected datapoints with the datasets joined by key, and drop those without
+ * a match. In join.c. */
+bags_code bagi_derived_join(derive *d, bags_error *err);
 
 /* Check that all reads saw a single version. This is the last step before the result is
  * renamed. */

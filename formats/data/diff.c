@@ -33,13 +33,6 @@ typedef struct diff_part {
     uint64_t dictionary; /* CRC and size of NAME.dict; 0: no dictionary */
 } diff_part;
 
-typedef struct diff_key {
-    uint64_t prefix; /* the first 8 bytes, in big-endian order */
-    const unsigned char *data;
-    size_t size;
-    uint64_t number; /* number of the datapoint */
-} diff_key;
-
 typedef struct diff_side {
     const char *path;
     bags_env env;
@@ -52,7 +45,7 @@ typedef struct diff_side {
     size_t *common;    /* number of each common field */
     diff_part *parts;  /* one for each shard and common field */
     size_t key;        /* number of the field */
-    diff_key *keys;    /* sorted */
+    index_key *keys;   /* sorted */
     bool *has_partner; /* for each datapoint; NULL: those below the other length have
                         * one */
     bags_ref *refs;
@@ -169,70 +162,16 @@ static bags_code diff_find_key(diff *d, diff_side *s, index_key_type *type) {
     return code ? code : index_find_field(s->reader, s->key, s->path, type, d->err);
 }
 
-static int diff_compare_keys(const void *x, const void *y) {
-    const diff_key *a = (const diff_key *)x, *b = (const diff_key *)y;
-    if (a->prefix != b->prefix)
-        return a->prefix < b->prefix ? -1 : 1;
-    bags_view one = {a->data, a->size}, two = {b->data, b->size};
-    return index_compare_keys(one, two);
-}
-
-static int diff_compare_numbered(const void *x, const void *y) {
-    const diff_key *a = (const diff_key *)x, *b = (const diff_key *)y;
-    int order = diff_compare_keys(x, y);
-    return order ? order : (a->number > b->number) - (a->number < b->number);
-}
-
-/* Append the keys in a row to `text`. The row's first datapoint is `start`. */
-static bags_code diff_add_keys(diff *d, diff_side *s, const index_key_type *type,
-    uint64_t start, bags_buffer *text, size_t *used) {
-    for (size_t i = 0; i < bags_row_length(&s->row, 0); i++) {
-        diff_key *to = &s->keys[start + i];
-        unsigned char number[INDEX_NUMBER];
-        bags_value value;
-        bags_view key = {NULL, 0};
-        FORMAT_TRY(bags_row_value(&s->row, 0, i, NULL, &value, d->err));
-        bags_code code = index_key_make(type, &value, false, number, &key, d->err);
-        if (code)
-            return format_fail_at(
-                s->reader, d->options->key, start + i, UINT64_MAX, code, d->err);
-        if (key.size > SIZE_MAX / 2 - *used)
-            return bags_fail(d->err, BAGS_ERROR_MEMORY, "out of memory");
-        FORMAT_TRY(bags_buffer_reserve(text, *used + key.size + 1, d->err));
-        if (key.size)
-            memcpy(text->data + *used, key.data, key.size);
-        size_t front = key.size < 8 ? key.size : 8;
-        to->prefix =
-            front ? bags_load_bytes(key.data, front, true) << 8 * (8 - front) : 0;
-        to->size = key.size;
-        to->number = start + i;
-        *used += key.size;
-    }
-    return BAGS_OK;
-}
-
 /* Read and sort the keys of a side. Two datapoints with the same key are an error. */
 static bags_code diff_read_keys(
     diff *d, diff_side *s, const index_key_type *type, bags_buffer *text) {
-    size_t used = 0;
-    s->keys = (diff_key *)diff_memory(d, s->length, sizeof *s->keys);
+    s->keys = (index_key *)diff_memory(d, s->length, sizeof *s->keys);
     s->has_partner = (bool *)diff_memory(d, s->length, sizeof *s->has_partner);
     if (!s->keys || !s->has_partner)
         return BAGS_ERROR_MEMORY;
-    for (uint64_t i = 0; i < s->length; i += DIFF_BLOCK) {
-        uint64_t stop = s->length - i < DIFF_BLOCK ? s->length : i + DIFF_BLOCK;
-        FORMAT_TRY(bags_reader_get_range(s->reader, i, stop, s->key, &s->row, d->err));
-        FORMAT_TRY(diff_add_keys(d, s, type, i, text, &used));
-    }
-    const unsigned char *data = text->data;
-    for (uint64_t i = 0; i < s->length; i++) {
-        s->keys[i].data = data;
-        data += s->keys[i].size;
-    }
-    if (s->length)
-        qsort(s->keys, (size_t)s->length, sizeof *s->keys, diff_compare_numbered);
+    FORMAT_TRY(bagi_keys_read(s->reader, s->key, type, s->keys, text, &s->row, d->err));
     for (uint64_t i = 1; i < s->length; i++)
-        if (diff_compare_keys(&s->keys[i - 1], &s->keys[i]) == 0)
+        if (bagi_keys_compare(&s->keys[i - 1], &s->keys[i]) == 0)
             return bags_fail(d->err, BAGS_ERROR_VALUE,
                 "%s: field \"%.200s\": datapoint %" PRIu64
                 ": has the key of datapoint %" PRIu64 "; a key must be unique",
@@ -262,7 +201,7 @@ static bags_code diff_match_keys(diff *d, bags_buffer text[2]) {
     for (uint64_t i = 0; i < a->length; i++)
         d->partners[i] = DIFF_NONE;
     for (uint64_t i = 0, k = 0; i < a->length && k < b->length;) {
-        int order = diff_compare_keys(&a->keys[i], &b->keys[k]);
+        int order = bagi_keys_compare(&a->keys[i], &b->keys[k]);
         if (order == 0) {
             d->partners[a->keys[i].number] = b->keys[k].number;
             a->has_partner[a->keys[i].number] = true;

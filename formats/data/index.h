@@ -1,6 +1,6 @@
 /*
- * index.h - declarations shared by index_build.c and index_find.c: the index file, its
- * keys and its location. Programs do not include it.
+ * index.h - declarations shared by index_build.c, index_find.c and keys.c: the index
+ * file, its location, and keys. Programs do not include it.
  *
  * An index is a Bag with checksums, index/FIELD.bag, in the dataset's directory or, if
  * the dataset is sharded, in its first shard's. Other readers ignore it.
@@ -176,6 +176,26 @@ static inline bags_view index_key_of(bags_view entry) {
     entry.size -= INDEX_NUMBER;
     return entry;
 }
+
+/* A datapoint's key, in memory. */
+typedef struct index_key {
+    uint64_t prefix; /* the first 8 bytes, in big-endian order */
+    const unsigned char *data;
+    size_t size;
+    uint64_t number; /* number of the datapoint */
+} index_key;
+
+/* Compare two index_key as bytes. In keys.c. */
+int bagi_keys_compare(const void *a, const void *b);
+
+/* Make the index_key of bytes, without a copy. In keys.c. */
+index_key bagi_keys_make(bags_view bytes, uint64_t number);
+
+/* Read the keys of all datapoints, and sort them by key, then by number. `keys` has room
+ * for them; their bytes are in `text`, grown as needed. In keys.c. */
+bags_code bagi_keys_read(const bags_reader *reader, size_t field,
+    const index_key_type *type, index_key *keys, bags_buffer *text, bags_row *row,
+    bags_error *err);
 
 /* ---- files ---- */
 

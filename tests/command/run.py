@@ -30,6 +30,7 @@ MODULES = [
     'copying',
     'deriving',
     'describing',
+    'joining',
     'differing',
     'selecting',
     'normalising',

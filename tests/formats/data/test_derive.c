@@ -157,12 +157,12 @@ static char version_of(const char *path, const way *how, bool mixed) {
         assert_int_equal(part.size, 1);
         assert_int_equal(*part.data, '0' + number);
     }
-    bool sharded = how->shard_length > 0;
     if (!mixed) {
-        char info[16];
-        size_t size = (size_t)snprintf(info, sizeof info, "{\"%c\": 0}", version);
-        assert_file(
-            at(sharded ? "%s/000000/info.json" : "%s/info.json", path), info, size);
+        char info[16], file[4200];
+        int size = snprintf(info, sizeof info, "{\"%c\": 0}", version);
+        snprintf(file, sizeof file, "%s%s/info.json", path,
+            how->shard_length ? "/000000" : "");
+        assert_file(file, info, (size_t)size);
     }
     for (int i = 0; i < 2 && how->dictionaries; i++) {
         char text[8];
