@@ -94,6 +94,36 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     return BAGS_OK;
 }
 
+/* Choose where tokens are written: to the tensor or, if they will be converted, to the
+ * thread's memory. */
+static bags_code loader_aim_tokens(
+    loader_worker *w, unsigned char *to, uint64_t count, bags_error *err) {
+    const format_tokens_tensor *tensor = w->loader->tokens->tensors;
+    w->targets[0] = to;
+    if (tensor->dtype == tensor->stored)
+        return BAGS_OK;
+    FORMAT_TRY(bags_buffer_reserve(
+        &w->converted, (size_t)count * bags_dtype_size(tensor->stored), err));
+    w->targets[0] = w->converted.data;
+    return BAGS_OK;
+}
+
+/* Convert the tokens in the thread's memory. */
+static bags_code loader_convert_tokens(const loader_worker *w, const bags_pick *pick,
+    unsigned char *to, uint64_t count, bags_error *err) {
+    const format_tokens *tokens = w->loader->tokens;
+    const format_tokens_tensor *tensor = tokens->tensors;
+    if (w->targets[0] == to)
+        return BAGS_OK;
+    bags_code code = bagi_loader_convert(
+        tensor->dtype, to, tensor->stored, w->targets[0], (size_t)count, err);
+    return code
+               ? bags_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
+                     bags_path_tail(bags_reader_path(tokens->readers[pick->dataset])),
+                     tensor->name, tokens->packed ? "datapoint" : "window", pick->index)
+               : BAGS_OK;
+}
+
 /* Append a window of tokens to the tensors, and announce the next one. */
 static bags_code loader_load_window(loader_worker *w, loader_slot *s,
     const bags_pick *pick, const bags_pick *next, bags_error *err) {
@@ -102,7 +132,10 @@ static bags_code loader_load_window(loader_worker *w, loader_slot *s,
         l->tokens->touch(l->options.tokens, next);
     for (size_t i = 0; i < l->column_count; i++)
         w->targets[i] = s->parts[i].data.data + s->parts[i].used.size;
+    unsigned char *to = w->targets[0];
+    FORMAT_TRY(loader_aim_tokens(w, to, l->tokens->length + 1, err));
     FORMAT_TRY(l->tokens->window(l->options.tokens, &w->row, pick, w->targets, err));
+    FORMAT_TRY(loader_convert_tokens(w, pick, to, l->tokens->length + 1, err));
     for (size_t i = 0; i < l->column_count; i++) {
         s->parts[i].used.size += l->columns[i].item_size;
         s->parts[i].used.items++;
@@ -139,8 +172,12 @@ static bags_code loader_load_row(
             p->used.items += pieces[k].length;
             w->unwatched += size;
         }
+        bags_pick pick = {pieces[k].dataset, pieces[k].document};
+        unsigned char *to = w->targets[0];
+        FORMAT_TRY(loader_aim_tokens(w, to, pieces[k].length, err));
         FORMAT_TRY(
             l->tokens->piece(l->options.tokens, &w->row, &pieces[k], w->targets, err));
+        FORMAT_TRY(loader_convert_tokens(w, &pick, to, pieces[k].length, err));
         end += (int32_t)pieces[k].length;
         FORMAT_TRY(loader_push_end(&s->parts[fields], end, err));
     }

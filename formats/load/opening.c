@@ -407,6 +407,11 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
         c->path = bags_reader_path(l->readers[0]);
         c->form = LOADER_FORM_STACKED;
         c->dtype = t->tensors[i].dtype;
+        if (!bagi_loader_is_convertible(c->dtype, t->tensors[i].stored))
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.100s\": tokens of %s cannot become %s",
+                bags_path_tail(c->path), c->given.name,
+                bags_dtype_name(t->tensors[i].stored), bags_dtype_name(c->dtype));
         c->ragged = t->tensors[i].length == 0;
         c->dims = !c->ragged;
         c->shape[0] = t->tensors[i].length;

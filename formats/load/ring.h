@@ -290,6 +290,10 @@ bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     bags_error *err);
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from);
 
+/* convert.c: convert elements. An error states the first element that does not fit. */
+bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
+    bags_dtype from_dtype, const unsigned char *from, size_t count, bags_error *err);
+
 /* crop.c: make an image of the requested size from the item's blob, or from its decoded
  * value. */
 bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,

@@ -75,7 +75,7 @@ extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
-    tool_functions[], command_functions[];
+    tool_functions[], command_functions[], loader_functions[];
 
 /* ---- objects ---- */
 

@@ -114,9 +114,10 @@ static const Member draw[] = {DRAW("matrix", "9d", matrix),
 
 #define TOKENS(kind, name) MEMBER(kind, bags_tokens_options, name)
 static const Member tokens[] = {TOKENS("Q", length), TOKENS("Q", stride),
-    TOKENS("?", pack), TOKENS("?", places), TOKENS("dtype", dtype),
-    TOKENS("?", has_bos), TOKENS("?", has_eos), TOKENS("I", bos), TOKENS("I", eos),
-    TOKENS("split drop", long_documents), OTHER(field), OTHER(parallel), {0}};
+    TOKENS("?", pack), TOKENS("?", places), TOKENS("dtype", stored),
+    TOKENS("dtype", dtype), TOKENS("?", has_bos), TOKENS("?", has_eos),
+    TOKENS("I", bos), TOKENS("I", eos), TOKENS("split drop", long_documents),
+    OTHER(field), OTHER(parallel), {0}};
 
 static const struct Struct {
     const char *name;
