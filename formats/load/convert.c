@@ -348,6 +348,18 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     return BAGS_OK;
 }
 
+bags_code bagi_loader_append_matrix(
+    loader_worker *w, const loader_column *c, loader_part *p, bags_error *err) {
+    loader_part *to = p - (c - w->loader->columns) + c->matrix;
+    if (!c->matrix)
+        return BAGS_OK;
+    FORMAT_TRY(loader_part_reserve(&to->data, to->used.size, sizeof w->matrix, err));
+    memcpy(to->data.data + to->used.size, w->matrix, sizeof w->matrix);
+    to->used.size += sizeof w->matrix;
+    to->used.items++;
+    return BAGS_OK;
+}
+
 /* Append a decoded value, or the image in a blob that crop.c decodes. */
 bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     loader_part *p, const bags_load_item *item, const bags_value *value,
@@ -356,7 +368,7 @@ bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     if (code)
         return loader_fail_item(c, item, code, err);
     p->used.items++;
-    return BAGS_OK;
+    return bagi_loader_append_matrix(w, c, p, err);
 }
 
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,

@@ -72,7 +72,7 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     if (l->windowed)
         FORMAT_TRY(loader_find_window(w, pick, &random, &start, err));
     item.random = random;
-    for (size_t i = 0; i < l->column_count; i++) {
+    for (size_t i = 0; i < l->field_count; i++) {
         const loader_column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
         w->selects[i] =
@@ -80,13 +80,16 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
                     : bags_select_all(field);
     }
     FORMAT_TRY(bags_reader_get(
-        item.reader, pick->index, w->selects, l->column_count, &w->row, err));
-    for (size_t i = 0; i < l->column_count; i++) {
+        item.reader, pick->index, w->selects, l->field_count, &w->row, err));
+    for (size_t i = 0; i < l->field_count; i++) {
         loader_part *p = &s->parts[i];
         size_t items = bags_row_length(&w->row, i);
         for (item.item = 0; item.item < items; item.item++)
             FORMAT_TRY(bagi_loader_load_item(
                 w, &l->columns[i], p, &item, i, (size_t)item.item, err));
+    }
+    for (size_t i = 0; i < l->column_count; i++) {
+        loader_part *p = &s->parts[i];
         if (p->offsets.capacity)
             FORMAT_TRY(
                 loader_part_push(&p->offsets, s->batch.length + 1, p->used.items, err));
@@ -200,14 +203,14 @@ static void loader_announce(
         for (size_t i = 0; i < count; i++)
             if (picks[i].dataset == d)
                 indices[found++] = picks[i].index;
-        for (size_t i = 0; found && i < l->column_count; i++)
+        for (size_t i = 0; found && i < l->field_count; i++)
             w->selects[i] = bags_select_all(l->columns[i].sources[d].field);
         if (found && to_disk)
             (void)bags_reader_prefetch(l->readers[d], indices, found, w->selects,
-                l->column_count, &w->row, NULL);
+                l->field_count, &w->row, NULL);
         else if (found)
             bags_reader_touch(
-                l->readers[d], indices, found, w->selects, l->column_count);
+                l->readers[d], indices, found, w->selects, l->field_count);
     }
 }
 

@@ -468,8 +468,7 @@ static bags_code tokens_find_field(
                     dtype == BAGS_DTYPE_INT32 || (bytes && dtype == BAGS_DTYPE_UINT8);
     const format_rule rules[] = {
         {type->sequence, "a sequence has no tokens; a document must be one array"},
-        {bytes && !dtype,
-            "of type bytes: the dtype of its tokens must be given as `stored`"},
+        {bytes && !dtype, "of type bytes: its dtype must be given as `stored`"},
         {!dtype, "not of a type whose blobs are elements: array(DTYPE,-1) or bytes"},
         {is_first && !bytes && given && given != dtype,
             "its type has another dtype than the option `stored`"},

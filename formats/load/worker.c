@@ -177,7 +177,7 @@ static bags_code worker_merge(
         counts[1]);
 }
 
-/* Read the variables of all engines or, for ranks, of those that launch processes. A
+/* Read the variables of all engines; for ranks, only of engines that launch processes. A
  * batch script that is not one of several tasks is reported, and does not count. */
 static bags_code worker_read_all(
     bool ranks, bags_worker *out, bool *is_batch_script, bags_error *err) {

@@ -114,3 +114,101 @@ def states_are_json_and_older_states_load():
         assert [b['n'].tolist() for b in other] == rest
     for bad in 'zz', '', 'é', state['state'][2:], '00' * 64, 7:
         raises(ValueError, loader.load_state_dict, {**state, 'state': bad}, says='state')
+
+
+def _gradients(path, count=12, kind='png'):
+    """Images whose red and green are the coordinates."""
+    rng = np.random.default_rng(1)
+    with bags.DatasetWriter(path, {'im': kind, 'n': 'int(4)'}) as writer:
+        for i in range(count):
+            height, width = (int(n) for n in rng.integers(60, 256, 2))
+            y, x = np.mgrid[:height, :width]
+            writer.append({'im': np.stack([x, y, x * 0 + i + 50], 2).astype('u1'), 'n': i})
+    return path
+
+
+def _check_matrices(images, matrices, least=0.3, close=1.0):
+    """The colours of each pixel are its place in the image, as the matrix states."""
+    assert matrices.dtype == np.float64 and matrices.shape == (len(images), 2, 3)
+    height, width = images.shape[1:3]
+    y, x = np.mgrid[:height, :width] + 0.5
+    for image, matrix in zip(images.astype(float), matrices):
+        back = np.linalg.inv(np.vstack([matrix, [0, 0, 1]]))
+        u, v = back[:2, :2] @ [x.ravel(), y.ravel()] + back[:2, 2:]
+        red, green, blue = image.reshape(-1, 3).T
+        inside = blue == blue.max()  # not the fill colour
+        assert inside.mean() > least, inside.mean()
+        wrong = np.maximum(abs(u - 0.5 - red), abs(v - 0.5 - green))[inside]
+        assert np.quantile(wrong, 0.9) < close, (np.quantile(wrong, 0.9), matrix)  # edges are repeated
+
+
+def matrices_say_where_pixels_come_from():
+    _gradients('x')
+    size = {'width': 48, 'height': 40, 'matrix': True}
+    affine = {'degrees': (-30, 30), 'scale': (0.7, 1.3), 'shear_x': (-10, 10), 'translate_y': (-0.1, 0.1)}
+    for options in ({}, {'crop': 'center'}, {'crop': 'center', 'resize': 57}, {'crop': 'random'},
+                    {'crop': 'random', 'flip_x': 0.5, 'flip_y': 0.5}, {'filter': 'nearest', 'flip_x': 1},
+                    {'warp': affine}, {'warp': affine, 'crop': 'random', 'flip_x': 0.5, 'flip_y': 0.5},
+                    {'crop': 'center', 'warp': {}, 'resize': 61, 'flip_y': 1},
+                    {'warp': {}, 'draw': lambda d: {'matrix': d.matrix @ [[1, 0.1, 2], [0.2, 1, -3], [0, 0, 1]]}}):
+        images = []
+        for batch in bags.Loader('x', 5, seed=6, fields={'im': {**size, **options}, 'n': {}}):
+            assert list(batch) == ['im', 'n', 'im_matrix', 'indices']
+            _check_matrices(batch['im'], batch['im_matrix'], close=4 if 'filter' in options else 2)
+            images.append(batch['im'])
+        options = {**size, **options, 'matrix': False}
+        for one, batch in zip(images, bags.Loader('x', 5, seed=6, fields={'im': options}), strict=True):
+            assert (one == batch['im']).all() and 'im_matrix' not in batch
+    for bad, says in (({'warp': {'perspective': 0.5}}, 'matrix and perspective'),
+                      ({'warp': {}, 'draw': lambda d: {'matrix': [[1, 0, 0], [0, 1, 0], [0.001, 0, 1]]}}, 'perspective'),
+                      ({'warp': {}, 'draw': lambda d: {'matrix': np.diag([1, 0, 1])}}, 'no inverse')):
+        raises((ValueError, RuntimeError), lambda: next(bags.Loader('x', fields={'im': {**size, **bad}})), says=says)
+    raises(ValueError, bags.Loader, 'x', fields={'n': {'matrix': True}}, says='width and height')
+    with bags.DatasetWriter('y', {'im': 'png', 'im_matrix': 'int'}):
+        pass
+    raises(KeyError, bags.Loader, 'y', fields={'im': size, 'im_matrix': {}}, says='name of a mask or matrix')
+
+
+def matrices_of_scaled_jpegs_are_exact():
+    _gradients('x', kind='jpeg(100)')
+    fields = {'im': {'width': 16, 'height': 16, 'matrix': True, 'crop': 'random', 'scaled': True, 'flip_x': 0.5}}
+    for batch in bags.Loader('x', 5, seed=6, fields=fields):
+        y, x = np.mgrid[:16, :16] + 0.5
+        for image, matrix in zip(batch['im'].astype(float), batch['im_matrix']):
+            back = np.linalg.inv(np.vstack([matrix, [0, 0, 1]]))
+            u, v = back[:2, :2] @ [x.ravel(), y.ravel()] + back[:2, 2:]
+            assert abs((u - 0.5).mean() - image[..., 0].mean()) < 2.5 and abs((v - 0.5).mean() - image[..., 1].mean()) < 2.5
+
+
+def matrices_belong_to_the_images_of_windows_and_sequences():
+    rng = np.random.default_rng(1)
+    def image(n):
+        height, width = (int(n) for n in rng.integers(60, 200, 2))
+        y, x = np.mgrid[:height, :width]
+        return np.stack([x, y, x * 0 + n + 50], 2).astype('u1')
+    with bags.DatasetWriter('x', {'cam': 'png[]', 's': 'int(1)[]'}) as writer:
+        for i in range(6):
+            writer.append({'cam': [image(i * 10 + k) for k in range(i)], 's': list(range(i))})
+    how = {'width': 32, 'height': 32, 'crop': 'random', 'flip_x': 0.5, 'matrix': True}
+    for batch in bags.Loader('x', 4, fields={'cam': how}):  # of different lengths
+        assert [len(m) for m in batch['cam_matrix']] == batch['indices'].tolist() == [len(m) for m in batch['cam']]
+        for images, matrices in zip(batch['cam'], batch['cam_matrix']):
+            _check_matrices(images, matrices, close=2)
+    for batch in bags.Loader('x', 4, frames='s', fields={'s': {}, 'cam': {**how, 'offsets': (-1, 0, 1)}}):
+        assert list(batch) == ['s', 'cam', 'cam_pad', 'cam_matrix', 'indices']
+        for images, matrices in zip(batch['cam'], batch['cam_matrix'], strict=True):
+            _check_matrices(images, matrices, close=2)
+    damaged = bags.Loader('x', 4, fields={'cam': how}, skip_damaged=True)
+    assert sum(len(b['cam_matrix']) for b in damaged) == 6
+
+
+def deep_images_stay_deep():
+    depth = np.arange(12 * 20, dtype='u2').reshape(12, 20) * 250
+    with bags.DatasetWriter('x', {'depth': 'png', 'n': 'int'}) as writer:
+        for i in range(3):
+            writer.append({'depth': depth + np.uint16(i), 'n': i})
+    assert bags.DatasetReader('x')[1]['depth'].dtype == np.uint16
+    for dtype in 'uint16', 'float32', 'int32':
+        batch = next(bags.Loader('x', 3, shuffle=False, fields={'depth': {'dtype': dtype, 'shape': depth.shape}}))
+        assert batch['depth'].dtype == dtype and batch['depth'].shape == (3, 12, 20)
+        assert (batch['depth'] == depth + np.arange(3, dtype='u2')[:, None, None]).all()

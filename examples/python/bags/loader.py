@@ -310,6 +310,8 @@ class Loader(Closable, _core.Loader):
                           saturation, hue
         scaled            decode random crops of JPEGs at 1/2, 1/4 or 1/8, to save time
         orient            turn images upright according to their EXIF orientation
+        matrix            also load NAME_matrix, (N, 2, 3) float64: maps points of each image,
+                          such as boxes and key points, to points of its array; see below
         decode, draw      functions, see below
 
     decode is a function that converts a stored blob to an array, bytes or an int. For
@@ -320,6 +322,10 @@ class Loader(Closable, _core.Loader):
     at a time, in any order. They must return the same result each time, so draw should take
     its random numbers from drawn.random. Their exceptions are raised again, with the datapoint
     in a note.
+
+    A matrix m maps (x, y) to m[:, :2] @ (x, y) + m[:, 2], combining crop, size, flips and warp.
+    Pixel (0, 0) is the square from (0, 0) to (1, 1). With orient, points are those of the upright
+    image. A perspective has no such matrix.
 
     rows: load only these datapoints: indices, a range, or a bool for each datapoint (for
     several datasets, a list with one of these or None for each). take: only the first N of
