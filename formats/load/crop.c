@@ -103,7 +103,7 @@ static bags_code loader_invert_matrix(
     double size = m[0] * m[4] - m[1] * m[3];
     if (m[6] < 0 || m[6] > 0 || m[7] < 0 || m[7] > 0)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "the matrix of draw has a perspective, which the option matrix excludes");
+            "draw returned a perspective; it and the option matrix are mutually exclusive");
     out[0] = m[4] * m[8] / size;
     out[1] = -m[1] * m[8] / size;
     out[2] = (m[1] * m[5] - m[4] * m[2]) / size;

@@ -470,7 +470,7 @@ typedef struct bags_load_field {
     /* Add the tensor NAME_matrix, float64, [n, 2, 3], with a matrix for each image: point
      * (x, y) of the image becomes (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) in the
      * tensor, in pixels as in bags_box. Fractions of `scaled` are included. With orient,
-     * points are those of the upright image. Not with perspective */
+     * (x, y) is a point of the upright image. Not with perspective */
     bool matrix;
     float mean[3]; /* for float32, per channel; finite, like std */
     float std[3];  /* at least 0; 0: 1 */

@@ -324,7 +324,7 @@ class Loader(Closable, _core.Loader):
     in a note.
 
     A matrix m maps (x, y) to m[:, :2] @ (x, y) + m[:, 2], combining crop, size, flips and warp.
-    Pixel (0, 0) is the square from (0, 0) to (1, 1). With orient, points are those of the upright
+    Pixel (0, 0) is the square from (0, 0) to (1, 1). With orient, (x, y) is a point of the upright
     image. A perspective has no such matrix.
 
     rows: load only these datapoints: indices, a range, or a bool for each datapoint (for
