@@ -77,7 +77,7 @@ static bags_code train(const bags_reader *reader, training *t, int start, int st
     bags_loader_options options = {0};
     const bags_batch *batch;
     sequences.field = "text";
-    sequences.dtype = BAGS_DTYPE_UINT8;
+    sequences.stored = BAGS_DTYPE_UINT8;
     sequences.length = WINDOW;
     sequences.has_eos = true; /* eos is 0: no text contains it */
     bags_tokens *tokens = bags_tokens_open(&reader, 1, &sequences, err);

@@ -287,7 +287,7 @@ static void open_tokens(const char *path, const bags_reader **readers) {
     sequences.stride = stride.value;
     sequences.pack = pack_given != NULL;
     sequences.long_documents = (bags_long)long_documents.value;
-    sequences.dtype = dtype.given ? dtypes[dtype.value] : BAGS_DTYPE_NONE;
+    sequences.stored = dtype.given ? dtypes[dtype.value] : BAGS_DTYPE_NONE;
     sequences.has_bos = bos.given;
     sequences.has_eos = eos.given;
     sequences.bos = (uint32_t)bos.value;

@@ -92,8 +92,7 @@ bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from) {
                              (loader_is_whole(from) || !loader_is_whole(to)));
 }
 
-/* Convert elements. */
-static bags_code loader_convert(bags_dtype to_dtype, unsigned char *to,
+bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
     bags_dtype from_dtype, const unsigned char *from, size_t count, bags_error *err) {
     size_t to_size = bags_dtype_size(to_dtype);
     size_t from_size = bags_dtype_size(from_dtype);
@@ -159,8 +158,8 @@ static bags_code loader_store_centered(loader_worker *w, const loader_column *c,
     size_t count = c->given.elements, size = bags_dtype_size(c->dtype);
     FORMAT_TRY(bags_buffer_reserve(&w->converted, count * sizeof(double), err));
     double *values = (double *)(void *)w->converted.data;
-    FORMAT_TRY(
-        loader_convert(BAGS_DTYPE_FLOAT64, w->converted.data, dtype, from, count, err));
+    FORMAT_TRY(bagi_loader_convert(
+        BAGS_DTYPE_FLOAT64, w->converted.data, dtype, from, count, err));
     for (size_t i = 0; i < count; i++) {
         double value = (values[i] - c->center[2 * i]) / c->center[2 * i + 1];
         if (!loader_store_real(c->dtype, to + i * size, value))
@@ -189,7 +188,7 @@ static bags_code loader_store_stacked(loader_worker *w, const loader_column *c,
             loader_shape_text(c->dims, c->shape, needs));
     if (c->center)
         return loader_store_centered(w, c, dtype, from, to, err);
-    return loader_convert(
+    return bagi_loader_convert(
         c->dtype, to, dtype, from, c->item_size / bags_dtype_size(c->dtype), err);
 }
 
@@ -221,7 +220,7 @@ static bags_code loader_store_value(const loader_column *c, loader_part *p,
     if (pad)
         memset(p->data.data + p->used.size, 0, pad);
     if (converted)
-        FORMAT_TRY(loader_convert(copy.dtype, p->data.data + start, dtype, from,
+        FORMAT_TRY(bagi_loader_convert(copy.dtype, p->data.data + start, dtype, from,
             copy.size / bags_dtype_size(copy.dtype), err));
     else if (copy.size)
         memcpy(p->data.data + start, from, copy.size);
@@ -349,6 +348,18 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     return BAGS_OK;
 }
 
+bags_code bagi_loader_append_matrix(
+    loader_worker *w, const loader_column *c, loader_part *p, bags_error *err) {
+    loader_part *to = p - (c - w->loader->columns) + c->matrix;
+    if (!c->matrix)
+        return BAGS_OK;
+    FORMAT_TRY(loader_part_reserve(&to->data, to->used.size, sizeof w->matrix, err));
+    memcpy(to->data.data + to->used.size, w->matrix, sizeof w->matrix);
+    to->used.size += sizeof w->matrix;
+    to->used.items++;
+    return BAGS_OK;
+}
+
 /* Append a decoded value, or the image in a blob that crop.c decodes. */
 bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     loader_part *p, const bags_load_item *item, const bags_value *value,
@@ -357,7 +368,7 @@ bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     if (code)
         return loader_fail_item(c, item, code, err);
     p->used.items++;
-    return BAGS_OK;
+    return bagi_loader_append_matrix(w, c, p, err);
 }
 
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,

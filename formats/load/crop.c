@@ -96,6 +96,28 @@ static void loader_make_matrix(
         m[i] /= last;
 }
 
+/* The inverse of that matrix, as 2 x 3 numbers: maps the entire image to the result. */
+static bags_code loader_invert_matrix(
+    const loader_column *c, const loader_image *p, double out[6], bags_error *err) {
+    const double *m = p->draw.matrix;
+    double size = m[0] * m[4] - m[1] * m[3];
+    if (m[6] < 0 || m[6] > 0 || m[7] < 0 || m[7] > 0)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "draw returned a perspective; it and the option matrix are mutually exclusive");
+    out[0] = m[4] * m[8] / size;
+    out[1] = -m[1] * m[8] / size;
+    out[2] = (m[1] * m[5] - m[4] * m[2]) / size;
+    out[3] = -m[3] * m[8] / size;
+    out[4] = m[0] * m[8] / size;
+    out[5] = (m[3] * m[2] - m[0] * m[5]) / size;
+    for (int i = 0; i < 6; i++)
+        if (!(out[i] >= -DBL_MAX && out[i] <= DBL_MAX))
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "the matrix of %s has no inverse",
+                c->given.draw ? "draw" : "the image");
+    return BAGS_OK;
+}
+
 bool bagi_loader_is_scale(const float *mean, const float *std) {
     bool good = true;
     for (int i = 0; i < 3; i++)
@@ -195,6 +217,12 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     options.width = p->part.width / scale;
     options.height = p->part.height / scale;
     FORMAT_TRY(images->jpeg_probe(item->blob, &options, &p->image, err));
+    if (scale > 1) { /* the rectangle, rounded to the reduced pixels */
+        p->crop.left = options.left * scale;
+        p->crop.top = options.top * scale;
+        p->crop.width = options.width * scale;
+        p->crop.height = options.height * scale;
+    }
     unsigned char *pixels = p->to;
     size_t size = c->item_size;
     if (!loader_is_direct(c, p)) {
@@ -418,5 +446,9 @@ bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
     }
     if (p.pixels != to)
         loader_store_pixels(c, &p, scale, to);
-    return BAGS_OK;
+    if (!c->matrix)
+        return BAGS_OK;
+    if (!c->by_matrix)
+        loader_make_matrix(c, item, &p);
+    return loader_invert_matrix(c, &p, w->matrix, err);
 }

@@ -635,6 +635,7 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
             memcpy(to, to - c->item_size, c->item_size);
         p->used.size += c->item_size;
         p->used.items++;
+        FORMAT_TRY(bagi_loader_append_matrix(w, c, p, err));
     }
     return BAGS_OK;
 }
@@ -840,25 +841,12 @@ bags_code bagi_frames_plan(bags_loader *l, loader_column *c, bags_error *err) {
 
 bags_code bagi_frames_add_masks(bags_loader *l, bags_error *err) {
     for (size_t i = 0; i < l->field_count; i++) {
-        loader_column *c = &l->columns[i], *mask = &l->columns[l->column_count];
-        size_t size = strlen(c->given.name) + sizeof "_pad";
+        loader_column *c = &l->columns[i];
         if (!c->given.window)
             continue;
-        char *name = (char *)bagi_loader_allocate(l, size, 1, err);
-        if (!name)
-            return BAGS_ERROR_MEMORY;
-        (void)snprintf(name, size, "%s_pad", c->given.name);
-        for (size_t k = 0; k < l->field_count; k++)
-            if (!strcmp(l->columns[k].given.name, name))
-                return bagi_loader_fail_field(
-                    &l->columns[k], BAGS_ERROR_FIELD, "has the name of a mask", err);
-        mask->given.name = name;
-        mask->given.window = c->given.window;
-        mask->path = c->path;
-        mask->form = LOADER_FORM_STACKED;
-        mask->dtype = BAGS_DTYPE_BOOL;
-        mask->item_size = 1;
-        c->mask = l->column_count++;
+        c->mask = bagi_loader_add_column(l, c, "_pad", BAGS_DTYPE_BOOL, err);
+        if (!c->mask)
+            return err->code;
     }
     return BAGS_OK;
 }

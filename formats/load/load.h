@@ -467,6 +467,11 @@ typedef struct bags_load_field {
      * PyTorch's decoders. (Without width and height, the reader's codec decodes: set
      * its option `orient`) */
     bool orient;
+    /* Add the tensor NAME_matrix, float64, [n, 2, 3], with a matrix for each image: point
+     * (x, y) of the image becomes (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) in the
+     * tensor, in pixels as in bags_box. Fractions of `scaled` are included. With orient,
+     * (x, y) is a point of the upright image. Not with perspective */
+    bool matrix;
     float mean[3]; /* for float32, per channel; finite, like std */
     float std[3];  /* at least 0; 0: 1 */
 
@@ -587,10 +592,12 @@ typedef enum bags_long { BAGS_LONG_SPLIT = 0, BAGS_LONG_DROP } bags_long;
  */
 typedef struct bags_tokens_options {
     const char *field;
-    bags_dtype dtype; /* for a field of type bytes: uint8, uint16, uint32 or int32,
-                         little-endian; otherwise NONE, or the type's dtype */
-    uint64_t length;  /* S, 1 to 2^28 */
-    uint64_t stride;  /* for windows; 0: S */
+    bags_dtype stored; /* for a field of type bytes: uint8, uint16, uint32 or int32,
+                          little-endian; otherwise NONE, or the type's dtype */
+    bags_dtype dtype;  /* of the field's tensor, as in bags_load_field; parallel fields
+                          keep their dtype. NONE: as stored */
+    uint64_t length;   /* S, 1 to 2^28 */
+    uint64_t stride;   /* for windows; 0: S */
     bool pack;
     /* Packing: documents above S tokens are split into pieces of S tokens plus a
      * remainder, or are dropped. */
@@ -939,6 +946,20 @@ typedef struct bags_worker {
  */
 BAGS_EXPERIMENTAL bags_code bags_worker_find(
     uint64_t count, bags_worker *out, bags_error *err);
+
+/*
+ * Find this process's rank in a training, for bags_loader_options: like
+ * bags_worker_find, but only from the variables of srun, Open MPI, MPICH and torchrun.
+ * The tasks of an array are independent trainings. If none of these variables is set,
+ * the process is number 0 of 1, and out->variable is NULL.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_MISSING  a number without the number of processes, or the reverse
+ *   BAGS_ERROR_VALUE    as for bags_worker_find
+ *
+ * Threads: as for bags_worker_find.
+ */
+BAGS_EXPERIMENTAL bags_code bags_rank_find(bags_worker *out, bags_error *err);
 
 #ifdef __cplusplus
 }

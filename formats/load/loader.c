@@ -72,7 +72,7 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     if (l->windowed)
         FORMAT_TRY(loader_find_window(w, pick, &random, &start, err));
     item.random = random;
-    for (size_t i = 0; i < l->column_count; i++) {
+    for (size_t i = 0; i < l->field_count; i++) {
         const loader_column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
         w->selects[i] =
@@ -80,18 +80,51 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
                     : bags_select_all(field);
     }
     FORMAT_TRY(bags_reader_get(
-        item.reader, pick->index, w->selects, l->column_count, &w->row, err));
-    for (size_t i = 0; i < l->column_count; i++) {
+        item.reader, pick->index, w->selects, l->field_count, &w->row, err));
+    for (size_t i = 0; i < l->field_count; i++) {
         loader_part *p = &s->parts[i];
         size_t items = bags_row_length(&w->row, i);
         for (item.item = 0; item.item < items; item.item++)
             FORMAT_TRY(bagi_loader_load_item(
                 w, &l->columns[i], p, &item, i, (size_t)item.item, err));
+    }
+    for (size_t i = 0; i < l->column_count; i++) {
+        loader_part *p = &s->parts[i];
         if (p->offsets.capacity)
             FORMAT_TRY(
                 loader_part_push(&p->offsets, s->batch.length + 1, p->used.items, err));
     }
     return BAGS_OK;
+}
+
+/* Choose where tokens are written: to the tensor or, if they will be converted, to the
+ * thread's memory. */
+static bags_code loader_aim_tokens(
+    loader_worker *w, unsigned char *to, uint64_t count, bags_error *err) {
+    const format_tokens_tensor *tensor = w->loader->tokens->tensors;
+    w->targets[0] = to;
+    if (tensor->dtype == tensor->stored)
+        return BAGS_OK;
+    FORMAT_TRY(bags_buffer_reserve(
+        &w->converted, (size_t)count * bags_dtype_size(tensor->stored), err));
+    w->targets[0] = w->converted.data;
+    return BAGS_OK;
+}
+
+/* Convert the tokens in the thread's memory. */
+static bags_code loader_convert_tokens(const loader_worker *w, const bags_pick *pick,
+    unsigned char *to, uint64_t count, bags_error *err) {
+    const format_tokens *tokens = w->loader->tokens;
+    const format_tokens_tensor *tensor = tokens->tensors;
+    if (w->targets[0] == to)
+        return BAGS_OK;
+    bags_code code = bagi_loader_convert(
+        tensor->dtype, to, tensor->stored, w->targets[0], (size_t)count, err);
+    return code
+               ? bags_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
+                     bags_path_tail(bags_reader_path(tokens->readers[pick->dataset])),
+                     tensor->name, tokens->packed ? "datapoint" : "window", pick->index)
+               : BAGS_OK;
 }
 
 /* Append a window of tokens to the tensors, and announce the next one. */
@@ -102,7 +135,10 @@ static bags_code loader_load_window(loader_worker *w, loader_slot *s,
         l->tokens->touch(l->options.tokens, next);
     for (size_t i = 0; i < l->column_count; i++)
         w->targets[i] = s->parts[i].data.data + s->parts[i].used.size;
+    unsigned char *to = w->targets[0];
+    FORMAT_TRY(loader_aim_tokens(w, to, l->tokens->length + 1, err));
     FORMAT_TRY(l->tokens->window(l->options.tokens, &w->row, pick, w->targets, err));
+    FORMAT_TRY(loader_convert_tokens(w, pick, to, l->tokens->length + 1, err));
     for (size_t i = 0; i < l->column_count; i++) {
         s->parts[i].used.size += l->columns[i].item_size;
         s->parts[i].used.items++;
@@ -139,8 +175,12 @@ static bags_code loader_load_row(
             p->used.items += pieces[k].length;
             w->unwatched += size;
         }
+        bags_pick pick = {pieces[k].dataset, pieces[k].document};
+        unsigned char *to = w->targets[0];
+        FORMAT_TRY(loader_aim_tokens(w, to, pieces[k].length, err));
         FORMAT_TRY(
             l->tokens->piece(l->options.tokens, &w->row, &pieces[k], w->targets, err));
+        FORMAT_TRY(loader_convert_tokens(w, &pick, to, pieces[k].length, err));
         end += (int32_t)pieces[k].length;
         FORMAT_TRY(loader_push_end(&s->parts[fields], end, err));
     }
@@ -163,14 +203,14 @@ static void loader_announce(
         for (size_t i = 0; i < count; i++)
             if (picks[i].dataset == d)
                 indices[found++] = picks[i].index;
-        for (size_t i = 0; found && i < l->column_count; i++)
+        for (size_t i = 0; found && i < l->field_count; i++)
             w->selects[i] = bags_select_all(l->columns[i].sources[d].field);
         if (found && to_disk)
             (void)bags_reader_prefetch(l->readers[d], indices, found, w->selects,
-                l->column_count, &w->row, NULL);
+                l->field_count, &w->row, NULL);
         else if (found)
             bags_reader_touch(
-                l->readers[d], indices, found, w->selects, l->column_count);
+                l->readers[d], indices, found, w->selects, l->field_count);
     }
 }
 

@@ -190,7 +190,8 @@ static bags_code loader_check_field(
     const format_rule rules[] = {
         {!image && (has_scale || has_ranges || g->channels || g->crop || g->resize ||
                        g->filter || g->flip_x > 0 || g->flip_y > 0 || g->warp ||
-                       g->jitter || g->draw || g->nchw || g->scaled || g->orient),
+                       g->jitter || g->draw || g->nchw || g->scaled || g->orient ||
+                       g->matrix),
             "options of images without width and height"},
         {g->dims > LOADER_MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
             "dims, at most 6, shape and dtype must be set together"},
@@ -210,6 +211,8 @@ static bags_code loader_check_field(
             "resize must be at least width and height"},
         {(g->scaled || has_ranges) && g->crop != BAGS_CROP_RANDOM,
             "scaled, area and aspect need crop BAGS_CROP_RANDOM"},
+        {g->matrix && g->warp && g->warp->perspective > 0,
+            "matrix and perspective are mutually exclusive"},
         {g->scaled && c->by_matrix, "scaled excludes warp and BAGS_FILTER_NEAREST"},
         {g->orient && !has_exif,
             "orient needs fields of JPEG or PNG, and options.images with their "
@@ -358,6 +361,47 @@ static bags_code loader_column_open(
     return BAGS_OK;
 }
 
+size_t bagi_loader_add_column(bags_loader *l, const loader_column *c,
+    const char *suffix, bags_dtype dtype, bags_error *err) {
+    loader_column *out = &l->columns[l->column_count];
+    size_t size = strlen(c->given.name) + strlen(suffix) + 1;
+    char *name = (char *)bagi_loader_allocate(l, size, 1, err);
+    if (!name)
+        return 0;
+    (void)snprintf(name, size, "%s%s", c->given.name, suffix);
+    for (size_t k = 0; k < l->field_count; k++)
+        if (!strcmp(l->columns[k].given.name, name)) {
+            bagi_loader_fail_field(&l->columns[k], BAGS_ERROR_FIELD,
+                "has the name of a mask or matrix", err);
+            return 0;
+        }
+    out->given.name = name;
+    out->given.window = c->given.window;
+    out->path = c->path;
+    out->ragged = c->ragged;
+    out->form = LOADER_FORM_STACKED;
+    out->dtype = dtype;
+    out->item_size = bags_dtype_size(dtype);
+    return l->column_count++;
+}
+
+static bags_code loader_add_matrices(bags_loader *l, bags_error *err) {
+    for (size_t i = 0; i < l->field_count; i++) {
+        loader_column *c = &l->columns[i];
+        if (!c->given.matrix)
+            continue;
+        c->matrix = bagi_loader_add_column(l, c, "_matrix", BAGS_DTYPE_FLOAT64, err);
+        if (!c->matrix)
+            return err->code;
+        loader_column *out = &l->columns[c->matrix];
+        out->dims = 2;
+        out->shape[0] = 2;
+        out->shape[1] = 3;
+        out->item_size *= 6;
+    }
+    return BAGS_OK;
+}
+
 /* Without a list, load all fields of the first dataset. The others must have them, too.
  * With frames, the clock is the only sequence. */
 static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
@@ -366,7 +410,7 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     const bags_load_field *given = l->options.fields;
     count = given ? l->options.field_count : count;
     l->columns = (loader_column *)bagi_loader_allocate(
-        l, 2 * count, sizeof *l->columns, err); /* including masks */
+        l, 3 * count, sizeof *l->columns, err); /* including masks and matrices */
     if (!l->columns)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count; i++) {
@@ -384,6 +428,7 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     }
     if (l->frames)
         FORMAT_TRY(bagi_frames_add_masks(l, err));
+    FORMAT_TRY(loader_add_matrices(l, err));
     if (l->options.window_start && !l->windowed)
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "window_start needs a field with a window");
@@ -407,6 +452,11 @@ static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
         c->path = bags_reader_path(l->readers[0]);
         c->form = LOADER_FORM_STACKED;
         c->dtype = t->tensors[i].dtype;
+        if (!bagi_loader_is_convertible(c->dtype, t->tensors[i].stored))
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%s: field \"%.100s\": tokens of %s cannot become %s",
+                bags_path_tail(c->path), c->given.name,
+                bags_dtype_name(t->tensors[i].stored), bags_dtype_name(c->dtype));
         c->ragged = t->tensors[i].length == 0;
         c->dims = !c->ragged;
         c->shape[0] = t->tensors[i].length;

@@ -67,6 +67,7 @@ typedef struct loader_column {
     uint64_t span;          /* items from a window's first to its last */
     float *scale;           /* for float images: 256 values per channel */
     double *center;         /* for arrays: each element's mean and deviation */
+    size_t matrix;          /* the column with the images' matrices; 0: none */
     bool by_matrix;         /* images are transformed by a matrix, not resized */
     bool draws;             /* random ranges differ from the defaults */
     bags_warp_options warp; /* copies of the options */
@@ -153,6 +154,7 @@ typedef struct loader_worker {
     bool *outside;           /* and their masks */
     bags_buffer announced;   /* selections announced for a batch's samples */
     gate_thread id;
+    double matrix[6];     /* maps the last image to its tensor */
     float scale[3 * 256]; /* for an image whose mean or std was chosen by a callback */
     size_t unwatched;     /* bytes decoded since `stopping` was last checked */
 } loader_worker;
@@ -167,7 +169,7 @@ struct bags_loader {
     uint64_t batches;  /* batches per epoch */
     size_t slice_most; /* datapoints in this rank's largest slice */
     loader_column *columns;
-    size_t column_count;         /* including the frames' masks, at the end */
+    size_t column_count;         /* including matrices and frames' masks, at the end */
     size_t field_count;          /* columns that belong to fields */
     bool windowed;               /* some column has a window */
     bool calls;                  /* some column has a caller's function */
@@ -256,6 +258,11 @@ void *bagi_loader_allocate(bags_loader *l, size_t count, size_t size, bags_error
 bags_code bagi_loader_fail_field(
     const loader_column *c, bags_code code, const char *what, bags_error *err);
 
+/* opening.c: add a column after the fields', named NAME plus the suffix, with one item
+ * for each item of field c. Returns its number; 0 on failure. */
+size_t bagi_loader_add_column(bags_loader *l, const loader_column *c,
+    const char *suffix, bags_dtype dtype, bags_error *err);
+
 /* opening.c: true for a video type whose frames can be read. */
 bool bagi_loader_is_video(const bags_loader *l, const bags_type *type);
 
@@ -288,7 +295,15 @@ bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
 bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     loader_part *p, const bags_load_item *item, const bags_value *value,
     bags_error *err);
+
+/* convert.c: append the last image's matrix, if column c has matrices. p is c's part. */
+bags_code bagi_loader_append_matrix(
+    loader_worker *w, const loader_column *c, loader_part *p, bags_error *err);
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from);
+
+/* convert.c: convert elements. An error states the first element that does not fit. */
+bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
+    bags_dtype from_dtype, const unsigned char *from, size_t count, bags_error *err);
 
 /* crop.c: make an image of the requested size from the item's blob, or from its decoded
  * value. */

@@ -456,7 +456,7 @@ static bags_code tokens_find_field(
     const bags_type *type = bags_reader_type(d->reader, d->fields[field]);
     bags_view first = bags_type_argument(type, 0);
     bool bytes = bags_view_is(type->name, "bytes"), is_first = field == 0;
-    bags_dtype given = t->options.dtype, dtype = BAGS_DTYPE_NONE;
+    bags_dtype given = t->options.stored, dtype = BAGS_DTYPE_NONE;
     uint64_t side;
     if (bytes)
         dtype = is_first ? given : BAGS_DTYPE_UINT8;
@@ -468,10 +468,10 @@ static bags_code tokens_find_field(
                     dtype == BAGS_DTYPE_INT32 || (bytes && dtype == BAGS_DTYPE_UINT8);
     const format_rule rules[] = {
         {type->sequence, "a sequence has no tokens; a document must be one array"},
-        {bytes && !dtype, "of type bytes: its dtype must be given"},
+        {bytes && !dtype, "of type bytes: its dtype must be given as `stored`"},
         {!dtype, "not of a type whose blobs are elements: array(DTYPE,-1) or bytes"},
         {is_first && !bytes && given && given != dtype,
-            "its type has another dtype than is given"},
+            "its type has another dtype than the option `stored`"},
         {is_first && !is_token, "tokens must be uint16, uint32 or int32"},
         {d != t->datasets && dtype != t->dtypes[field],
             "another dtype than in the first dataset"},
@@ -667,7 +667,7 @@ static void tokens_add_tensor(
     bags_tokens *t, const char *name, bags_dtype dtype, uint64_t length) {
     format_tokens_tensor *to = &t->shared.tensors[t->shared.count++];
     to->name = name;
-    to->dtype = dtype;
+    to->dtype = to->stored = dtype;
     to->length = length;
 }
 
@@ -681,6 +681,8 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
         return BAGS_ERROR_MEMORY;
     for (size_t f = 0; f < t->field_count; f++)
         tokens_add_tensor(t, t->names[f], t->dtypes[f], o->pack ? 0 : o->length + 1);
+    if (o->dtype)
+        s->tensors->dtype = o->dtype;
     if (o->pack)
         tokens_add_tensor(t, "cu_seqlens", BAGS_DTYPE_INT32, 0);
     else if (o->places) {

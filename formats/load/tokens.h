@@ -13,7 +13,8 @@
 typedef struct format_tokens_tensor {
     const char *name;
     bags_dtype dtype;
-    uint64_t length; /* of a window; 0: ragged */
+    bags_dtype stored; /* window() and piece() write elements of this dtype */
+    uint64_t length;   /* of a window; 0: ragged */
 } format_tokens_tensor;
 
 /* A block of packed rows, plus the memory to make it. */

@@ -8,6 +8,7 @@
  */
 #include "load.h"
 #include "text.h"
+#include "try.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,19 +22,22 @@ typedef struct worker_source {
     /* For an array job: its first and last number, and the step. */
     const char *first, *last, *step;
     uint64_t start; /* the first worker's number */
+    bool
+        launches; /* starts the processes of one program together: a training's ranks */
 } worker_source;
 
 static const worker_source worker_sources[] = {
     {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN",
-        "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP", 0},
-    {"SLURM_PROCID", "SLURM_NTASKS", NULL, NULL, NULL, 0},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, NULL, NULL, 0},
-    {"PMI_RANK", "PMI_SIZE", NULL, NULL, NULL, 0},
-    {"RANK", "WORLD_SIZE", NULL, NULL, NULL, 0},
-    {"JOB_COMPLETION_INDEX", NULL, NULL, NULL, NULL, 0},
-    {"SGE_TASK_ID", NULL, "SGE_TASK_FIRST", "SGE_TASK_LAST", "SGE_TASK_STEPSIZE", 1},
-    {"PBS_ARRAY_INDEX", NULL, NULL, NULL, NULL, 0},
-    {"LSB_JOBINDEX", NULL, NULL, "LSB_JOBINDEX_END", "LSB_JOBINDEX_STEP", 1},
+        "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP", 0, false},
+    {"SLURM_PROCID", "SLURM_NTASKS", NULL, NULL, NULL, 0, true},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, NULL, NULL, 0, true},
+    {"PMI_RANK", "PMI_SIZE", NULL, NULL, NULL, 0, true},
+    {"RANK", "WORLD_SIZE", NULL, NULL, NULL, 0, true},
+    {"JOB_COMPLETION_INDEX", NULL, NULL, NULL, NULL, 0, false},
+    {"SGE_TASK_ID", NULL, "SGE_TASK_FIRST", "SGE_TASK_LAST", "SGE_TASK_STEPSIZE", 1,
+        false},
+    {"PBS_ARRAY_INDEX", NULL, NULL, NULL, NULL, 0, false},
+    {"LSB_JOBINDEX", NULL, NULL, "LSB_JOBINDEX_END", "LSB_JOBINDEX_STEP", 1, false},
 };
 
 #define WORKER_SOURCES (sizeof worker_sources / sizeof *worker_sources)
@@ -173,41 +177,57 @@ static bags_code worker_merge(
         counts[1]);
 }
 
-bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err) {
-    bags_worker found, one;
-    bool is_batch_script = false;
-    memset(&found, 0, sizeof found);
+/* Read the variables of all engines; for ranks, only of engines that launch processes. A
+ * batch script that is not one of several tasks is reported, and does not count. */
+static bags_code worker_read_all(
+    bool ranks, bags_worker *out, bool *is_batch_script, bags_error *err) {
+    bags_worker one;
+    memset(out, 0, sizeof *out);
     for (size_t i = 0; i < WORKER_SOURCES; i++) {
         const worker_source *source = &worker_sources[i];
-        bags_code code = worker_read(source, &one, err);
-        if (code)
-            return code;
+        if (ranks && !source->launches)
+            continue;
+        FORMAT_TRY(worker_read(source, &one, err));
         if (one.count > 1 && worker_is_batch_script(source, one.number)) {
-            is_batch_script = true;
+            *is_batch_script = true;
             continue;
         }
-        if (!found.variable && one.variable)
-            found = one;
-        else if ((code = worker_merge(&found, &one, err)) != BAGS_OK)
-            return code;
+        if (!out->variable && one.variable)
+            *out = one;
+        else
+            FORMAT_TRY(worker_merge(out, &one, err));
     }
+    return BAGS_OK;
+}
+
+static bags_code worker_fail_script(bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_MISSING,
+        "SLURM_PROCID and SLURM_NTASKS: several tasks, but this is the script of the "
+        "batch job, of which there is one; start the workers by srun");
+}
+
+/* The variable with the number of workers that an engine should have set. */
+static const char *worker_count_variable(const char *variable) {
+    for (size_t i = 0; i < WORKER_SOURCES; i++)
+        if (!strcmp(worker_sources[i].number, variable))
+            return worker_sources[i].count ? worker_sources[i].count
+                                           : worker_sources[i].last;
+    return NULL;
+}
+
+bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err) {
+    bags_worker found;
+    bool is_batch_script = false;
+    FORMAT_TRY(worker_read_all(false, &found, &is_batch_script, err));
+    if (!found.variable && is_batch_script)
+        return worker_fail_script(err);
     if (!found.variable)
-        return is_batch_script
-                   ? bags_fail(err, BAGS_ERROR_MISSING,
-                         "SLURM_PROCID and SLURM_NTASKS: several tasks, but this is "
-                         "the script of the batch job, of which there is one; start "
-                         "the workers by srun")
-                   : bags_fail(err, BAGS_ERROR_MISSING,
-                         "no variable states the number of this worker: "
-                         "SLURM_ARRAY_TASK_ID, SLURM_PROCID, OMPI_COMM_WORLD_RANK, "
-                         "PMI_RANK, RANK, JOB_COMPLETION_INDEX, SGE_TASK_ID, "
-                         "PBS_ARRAY_INDEX or LSB_JOBINDEX");
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "no variable states the number of this worker: SLURM_ARRAY_TASK_ID, "
+            "SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK, RANK, JOB_COMPLETION_INDEX, "
+            "SGE_TASK_ID, PBS_ARRAY_INDEX or LSB_JOBINDEX");
     if (!found.count && !count) {
-        const char *missing = NULL;
-        for (size_t i = 0; i < WORKER_SOURCES; i++)
-            if (!strcmp(worker_sources[i].number, found.variable))
-                missing = worker_sources[i].count ? worker_sources[i].count
-                                                  : worker_sources[i].last;
+        const char *missing = worker_count_variable(found.variable);
         return bags_fail(err, BAGS_ERROR_MISSING,
             "%s: is set, but %s%s; pass the number of workers", found.variable,
             missing ? missing : "no variable states the number of workers",
@@ -223,6 +243,34 @@ bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err) {
             found.variable, found.number, count);
     if (!found.count)
         found.count = count;
+    *out = found;
+    return BAGS_OK;
+}
+
+bags_code bags_rank_find(bags_worker *out, bags_error *err) {
+    bags_worker found;
+    bool is_batch_script = false;
+    FORMAT_TRY(worker_read_all(true, &found, &is_batch_script, err));
+    for (size_t i = 0; i < WORKER_SOURCES; i++) {
+        const worker_source *source = &worker_sources[i];
+        uint64_t count = 0;
+        if (!source->launches || worker_value(source->number))
+            continue;
+        FORMAT_TRY(worker_number(source->count, &count, err));
+        if (count > 1 && (!found.variable || (found.count && found.count != count)))
+            return bags_fail(err, BAGS_ERROR_MISSING,
+                "%s: %" PRIu64 " processes, but %s, the number of this process, is not "
+                "set; start the processes by their launcher, or pass rank and ranks",
+                source->count, count, source->number);
+    }
+    if (found.variable && !found.count)
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: is set, but %s, the number of processes, is not; pass rank and ranks",
+            found.variable, worker_count_variable(found.variable));
+    if (!found.variable && is_batch_script)
+        return worker_fail_script(err);
+    if (!found.variable)
+        found.count = 1;
     *out = found;
     return BAGS_OK;
 }

@@ -28,7 +28,7 @@ def _write(path, count=20, **options):
             writer.append(_point(i))
 
 
-DTYPES = {'n': 'u4', 'u': 'u8', 'i': 'i8', 'v': 'u8', 'b': 'u2', 'f': 'f4', 'c': 'c8', 'o': '?', 'e': 'f8'}
+DTYPES = {'n': 'i8', 'u': 'u8', 'i': 'i8', 'v': 'i8', 'b': 'i8', 'f': 'f4', 'c': 'c8', 'o': '?', 'e': 'f8'}
 
 
 def a_column_is_an_array_without_a_copy():

@@ -101,7 +101,7 @@ def slices_are_lists_of_a_field():
             assert reader[-2:, ['bar']] == reader[8:99, ['bar']] == {'bar': [8, 9]}
             assert reader[5:2, ('bar',)] == reader[range(7, 7), ('bar',)] == {'bar': []}
             raises(IndexError, lambda: reader[range(5, 11)], says='11')
-            raises(ValueError, lambda: reader[0:6:2], says='step')
+            assert reader[0:6:2, ('bar',)] == reader[[0, 2, 4], ('bar',)] == {'bar': [0, 2, 4]}
             raises(TypeError, lambda: reader[0:2, {'baz': range(1)}], says='baz')
             raises(TypeError, lambda: reader[0:2, 'foo'])
             raises(KeyError, lambda: reader[0:2, ('foo', 'nothing')], says='nothing')

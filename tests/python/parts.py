@@ -113,7 +113,7 @@ def items_are_one_array():
                     continue
                 every = reader.array(i, name)
                 assert every.shape == items.shape and (every == items).all() and not every.flags.writeable
-                assert every.dtype == {'action': 'f4', 'big': 'u4', 'n': 'i8', 'pose': 'f8'}[name]
+                assert every.dtype == {'action': 'f4', 'big': 'i8', 'n': 'i8', 'pose': 'f8'}[name]
                 for part in (range(2, 18), slice(1, None), range(0, 9, 3), range(4, 4), slice(None), range(99, 100)):
                     rows = part if isinstance(part, slice) else slice(part.start, part.stop, part.step)
                     array = reader.array(i, name, part)

@@ -33,6 +33,21 @@ def what_is_public_has_a_stub():
     assert set(bags.__all__) <= known, set(bags.__all__) - known
 
 
+def options_in_stubs_are_those_of_c():
+    stubs = {name: {member.target.id for member in node.body if isinstance(member, ast.AnnAssign)}
+             for name, node in _names(bags) if isinstance(node, ast.ClassDef)}
+    for stub, struct, other in (
+            ('_FieldOptions', 'field', {'has_tolerance'}), ('_WarpOptions', 'warp', set()),
+            ('_JitterOptions', 'jitter', set()), ('_TokensOptions', 'tokens', {'has_bos', 'has_eos'})):
+        known = set(bags._core.structs[struct][1]) - other
+        assert stubs[stub] == known, stubs[stub] ^ known
+
+
+def only_what_is_public_is_listed():
+    assert {name for name in dir(bags) if not name.startswith('_')} == set(bags.__all__)
+    assert '__version__' in dir(bags) and all(hasattr(bags, name) for name in dir(bags))
+
+
 def granular_is_annotated():
     for name, what in vars(bags.granular).items():
         if isinstance(what, type) and what.__module__ == 'bags.granular':

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 
 from . import _core
 from ._core import DataError
-from .arrays import Column, stream
+from . import show
+from .arrays import Column, indices_of, stream
 from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
 from .commands import Rows, derive, index, sql, zip
@@ -35,6 +36,10 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
            'index', 'recover', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
 __version__ = _core.version
 GB = 1024 ** 3
+
+
+def __dir__():
+    return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])
 
 
 def _rebuild(kind, base, args, options):
@@ -185,7 +190,8 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
     r[i, mask] reads part of a datapoint. mask is a tuple of field names, or a dict that maps
     each name to True, False, a range of items (for sequences), or a range or list of frames
-    (for videos). r[2:5] and r[2:5, mask] return {name: [values]}.
+    (for videos). r[2:5], r[::2], r[[1, 5]] and r[2:5, mask] return
+    {name: [values]}.
     decoders maps types to functions of a blob; None returns bytes. Large arrays are read-only
     and refer to the mapped file. Threads may share a reader, and it can be pickled. The
     directory may be inside a .zip or .tar (pets.zip/train), or be a URL (http, https, s3).
@@ -213,14 +219,14 @@ class DatasetReader(Dataset, _core.DatasetReader):
         return _copy.copy(self)
 
     def _rows(self, rows, *masks):
-        """r[2:5] and r[2:5, mask]: {name: [values]}. Called by C."""
+        """r[2:5], r[::2], r[[1, 5]], also with a mask: {name: [values]}. Called by C."""
         length = len(self)
         points = range(length)[rows] if isinstance(rows, slice) else rows
-        if points.step != 1:
-            raise ValueError(f'{self.path}: {rows} has another step than 1; read each '
-                             'datapoint with an int')
-        if points and not (0 <= points.start and points.stop <= length):
-            raise IndexError(f'{self.path}: {rows} out of range (length {length})')
+        if isinstance(points, range):
+            if points and not (0 <= min(points) and max(points) < length):
+                raise IndexError(f'{self.path}: {rows} out of range (length {length})')
+        else:
+            points = indices_of(points, length, self.path)
         mask = masks[0] if masks else tuple(self.spec)
         if isinstance(mask, dict):
             for name, part in mask.items():
@@ -232,7 +238,11 @@ class DatasetReader(Dataset, _core.DatasetReader):
         elif not isinstance(mask, (tuple, list)):
             raise TypeError(f'{self.path}: a mask must be a dict of fields, or a tuple of '
                             f'their names, not {type(mask)}')
-        return {name: self.values(name, points.start, points.stop) for name in mask}
+        if isinstance(points, range) and points.step == 1:
+            return {name: self.values(name, points.start, points.stop) for name in mask}
+        self._check(mask)
+        found = [self[i, tuple(mask)] for i in points]
+        return {name: [row[name] for row in found] for name in mask}
 
     def values(self, name, start=0, stop=None):
         """The values of a field in datapoints start to stop, clamped like a slice. Returns a list;
@@ -250,6 +260,14 @@ class DatasetReader(Dataset, _core.DatasetReader):
         if not isinstance(name, str):
             raise TypeError(f'the name of a field must be a str, not {type(name)}')
         raise KeyError(f'{self.path}: field "{name}": unknown; {suggest(name, self.spec)}')
+
+    def __repr__(self):
+        return show.text(self)
+
+    def _repr_html_(self):
+        """The fields, and the first images, for notebooks."""
+        return None if self.closed else show.html(self, lambda: _rebuild(
+            DatasetReader, DatasetReader, (*self._arguments[0], None), self._arguments[1]))
 
     def index(self, name):
         """The Index of a field, as built by bags.index."""

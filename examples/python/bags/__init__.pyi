@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal, Required, Self, TypedDict
 
 __version__: str
 GB: int
@@ -9,11 +9,79 @@ Path = str | PathLike[str]
 Codecs = Mapping[str, Callable[..., Any] | None] | None
 Progress = Callable[[int, int], Any] | Any
 Unfinished = Literal['refuse', 'skip', 'read']
+_Rows = int | slice | range | list[int] | Any  # an array of integers
 Mask = Mapping[str, bool | None | range | slice | Sequence[int]] | Sequence[str]
 
 encoders: dict[str, Callable[..., bytes]]
 decoders: dict[str, Callable[..., Any]]
 build: dict[str, bool]
+
+_Range = tuple[float, float]
+
+class _WarpOptions(TypedDict, total=False):
+    degrees: _Range
+    scale: _Range
+    shear_x: _Range
+    shear_y: _Range
+    translate_x: _Range
+    translate_y: _Range
+    perspective: float
+    fill: int | Sequence[int]
+
+class _JitterOptions(TypedDict, total=False):
+    brightness: _Range
+    contrast: _Range
+    saturation: _Range
+    hue: _Range
+
+class _FieldOptions(TypedDict, total=False):
+    dtype: Any
+    shape: Sequence[int]
+    window: int
+    stride: int
+    width: int
+    height: int
+    channels: Literal[1, 3]
+    mean: Any
+    std: Any
+    nchw: bool
+    crop: Literal['none', 'center', 'random']
+    resize: int
+    area: _Range
+    aspect: _Range
+    filter: Literal['bilinear', 'bicubic', 'nearest']
+    flip_x: float
+    flip_y: float
+    warp: _WarpOptions
+    jitter: _JitterOptions
+    scaled: bool
+    orient: bool
+    matrix: bool
+    decode: Callable[[bytes], Any]
+    draw: Callable[[Drawn], Mapping[str, Any] | None]
+    offsets: Iterable[int]
+    seconds: Iterable[float]
+    times: str
+    rate: float
+    tolerance: float
+
+class _TokensOptions(TypedDict, total=False):
+    field: Required[str]
+    length: Required[int]
+    stride: int
+    bos: int
+    eos: int
+    dtype: Any
+    stored: Any
+    places: bool
+    parallel: Sequence[str]
+    pack: bool
+    long_documents: Literal['split', 'drop']
+
+class _LoaderState(TypedDict):
+    epoch: int
+    batch: int
+    state: str
 
 class DataError(ValueError, OSError): ...
 
@@ -50,6 +118,11 @@ class BagWriter(_Writer):
 class Column:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
     @property
     def offsets(self) -> Any: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
@@ -59,7 +132,8 @@ class Column:
 
 class DatasetReader(_Reader):
     def __init__(self, directory: Path, decoders: Codecs = ..., cache_index: bool = True, shard_start: int = 0, shard_step: int = 1, *, shard_stop: int = 0, no_mmap: bool = False, unfinished: Unfinished = 'refuse', allow_gaps: bool = False, verify_checksums: bool = False, no_read_ahead: bool = False, max_files: int = 0, storage: Any = None) -> None: ...
-    def __getitem__(self, index: int | slice | range | tuple[int | slice | range, Mask]) -> dict[str, Any]: ...
+    def __getitem__(self, index: _Rows | tuple[_Rows, Mask]) -> dict[str, Any]: ...
+    def _repr_html_(self) -> str | None: ...
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
     def items(self, index: int, name: str, /) -> int: ...
     def array(self, index: int, name: str, items: range | slice | None = None, /) -> Any: ...
@@ -108,11 +182,11 @@ class Drawn(tuple[Any, ...]):
     std: tuple[float, float, float]
 
 class Loader(_Closable):
-    def __init__(self, source: Path | DatasetReader | Sequence[Path | DatasetReader], batch: int = 32, *, fields: Mapping[str, Mapping[str, Any] | None] | Iterable[str] | str | None = None, seed: int = 0, shuffle: bool = True, chunk: int = 0, window: int = 0, weights: Sequence[float] | None = None, rows: Any = None, take: int = 0, replacement: bool = False, sampler: Callable[[int], Any] | None = None, tokens: tuple[str, int] | Mapping[str, Any] | None = None, drop_last: bool = False, rank: int = 0, ranks: int = 0, threads: int = 0, ahead: int = 0, skip_damaged: bool = False, prefetch: bool = False, window_start: int | Literal['random'] = 0, frames: str | None = None, pad: Literal['edge', 'drop'] = 'edge', same_draw: bool = False) -> None: ...
+    def __init__(self, source: Path | DatasetReader | Sequence[Path | DatasetReader], batch: int = 32, *, fields: Mapping[str, _FieldOptions | None] | Iterable[str] | str | None = None, seed: int = 0, shuffle: bool = True, chunk: int = 0, window: int = 0, weights: Sequence[float] | None = None, rows: Any = None, take: int = 0, replacement: bool = False, sampler: Callable[[int], Any] | None = None, tokens: tuple[str, int] | _TokensOptions | None = None, drop_last: bool = False, rank: int | None = None, ranks: int | None = None, threads: int = 0, ahead: int = 0, skip_damaged: bool = False, prefetch: bool = False, window_start: int | Literal['random'] = 0, frames: str | None = None, pad: Literal['edge', 'drop'] = 'edge', same_draw: bool = False) -> None: ...
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
     def __next__(self) -> dict[str, Any]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+    def state_dict(self) -> _LoaderState: ...
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None: ...
     epoch: int
     batch: int
     skipped: int

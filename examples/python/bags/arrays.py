@@ -1,13 +1,67 @@
 """A field of all datapoints as one array, for NumPy, DLPack and Arrow."""
+import operator
+
 from . import _core
+
+
+def indices_of(indices, length, path):
+    """The datapoints that a list or an array of NumPy selects, as ints from 0."""
+    found = []
+    if getattr(indices, 'ndim', 1) != 1:
+        raise TypeError(f'{path}: an array of {indices.ndim} dimensions (expected a list of indices)')
+    for index in indices.tolist() if hasattr(indices, 'tolist') else indices:
+        if isinstance(index, bool) or not hasattr(index, '__index__') or (
+                getattr(index, 'dtype', None) == bool):
+            raise TypeError(f'{path}: {index!r} is not the index of a datapoint (expected an int)')
+        number = operator.index(index)
+        if not -length <= number < length:
+            raise IndexError(f'{path}: index {number} out of range (length {length})')
+        found.append(number % length)
+    return found
 
 
 class Column(_core.Column):
     """One field of all datapoints, read-only. np.asarray(column) has shape (N, *shape), and is
-    not a copy if the dataset is not sharded; numbers are uint or int64. A sequence column
-    contains the items of all datapoints: the items of datapoint i are at offsets[i] to
-    offsets[i + 1]. Text and bytes are only available through Arrow. The column stays valid
-    after close. DLPack before 1.0, or with NumPy before 2.1, gets a copy."""
+    not a copy for arrays, i64 and u64 if the dataset is not sharded; int is int64. A sequence
+    column contains the items of all datapoints: the items of datapoint i are at offsets[i] to
+    offsets[i + 1]. Text and bytes are available by iterating, and through Arrow. An iteration
+    has one entry per datapoint; of a sequence, an array or a list. The column stays valid after
+    close. DLPack before 1.0, or with NumPy before 2.1, gets a copy."""
+
+    @property
+    def _text(self):
+        return self._parts[1] in 'UZ'
+
+    @property
+    def dtype(self):
+        """The dtype of np.asarray(column); object for text and bytes."""
+        import numpy as np
+        return np.dtype(object) if self._text else np.asarray(self).dtype
+
+    @property
+    def shape(self):
+        """The shape of np.asarray(column): values, then the shape of each. The values of a
+        sequence are the items of all datapoints."""
+        return (self._parts[5 if self._parts[3] else 4],) if self._text else memoryview(self).shape
+
+    def __iter__(self):
+        import numpy as np
+        _, leaf, _, sequence, length, items, _, ends, data = self._parts
+        if self._text:
+            ends, values = memoryview(ends).cast('B').cast('Q'), memoryview(data)
+
+            def value(i):
+                blob = bytes(values[ends[i]:ends[i + 1]])
+                return blob.decode() if leaf == 'U' else blob
+        else:
+            value = np.asarray(self).__getitem__
+        if not sequence:
+            return map(value, range(items))
+        starts = self.offsets.tolist()
+        parts = map(slice, starts[:-1], starts[1:])
+        if self._text:
+            return ([value(i) for i in range(part.start, part.stop)] for part in parts)
+        return map(value, parts)
 
     @property
     def offsets(self):

@@ -4,6 +4,7 @@ import atexit
 import collections
 import operator
 import os
+import sys
 import weakref
 import zlib
 from collections.abc import Iterable, Mapping, Set
@@ -16,6 +17,7 @@ from .codecs import lacks
 from .options import dtype, layout, number, pack, placed
 
 _loaders = weakref.WeakSet()
+_said = set()  # what was said about ranks
 
 
 @atexit.register
@@ -249,10 +251,28 @@ def _tokens(options, where):
     return field, pack('tokens', options, where), tuple(parallel)
 
 
+def _ranks(rank, ranks, where):
+    """The rank and the number of ranks, from the environment if neither is stated."""
+    if rank is not None and ranks is not None:
+        return rank, ranks
+    if rank is not None or ranks is not None:
+        missing, stated = ('ranks', 'rank') if ranks is None else ('rank', 'ranks')
+        raise ValueError(f'{where}{missing}: must be stated together with {stated}')
+    try:
+        rank, ranks, variable, count = _core.rank()
+    except ValueError as error:
+        raise placed(error, where[:-2]) from None
+    text = f'bags: rank {rank} of {ranks}, from {variable} and {count}'
+    if variable and text not in _said:
+        _said.add(text)
+        print(text, file=sys.stderr)
+    return rank, ranks
+
+
 class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
     weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
-    drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
+    drop_last=False, rank=None, ranks=None, threads=0, ahead=0, skip_damaged=False,
     prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False)
 
     Load shuffled batches of a dataset with C threads. Each iteration is one epoch; len() is the
@@ -290,6 +310,8 @@ class Loader(Closable, _core.Loader):
                           saturation, hue
         scaled            decode random crops of JPEGs at 1/2, 1/4 or 1/8, to save time
         orient            turn images upright according to their EXIF orientation
+        matrix            also load NAME_matrix, (N, 2, 3) float64: maps points of each image,
+                          such as boxes and key points, to points of its array; see below
         decode, draw      functions, see below
 
     decode is a function that converts a stored blob to an array, bytes or an int. For
@@ -301,6 +323,10 @@ class Loader(Closable, _core.Loader):
     its random numbers from drawn.random. Their exceptions are raised again, with the datapoint
     in a note.
 
+    A matrix m maps (x, y) to m[:, :2] @ (x, y) + m[:, 2], combining crop, size, flips and warp.
+    Pixel (0, 0) is the square from (0, 0) to (1, 1). With orient, (x, y) is a point of the upright
+    image. A perspective has no such matrix.
+
     rows: load only these datapoints: indices, a range, or a bool for each datapoint (for
     several datasets, a list with one of these or None for each). take: only the first N of
     them. replacement: choose any of them each time. weights: the shares of several datasets.
@@ -308,8 +334,9 @@ class Loader(Closable, _core.Loader):
     must return the same number of indices for every epoch, and the same indices for the same
     epoch.
     tokens: (field, S) loads windows of S + 1 tokens from its documents as arrays (N, S + 1).
-    It may also be a dict with field, length, and the options stride, bos, eos, dtype, places,
-    parallel (names of fields), or pack=True. The latter loads rows of entire documents, as
+    It may also be a dict with field, length, and the options stride, bos, eos, dtype (of the
+    arrays, such as 'int64'; otherwise as stored), stored (the dtype of the tokens in a field of
+    bytes), places, parallel (names of fields), or pack=True. The latter loads rows of entire documents, as
     lists of arrays, with `cu_seqlens`; len() is then unknown, and long_documents may be
     'split' or 'drop'.
 
@@ -330,7 +357,8 @@ class Loader(Closable, _core.Loader):
     """
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
-                 tokens=None, frames=None, pad='edge', same_draw=False, **options):
+                 tokens=None, frames=None, pad='edge', same_draw=False, rank=None, ranks=None,
+                 **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         for one in sources:
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
@@ -381,8 +409,9 @@ class Loader(Closable, _core.Loader):
             if tokens:
                 raise ValueError('sampler and tokens are mutually exclusive')
             sampler = _Picks(sampler, [len(reader) for reader in readers])
+        rank, ranks = _ranks(rank, ranks, where)
         super().__init__(
-            readers, pack('loader', {'batch': batch, **options}, where),
+            readers, pack('loader', {'batch': batch, 'rank': rank, 'ranks': ranks, **options}, where),
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),
             b'' if tokens else texts, tokens and _tokens(tokens, where), frames, weights, rows, sampler,
             sampler.length if sampler else 0, sampler.hash if sampler else 0)
@@ -400,9 +429,10 @@ class Loader(Closable, _core.Loader):
         return self._batches
 
     def state_dict(self):
-        """The position after the last returned batch, as a dict that can be pickled. It can be
-        loaded with any number of ranks and threads."""
-        return dict(zip(('epoch', 'batch', 'state'), self._save()))
+        """The position after the last returned batch, as a dict of numbers and text, which can be
+        written as JSON. It can be loaded with any number of ranks and threads."""
+        epoch, batch, state = self._save()
+        return {'epoch': epoch, 'batch': batch, 'state': state.hex()}
 
     def load_state_dict(self, state):
         """Continue at a saved position: the next iteration is the rest of that epoch. Raises
@@ -411,6 +441,11 @@ class Loader(Closable, _core.Loader):
         if not isinstance(state, dict):
             raise TypeError(f'{self.path}: a dict of state_dict is required, not {type(state)}')
         epoch, batch, saved = (state.get(name) for name in ('epoch', 'batch', 'state'))
+        if isinstance(saved, str):  # older states have bytes
+            try:
+                saved = bytes.fromhex(saved)
+            except ValueError:
+                saved = None
         if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
                 0 <= epoch < 2 ** 63 and 0 <= batch <= self._batches):
             count = '' if self._packed else f' (it has {self._batches} batches per epoch)'

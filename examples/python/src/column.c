@@ -16,7 +16,8 @@ typedef struct Element {
     bool sequence;
     char text;   /* variable size: U: text, Z: bytes; 0: elements of dtype */
     bool decode; /* stored values must be converted */
-    bool integer, fixed, big; /* values are integers, of one size, in big endian */
+    bool integer, is_signed, big; /* values are integers; stored in big endian */
+    size_t stored;                /* bytes of an integer in its blob; 0: any */
     bags_dtype dtype;
     size_t dims, size; /* size: bytes per value; its shape follows the datapoints */
     Py_ssize_t shape[BAGS_MAX_DIMS + 1], strides[BAGS_MAX_DIMS + 1];
@@ -24,8 +25,6 @@ typedef struct Element {
 
 /* Depends only on the type, not on the reader's decoder. */
 static bool element_init(State *state, Element *element, const bags_field *of) {
-    static const bags_dtype ints[] = {0, BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, 0,
-        BAGS_DTYPE_UINT32, 0, 0, 0, BAGS_DTYPE_UINT64};
     AT_END(field_clear) Field field = {0};
     bool good = !field_init(state, &field, of->name, of->type, Py_Ellipsis);
     element->name = of->name;
@@ -44,15 +43,12 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
         for (size_t i = 0; i < field.dims; i++)
             element->shape[i + 1] = (Py_ssize_t)field.shape[i];
     } else if (how == HOW_INT) {
-        element->dtype = field.is_signed   ? BAGS_DTYPE_INT64
-                         : field.size <= 8 ? ints[field.size]
-                                           : BAGS_DTYPE_NONE;
+        element->dtype = field.is_u64 ? BAGS_DTYPE_UINT64 : BAGS_DTYPE_INT64;
         element->integer = !element->decode;
-        element->fixed = element->dtype != BAGS_DTYPE_NONE;
+        element->is_signed = field.is_signed;
+        element->stored = field.size;
         element->big = field.big;
-        element->decode |= !element->dtype || field.big || !bags_little_endian();
-        if (!element->dtype)
-            element->dtype = BAGS_DTYPE_UINT64;
+        element->decode |= !(field.is_u64 || field.is_signed) || !bags_little_endian();
     } else {
         element->text = how == HOW_UTF8 ? 'U' : 'Z';
     }
@@ -127,16 +123,19 @@ static bags_code put_value(
     return code;
 }
 
-/* Get an item in the column's form. `number` provides memory for a number. */
-static bags_code item_bytes(const Element *element, Row *row, size_t item,
-    unsigned char number[8], bags_view *out, bags_error *err) {
+/* Get an item in the column's form. `number` provides memory for a number; datapoint and
+ * place (UINT64_MAX if the field is plain) locate the item in messages. */
+static bags_code item_bytes(const bags_reader *reader, const Element *element, Row *row,
+    size_t item, uint64_t datapoint, uint64_t place, unsigned char number[8],
+    bags_view *out, bags_error *err) {
+    bool negative = element->is_signed;
     bags_value value;
     *out = bags_row_bytes(&row->row, 0, item);
     if (!element->decode)
         return BAGS_OK;
     uint64_t bits = 0;
     if (element->integer && out->size <= 8 &&
-        (!element->fixed || out->size == element->size)) {
+        (!element->stored || out->size == element->stored)) {
         bits = bags_load_bytes(out->data, out->size, element->big);
     } else {
         bags_code code = bags_row_value(&row->row, 0, item, &row->scratch, &value, err);
@@ -146,7 +145,15 @@ static bags_code item_bytes(const Element *element, Row *row, size_t item,
         out->size = value.size;
         if (value.kind != BAGS_KIND_INT && value.kind != BAGS_KIND_UINT)
             return BAGS_OK;
-        bits = value.kind == BAGS_KIND_INT ? (uint64_t)value.sint : value.uint;
+        negative = value.kind == BAGS_KIND_INT;
+        bits = negative ? (uint64_t)value.sint : value.uint;
+    }
+    if (element->dtype == BAGS_DTYPE_INT64 && !negative && bits >> 63) {
+        bags_fail(err, BAGS_ERROR_VALUE,
+            "value out of range for int64 (%llu); the type u64 allows it",
+            (unsigned long long)bits);
+        return format_fail_at(
+            reader, element->name, datapoint, place, BAGS_ERROR_VALUE, err);
     }
     bags_store_bytes(number, element->size, !bags_little_endian(), bits);
     out->data = number;
@@ -169,13 +176,15 @@ static bags_code gather(const Source *source, const Element *element,
                 source->reader, i, i + step, element->number, &row->row, err);
         }
         for (size_t k = 0; !code && k < bags_row_length(&row->row, 0); k++) {
+            uint64_t datapoint = element->sequence ? i : i + k;
+            uint64_t place = element->sequence ? k : UINT64_MAX;
             unsigned char number[8];
             bags_view blob;
-            code = item_bytes(element, row, k, number, &blob, err);
+            code = item_bytes(
+                source->reader, element, row, k, datapoint, place, number, &blob, err);
             if (!code)
                 code =
-                    check_value(source->reader, element, element->sequence ? i : i + k,
-                        element->sequence ? k : UINT64_MAX, blob, err);
+                    check_value(source->reader, element, datapoint, place, blob, err);
             if (!code)
                 code = put_value(element, chunk, blob, err);
         }
@@ -248,6 +257,31 @@ static bags_code chunk_build(const Source *source, const Element *element, size_
     else if (!chunk->data)
         chunk->data = chunk->memory.data ? chunk->memory.data : nothing;
     return code;
+}
+
+PyObject *integer_items(
+    Source *source, const bags_select *select, uint64_t index, Row *row) {
+    size_t fields;
+    const bags_field *of = &bags_reader_fields(source->reader, &fields)[select->field];
+    uint64_t count = bags_row_length(&row->row, 0);
+    bags_value value = bags_array(BAGS_DTYPE_INT64, 1, &count, NULL);
+    AT_END(bags_buffer_free) bags_buffer data = {0};
+    Element element = {0};
+    bags_error err;
+    bags_code code;
+    if (!element_init(source->state, &element, of))
+        return NULL;
+    code = bags_buffer_reserve(&data, value.size + 1, &err);
+    for (size_t i = 0; !code && i < count; i++) {
+        bags_view number;
+        code = item_bytes(source->reader, &element, row, i, index,
+            select->start + i * (select->step ? select->step : 1), data.data + 8 * i,
+            &number, &err);
+    }
+    value.data = data.data;
+    return call_failed(source->state, code, &err, source->path)
+               ? NULL
+               : new_array(source->state, NULL, &value, false, false);
 }
 
 /* ---- Column ---- */

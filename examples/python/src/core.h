@@ -75,7 +75,7 @@ extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
-    tool_functions[], command_functions[];
+    tool_functions[], command_functions[], loader_functions[];
 
 /* ---- objects ---- */
 
@@ -276,6 +276,9 @@ PyObject *new_view(State *state, PyObject *owner, bags_view bytes, bool borrowed
 /* Create a numpy.ndarray in the same way. */
 PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     bool borrowed, bool writable);
+/* column.c: the items of a sequence of type int in a row's first slot, as int64. */
+PyObject *integer_items(
+    Source *source, const bags_select *select, uint64_t index, Row *row);
 /* Create an array over an object with a buffer. Passes on NULL. */
 PyObject *array_over(State *state, const bags_value *value, PyObject *data);
 
@@ -299,7 +302,7 @@ struct Field {
     PyObject *given;        /* for HOW_CALL; otherwise NULL */
     char *name_utf8, *type; /* the type without [] */
     How how, inside;
-    bool sequence, is_signed, big;
+    bool sequence, is_signed, is_u64, big;
     bool numbers; /* an array type: plain numbers and lists are arrays of it */
     bool video;   /* mp4 or webm, decoded by our own codec */
     size_t size;  /* of a blob, for HOW_INT, and for HOW_ARRAY if the type fixes it */

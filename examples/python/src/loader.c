@@ -814,6 +814,23 @@ static PyObject *loader_restore(PyObject *self, PyObject *args) {
     return loader_end(loader, code, &err, Py_NewRef(Py_None));
 }
 
+/* rank(): (rank, ranks, the variable with each, or None), from the environment */
+static PyObject *find_rank(PyObject *module, PyObject *unused) {
+    bags_worker found;
+    bags_error err;
+    (void)module;
+    (void)unused;
+    if (bags_rank_find(&found, &err)) {
+        PyErr_Format(PyExc_ValueError, "rank: %s", err.message);
+        return NULL;
+    }
+    return Py_BuildValue("KKzz", (unsigned long long)found.number,
+        (unsigned long long)found.count, found.variable, found.count_variable);
+}
+
+PyMethodDef loader_functions[] = {
+    {"rank", find_rank, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+
 static PyObject *loader_check_open(PyObject *self, PyObject *unused) {
     (void)unused;
     return loader_ready((Loader *)self) ? Py_NewRef(Py_None) : NULL;

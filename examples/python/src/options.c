@@ -90,8 +90,8 @@ static const Member field[] = {FIELD("I", width), FIELD("I", height),
     FIELD("I", channels), FIELD("none center random", crop), FIELD("I", resize),
     FIELD("bilinear bicubic nearest", filter), FIELD("2d", area), FIELD("2d", aspect),
     FIELD("d", flip_x), FIELD("d", flip_y), FIELD("?", nchw), FIELD("?", scaled),
-    FIELD("?", orient), FIELD("3f", mean), FIELD("3f", std), FIELD("Q", window),
-    FIELD("Q", stride), FIELD("dtype", dtype), FIELD("d", rate),
+    FIELD("?", orient), FIELD("?", matrix), FIELD("3f", mean), FIELD("3f", std),
+    FIELD("Q", window), FIELD("Q", stride), FIELD("dtype", dtype), FIELD("d", rate),
     FIELD("?", has_tolerance), FIELD("d", tolerance), OTHER(offsets), OTHER(seconds),
     OTHER(times), OTHER(shape), OTHER(warp), OTHER(jitter), OTHER(decode), OTHER(draw),
     {0}};
@@ -114,9 +114,10 @@ static const Member draw[] = {DRAW("matrix", "9d", matrix),
 
 #define TOKENS(kind, name) MEMBER(kind, bags_tokens_options, name)
 static const Member tokens[] = {TOKENS("Q", length), TOKENS("Q", stride),
-    TOKENS("?", pack), TOKENS("?", places), TOKENS("dtype", dtype),
-    TOKENS("?", has_bos), TOKENS("?", has_eos), TOKENS("I", bos), TOKENS("I", eos),
-    TOKENS("split drop", long_documents), OTHER(field), OTHER(parallel), {0}};
+    TOKENS("?", pack), TOKENS("?", places), TOKENS("dtype", stored),
+    TOKENS("dtype", dtype), TOKENS("?", has_bos), TOKENS("?", has_eos),
+    TOKENS("I", bos), TOKENS("I", eos), TOKENS("split drop", long_documents),
+    OTHER(field), OTHER(parallel), {0}};
 
 static const struct Struct {
     const char *name;

@@ -430,6 +430,19 @@ static PyObject *read_values(
     return out;
 }
 
+/* True for what selects several datapoints: a slice, range, list or NumPy array. */
+static bool is_several(PyObject *which) {
+    if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type) ||
+        PyList_Check(which))
+        return true;
+    if (PyLong_Check(which) || !PyObject_HasAttrString(which, "ndim"))
+        return false;
+    OWNED PyObject *dims = PyObject_GetAttrString(which, "ndim");
+    bool several = dims && PyLong_Check(dims) && PyLong_AsLong(dims) != 0;
+    PyErr_Clear();
+    return several;
+}
+
 static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Opened *reader = (Opened *)self;
     bool masked = PyTuple_Check(key);
@@ -443,7 +456,7 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
         !PyArg_ParseTuple(key, "OO;reader[...] takes an index, or an index and a mask",
             &which, &mask))
         return NULL;
-    if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
+    if (is_several(which))
         return PyObject_CallMethod(self, "_rows", masked ? "(OO)" : "(O)", which, mask);
     OWNED Source *source = source_of(self);
     if (!source)
@@ -522,16 +535,19 @@ static PyObject *reader_array(PyObject *self, PyObject *args) {
                 source->path, reader->base.fields[number].name_utf8, items);
         return NULL;
     }
+    bool is_int = bags_view_is(bags_reader_type(source->reader, number)->name, "int");
     AT_END(give_row) Row *row = take_row(source);
     if (!row)
         return NULL;
     WITHOUT_GIL({
         code = bags_reader_get(source->reader, index, &select, 1, &row->row, &err);
-        if (!code)
+        if (!code && !is_int)
             code = bags_row_array(&row->row, 0, &row->scratch, &value, &err);
     });
     if (call_failed(source->state, code, &err, source->path))
         return NULL;
+    if (is_int)
+        return integer_items(source, &select, index, row);
     const void *first = bags_row_bytes(&row->row, 0, 0).data;
     if (value.size == 0 || value.data != first || bags_row_owns(&row->row, first))
         return new_array(source->state, NULL, &value, false, false);

@@ -235,10 +235,11 @@ static void field_own(Field *field, const bags_type *type) {
     if (field->video && !load_far())
         PyErr_Clear(); /* raised only when a value is used */
     field->is_signed = bags_view_is(type->name, "i64");
+    field->is_u64 = bags_view_is(type->name, "u64");
     field->big = bags_view_is(bags_type_argument(type, 1), "big");
     if (field->how == HOW_INT && type->count > 0 && bags_type_number(type, 0, &size))
         field->size = (size_t)size;
-    if (bags_view_is(type->name, "u64") || field->is_signed)
+    if (field->is_u64 || field->is_signed)
         field->size = 8;
 }
 
