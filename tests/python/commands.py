@@ -11,7 +11,7 @@ import numpy as np
 
 import bags
 import columns
-from run import raises
+from run import HERE, Skip, raises
 
 SPEC = {'n': 'int', 'label': 'int', 'f': 'array(float32)', 't': 'utf8', 's': 'int[]', 'b': 'bytes'}
 
@@ -66,6 +66,8 @@ def _calls():
              'sql': lambda out, p: bags.sql('x', 'SELECT count(*) AS n FROM data', progress=p),
              'zip': lambda out, p: bags.zip('x', f'{out}.zip', progress=p),
              'zip compact': lambda out, p: bags.zip('x', f'{out}.zip', compact=True, progress=p),
+             'copy': lambda out, p: bags.copy('x', out, progress=p),
+             'copy compact': lambda out, p: bags.copy('x', out, compact=True, progress=p),
              'index': lambda out, p: bags.index('x', 'n', progress=p),
              'verify': lambda out, p: bags.verify('x', progress=p),
              'stats': lambda out, p: bags.stats('x', 'n', progress=p),
@@ -262,3 +264,93 @@ def a_zip_file_has_the_indexes():
     assert sorted(os.listdir()) == ['x', 'x.zip', 'y', 'y.zip']
     assert bags.build_index is bags.index
     shutil.rmtree('y')
+
+
+# ---- copy ----
+
+
+def _files(path):
+    return {str(file.relative_to(path)): file.read_bytes() for file in pathlib.Path(path).rglob('*')
+            if file.is_file()}
+
+
+def a_copy_has_the_same_bytes():
+    _write('x', 35, checksum=True)
+    size = sum(map(len, _files('x').values()))
+    assert bags.copy('x', 'out/y') == {'copied': len(_files('x')), 'kept': 0, 'size': size}
+    assert _files('out/y') == _files('x')
+    assert bags.copy(pathlib.Path('x'), pathlib.Path('out/y'))['kept'] == len(_files('x'))
+    bags.copy('x/000000/n.bag', 'n.bag')
+    assert _files('.')['n.bag'] == _files('x')['000000/n.bag'] and not os.path.exists('n.crc')
+    bags.zip('x', 'x.zip')
+    bags.copy('x.zip', 'unpacked')
+    assert _files('unpacked') == _files('x')
+    bags.derive('x', 'some', rows=[1, 3])
+    raises(ValueError, bags.copy, 'some', 'z', says='whole=True writes all of them')
+    bags.copy('some', 'whole', whole=True)
+    assert _files('whole') == _files('some')
+    assert bags.copy('some', 'compact', compact=True)['length'] == 2 and _read('compact') == [1, 3]
+    _write('other', 4)
+    for kind, arguments, options, says in (
+            (FileExistsError, ('other', 'out/y'), {}, 'already has another dataset'),
+            (ValueError, ('x', 'x/y'), {}, 'is in the directory of the dataset x'),
+            (FileNotFoundError, ('none', 'z'), {}, "'none'"),
+            (ValueError, ('x', 'z.zip'), {}, 'an archive'), (ValueError, ('x', 'http://h/z'), {}, 'a URL'),
+            (ValueError, ('x/000000/n.bag', 'z'), {}, 'must end in .bag'), (ValueError, ('x', ''), {}, ''),
+            (ValueError, ('x', 'z'), {'whole': True, 'compact': True}, 'mutually exclusive'),
+            (ValueError, ('x', 's3://b/z'), {'compact': True}, 'a local path is required'),
+            (TypeError, ('x', 's3://b/z'), {'storage': object()}, 'expected a dict'),
+            (ValueError, ('x', 'z'), {'part_size': -1}, 'part_size')):
+        raises(kind, bags.copy, *arguments, says=says, **options)
+    assert not os.path.exists('z')
+
+
+def a_copy_that_was_ended_is_continued():
+    with bags.DatasetWriter('x', {'b': 'bytes', 'n': 'int'}) as writer:
+        for i in range(40):
+            writer.append({'b': os.urandom(4 << 20), 'n': i})
+    raises(Mine, bags.copy, 'x', 'y', progress=_raise)
+    assert not os.path.exists('y/b.bag') and not os.path.exists('y/spec.json')
+
+    def late(done, total):
+        if done:
+            raise Mine
+    seen = []
+    for end in 'progress', 'signal':
+        shutil.rmtree('y', ignore_errors=True)
+        before = signal.signal(signal.SIGALRM, lambda *_: _raise(0, 0))
+        try:
+            if end == 'signal':
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+            bags.copy('x', 'y', progress=late if end == 'progress' else None)
+        except Mine:
+            assert not os.path.exists('y/spec.json')
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        bags.copy('x', 'y', progress=lambda *numbers: seen.append(numbers))
+        assert _files('y') == _files('x') and seen[-1][0] == seen[-1][1]
+
+
+def a_dataset_is_copied_to_an_object_store_and_back():
+    if not bags.build['http']:
+        raise Skip('no http')
+    sys.path.insert(0, str(HERE.parent / 'command'))
+    import server
+    _write('x', 35, checksum=True)
+    bags.index('x', 'n')
+    os.makedirs('store/bucket')
+    with server.Server('store', s3=True) as one:
+        storage = {'endpoint': one.url, 'key': server.KEY, 'secret': server.SECRET, 'region': server.REGION}
+        seen = []
+        made = bags.copy('x', 's3://bucket/x', storage=storage, progress=lambda *numbers: seen.append(numbers))
+        assert _files('store/bucket/x') == _files('x') and made['copied'] == len(_files('x'))
+        assert seen[-1] == (made['size'], made['size'])
+        assert bags.copy('x', 's3://bucket/x', storage=storage)['copied'] == 0
+        bags.copy('s3://bucket/x', 'back', storage=storage)
+        assert _files('back') == {name: data for name, data in _files('x').items() if 'index' not in name}
+        assert bags.copy('s3://bucket/x', 'back', storage=storage)['copied'] == 0
+        bags.copy('s3://bucket/x', 's3://bucket/y', storage=storage)
+        assert _files('store/bucket/y') == _files('x')
+        raises(Mine, bags.copy, 's3://bucket/x', 'other', storage=storage, progress=_raise)
+        raises(ValueError, bags.copy, 'x', 's3://bucket/z', storage=storage, part_size=1)

@@ -405,3 +405,53 @@ def index(path, field, *, progress=None):
         raise TypeError(f'the name of a field must be a str, not {type(field)}')
     with stepping(progress) as step:
         _core.tool('index', writable(path), field.encode(), b'', None, [], step)
+
+
+def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, out_storage=None,
+         progress=None):
+    """Copy a finished dataset, or a Bag, to a directory or to s3://BUCKET/PATH. Returns a dict
+    of numbers: files copied and kept, and the size of all files.
+
+    The copy is unfinished until it is complete. After an interruption, call it again: complete
+    files are kept, and a partial local file continues at its end. If the copy is complete, all
+    files are compared. Finished files that differ are never replaced (FileExistsError).
+
+    whole and compact are as for bags.zip. With compact, the copy is local, cannot be continued,
+    and the result is as from bags.derive. part_size: upload larger files in parts of this many
+    bytes (default 64 MiB). storage is as in DatasetReader, and is used for both paths unless
+    out_storage is given.
+
+    progress: a function progress(done, total), which is called at least once, about every 100 ms,
+    and at the end with done == total. Here they count bytes, for bags.derive, bags.index,
+    bags.stats and bags.diff datapoints. total is 0 while it is unknown. An exception that it
+    raises ends the call, and so does Ctrl-C. It may also be a bar of tqdm, or the class tqdm:
+
+        bags.copy('pets', 's3://datasets/pets', progress=tqdm)
+    """
+    text = os.fsdecode(out)
+    remote = text.startswith('s3://')
+    if whole and compact:
+        raise ValueError('whole and compact are mutually exclusive')
+    if compact and remote:
+        raise ValueError(f'{text}: compact: a local path is required; copy the result to the URL')
+    if not remote:
+        writable(out)
+    out_storage = storage if out_storage is None else out_storage
+    if remote and out_storage is not None and not isinstance(out_storage, dict):
+        raise TypeError(f'{text}: out_storage: {out_storage!r} (expected a dict)')
+    try:
+        part_size = number(part_size)
+    except (TypeError, ValueError) as error:
+        raise placed(error, 'part_size') from None
+    if compact:
+        return _without_blobs(path, out, True, storage, progress)
+    with stepping(progress) as step:
+        files = []
+        if remote and not os.fsdecode(path).endswith('.bag'):
+            from . import DatasetReader
+            with DatasetReader(path, None, storage=storage) as reader:
+                files = _core.index_files(reader, hooks(path, storage, True))
+        there = hooks(out, out_storage, True, part_size) if remote else None
+        return unpack('copy report', _core.copy(
+            os.fsencode(path), hooks(path, storage, True, read_ahead=False), os.fsencode(out), there,
+            bool(whole), files, step))

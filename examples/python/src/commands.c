@@ -1,4 +1,4 @@
-/* commands.c - the commands derive, sql and zip as functions, documented in
+/* commands.c - the commands derive, sql, zip and copy as functions, documented in
  * bags/commands.py. */
 #include "core.h"
 
@@ -383,6 +383,18 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
 
 /* ---- zip ---- */
 
+/* Take a list of bytes objects, which must outlive the result. NULL with an
+ * exception. */
+static const char **take_files(PyObject *list, size_t *count) {
+    *count = (size_t)PyList_Size(list);
+    const char **files = (const char **)PyMem_Calloc(*count + 1, sizeof *files);
+    for (size_t i = 0; files && i < *count; i++)
+        files[i] = PyBytes_AsString(PyList_GetItem(list, (Py_ssize_t)i));
+    if (!files)
+        PyErr_NoMemory();
+    return files;
+}
+
 /* zip(dataset, storage, path, whole, no_sync, files, progress): files is a list of
  * bytes. */
 static PyObject *run_zip(PyObject *module, PyObject *args) {
@@ -397,28 +409,77 @@ static PyObject *run_zip(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "SOSppO!O", &paths[0], &storage, &paths[1], &whole,
             &no_sync, &PyList_Type, &list, &progress.call))
         return NULL;
-    size_t count = (size_t)PyList_Size(list);
-    const char **files = (const char **)PyMem_Calloc(count + 1, sizeof *files);
     options.from = storage_io(state, storage, tool_io());
-    if (!files)
-        PyErr_NoMemory();
-    for (size_t i = 0; files && i < count; i++)
-        files[i] = PyBytes_AsString(PyList_GetItem(list, (Py_ssize_t)i));
-    if (PyErr_Occurred())
-        return PyMem_Free(files), NULL;
+    options.files = options.from ? take_files(list, &options.files_count) : NULL;
+    if (!options.files)
+        return NULL;
     options.whole = whole;
     options.no_sync = no_sync;
-    options.files = files;
-    options.files_count = count;
     options.progress = progress_note;
     options.user = &progress;
     options.env.io = tool_io();
     WITHOUT_GIL(code = bags_zip(PyBytes_AsString(paths[0]), PyBytes_AsString(paths[1]),
                     &options, &err));
-    PyMem_Free(files);
+    PyMem_Free((void *)options.files);
     if (!progress_end(&progress, !code))
         return NULL;
     return code ? (raise_for(state, &err, paths, 2), NULL) : Py_NewRef(Py_None);
+}
+
+/* ---- copy ---- */
+
+/* The callback's argument. */
+typedef struct Copying {
+    State *state;
+    PyObject *storage;
+    Progress progress;
+} Copying;
+
+/* Threads that wait for a server then give up. */
+static bool copy_progress(void *user, uint64_t done, uint64_t total) {
+    Copying *copying = (Copying *)user;
+    bool good = progress_step(&copying->progress, done, total);
+    if (!good)
+        storage_end(copying->state, copying->storage);
+    return good;
+}
+
+/* copy(path, storage, out, storage of out, whole, files, progress): a report as the bytes
+ * of a struct. */
+static PyObject *run_copy(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *paths[2], *to, *list;
+    int whole;
+    Copying copying = {state, NULL, {0}};
+    bags_copy_options options;
+    bags_copy_objects from_objects, to_objects;
+    bags_copy_report report;
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "SOSOpO!O", &paths[0], &copying.storage, &paths[1], &to,
+            &whole, &PyList_Type, &list, &copying.progress.call))
+        return NULL;
+    options.from = storage_io(state, copying.storage, tool_io());
+    options.to = options.from ? storage_io(state, to, tool_io()) : NULL;
+    options.files = options.to ? take_files(list, &options.files_count) : NULL;
+    if (!options.files)
+        return NULL;
+    if (storage_objects(state, copying.storage, &from_objects))
+        options.from_objects = &from_objects;
+    if (storage_objects(state, to, &to_objects))
+        options.to_objects = &to_objects;
+    options.whole = whole;
+    options.progress = copy_progress;
+    options.user = &copying;
+    WITHOUT_GIL(code = bags_copy(PyBytes_AsString(paths[0]), PyBytes_AsString(paths[1]),
+                    &options, &report, &err));
+    PyMem_Free((void *)options.files);
+    if (!progress_end(&copying.progress, !code))
+        return NULL;
+    if (code)
+        return raise_for(state, &err, paths, 2), NULL;
+    return PyBytes_FromStringAndSize((const char *)&report, sizeof report);
 }
 
 PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
@@ -429,4 +490,4 @@ PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
 #endif
     {"permute", permute, METH_VARARGS, NULL},
     {"derive", run_derive, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL}};
+    {"copy", run_copy, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
