@@ -63,6 +63,7 @@ def _calls():
         return run
     calls = {'derive': lambda out, p: bags.derive('x', out, progress=p),
              'derive copy': lambda out, p: bags.derive('x', out, copy=True, progress=p),
+             'split': lambda out, p: bags.split('x', out, {'a': 0.5, 'b': 0.5}, progress=p),
              'sql': lambda out, p: bags.sql('x', 'SELECT count(*) AS n FROM data', progress=p),
              'zip': lambda out, p: bags.zip('x', f'{out}.zip', progress=p),
              'zip compact': lambda out, p: bags.zip('x', f'{out}.zip', compact=True, progress=p),
@@ -185,6 +186,62 @@ def what_is_wrong_with_a_selection_is_an_error():
     raises(ValueError, bags.derive, [], 'out', says='no dataset')
     raises(ValueError, bags.derive, 'x', 'out.zip', says='must not end in')
     raises(ValueError, bags.derive, 'x', 's3://b/out', says='a URL')
+
+
+# ---- split ----
+
+
+def the_parts_of_a_split_are_exact():
+    _write('x', 40)
+    made = bags.split('x', 'out', {'train': 0.75, 'val': 0.25}, seed=3)
+    assert {name: report['length'] for name, report in made.items()} == {'train': 30, 'val': 10}
+    assert sorted(_read('out/train') + _read('out/val')) == list(range(40)) and sorted(os.listdir('out')) == [
+        'train', 'val']
+    bags.split('x', 'again', {'train': 0.75, 'val': 0.25}, seed=3)
+    bags.split('x', 'other', {'train': 0.75, 'val': 0.25}, seed=4, copy=True)
+    assert _read('again/val') == _read('out/val') != _read('other/val')
+    bags.split('x', 'some', {'a': 0.5}, where='n < 20', fields=['n'])
+    assert len(_read('some/a')) == 10 and max(_read('some/a')) < 20
+    bags.split('x', 'by', {'a': 0.5, 'b': 0.5}, by='label')
+    assert not {n % 4 for n in _read('by/a')} & {n % 4 for n in _read('by/b')}
+
+
+def a_stratified_split_has_each_value_in_each_part():
+    draw, kinds = random.Random(3), ('int', 'zstd(utf8)') if bags.build['zstd'] else ('int',)
+    for kind in kinds:
+        labels = [draw.choice([0, 0, 0, 0, 0, 1, 1, 2]) for _ in range(200)]
+        with bags.ShardedDatasetWriter(f'x{kind}', {'n': 'int', 'label': kind, 'id': 'int'}, shard_length=60) as writer:
+            for n, label in enumerate(labels):
+                writer.append({'n': n, 'label': label if kind == 'int' else f'{label}', 'id': n // 2})
+        sizes = {'train': 0.7, 'val': 0.2, 'test': 0.1}
+        made = bags.split(f'x{kind}', f'out{kind}', sizes, stratify='label', seed=1)
+        for name, size in sizes.items():
+            found = _read(f'out{kind}/{name}')
+            assert abs(len(found) - 200 * size) < 1 and made[name]['length'] == len(found)
+            for label in range(3):
+                count = sum(labels[n] == label for n in found)
+                assert abs(count - size * labels.count(label)) < 2, (name, label, count)
+        raises(ValueError, bags.split, f'x{kind}', 'no', sizes, stratify='label', by='id',
+               says='have equal values of field "id", but different values of field "label"')
+        raises(KeyError, bags.split, f'x{kind}', 'no', sizes, stratify='lable', says='did you mean label')
+
+
+def what_is_wrong_with_a_split_is_an_error():
+    _write('x', 10)
+    half = {'a': 0.5}
+    for kind, parts, options, says in (
+            (TypeError, None, {}, 'parts: None'), (TypeError, {}, {}, 'parts: {}'), (TypeError, {'a': '1'}, {}, "a: '1'"),
+            (ValueError, {'a': 0}, {}, 'a: 0 is not above 0'), (ValueError, {'a': .6, 'b': .6}, {}, 'add up to 1.2'),
+            (ValueError, {'1': .5}, {}, "'1' cannot be the name"), (ValueError, {'a/b': .5}, {}, 'cannot be the name'),
+            (TypeError, {1: .5}, {}, '1 (expected a name)'), (ValueError, half, {'seed': -1}, 'seed'),
+            (ValueError, half, {'rows': [1, 1]}, 'datapoint 1 is selected twice'), (KeyError, half, {'by': 'q'}, '"q"'),
+            (TypeError, half, {'sed': 1}, 'sed: unknown option')):
+        raises(kind, bags.split, 'x', 'out', parts, says=says, **options)
+    raises(Mine, bags.split, 'x', 'out', half, progress=_raise)
+    assert os.listdir() == ['x']
+    raises(FileExistsError, bags.split, 'x', 'x', half)
+    os.mkdir('y.parts')
+    raises(FileExistsError, bags.split, 'x', 'y', half, says='y.parts')
 
 
 # ---- sql ----

@@ -1,4 +1,4 @@
-/* commands.c - the commands derive, sql, zip and copy as functions, documented in
+/* commands.c - the commands derive, split, sql, zip and copy as functions, documented in
  * bags/commands.py. */
 #include "core.h"
 
@@ -334,8 +334,9 @@ static bool take_sources(
     return true;
 }
 
-/* derive(out, sources, fields, rows, options, writer options or None, progress): a
- * report as the bytes of a struct. rows has 64-bit numbers as bytes, or is None. */
+/* derive(out, sources, fields, rows, options, writer options or None, progress): (a
+ * report as the bytes of a struct, the path of a dataset whose info.json is not kept or
+ * None). rows has 64-bit numbers as bytes, or is None. */
 static PyObject *run_derive(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     PyObject *out, *sources, *fields, *packed, *copy;
@@ -378,7 +379,96 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
         return NULL;
     if (code)
         return raise_for(state, &err, from.paths, from.paths_count), NULL;
-    return PyBytes_FromStringAndSize((const char *)&report, sizeof report);
+    return Py_BuildValue(
+        "(y#z)", (const char *)&report, (Py_ssize_t)sizeof report, report.metadata);
+}
+
+/* ---- split ---- */
+
+/* Readers that give the blobs inside zstd(...), as bags_split compares them. */
+typedef struct Parts {
+    Sources from;
+    bags_reader **readers;
+    bags_buffer part_of;
+    double *sizes;
+} Parts;
+
+static void parts_free(Parts *parts) {
+    for (size_t i = 0; parts->readers && i < parts->from.count; i++)
+        bags_reader_close(parts->readers[i]);
+    sources_free(&parts->from);
+    PyMem_Free(parts->readers);
+    PyMem_Free(parts->sizes);
+    bags_buffer_free(&parts->part_of);
+}
+
+static bags_code parts_open(Parts *parts, const bags_registry *blobs, bags_error *err) {
+    for (size_t i = 0; i < parts->from.count; i++) {
+        const bags_derive_more *source = &parts->from.more[i];
+        bags_reader_options options;
+        memset(&options, 0, sizeof options);
+        options.registry = blobs;
+        options.env.io = source->io;
+        parts->readers[i] = bags_reader_open(source->path, &options, err);
+        if (!parts->readers[i])
+            return err->code;
+        if (bags_reader_version(parts->readers[i]) != source->version)
+            return bags_fail(err, BAGS_ERROR_CHANGED, "%s: another version replaced it",
+                bags_path_tail(source->path));
+    }
+    return BAGS_OK;
+}
+
+/* split(sources, rows, sizes, seed, by, stratify, progress): the part of each selected
+ * datapoint, as bytes of 32-bit numbers. */
+static PyObject *run_split(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *sources, *sizes;
+    OWNED PyObject *none = PyList_New(0);
+    const char *rows;
+    Py_ssize_t rows_size;
+    unsigned long long seed;
+    AT_END(parts_free) Parts parts = {0};
+    bags_split_options options;
+    Progress progress = {0};
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!none ||
+        !PyArg_ParseTuple(args, "O!z#O!KzzO", &PyList_Type, &sources, &rows, &rows_size,
+            &PyList_Type, &sizes, &seed, &options.by, &options.stratify,
+            &progress.call) ||
+        !take_sources(state, sources, none, Py_None, &parts.from))
+        return NULL;
+    options.parts_count = (size_t)PyList_Size(sizes);
+    parts.sizes = (double *)PyMem_Calloc(options.parts_count + 1, sizeof *parts.sizes);
+    parts.readers =
+        (bags_reader **)PyMem_Calloc(parts.from.count + 1, sizeof *parts.readers);
+    if (!parts.sizes || !parts.readers)
+        return PyErr_NoMemory();
+    for (size_t i = 0; i < options.parts_count; i++)
+        parts.sizes[i] = PyFloat_AsDouble(PyList_GetItem(sizes, (Py_ssize_t)i));
+    if (PyErr_Occurred())
+        return NULL;
+    options.parts = parts.sizes;
+    options.seed = seed;
+    options.rows = (const uint64_t *)(const void *)rows;
+    options.rows_count = (size_t)rows_size / sizeof *options.rows;
+    options.progress = progress_step;
+    options.user = &progress;
+    WITHOUT_GIL(code = parts_open(&parts, state->blobs, &err);
+                if (!code) code = bags_split((const bags_reader *const *)parts.readers,
+                    parts.from.count, &options, &parts.part_of, &err));
+    if (!progress_end(&progress, false))
+        return NULL;
+    if (code)
+        return raise_for(state, &err, parts.from.paths + 1, parts.from.count), NULL;
+    size_t count = 0;
+    for (size_t i = 0; !rows && i < parts.from.count; i++)
+        count += (size_t)bags_reader_length(parts.readers[i]);
+    count = rows ? options.rows_count : count;
+    return PyBytes_FromStringAndSize(
+        (const char *)parts.part_of.data, (Py_ssize_t)(count * sizeof(uint32_t)));
 }
 
 /* ---- zip ---- */
@@ -489,5 +579,6 @@ PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
     {"sql", reader_sql, METH_VARARGS, NULL},
 #endif
     {"permute", permute, METH_VARARGS, NULL},
-    {"derive", run_derive, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
+    {"derive", run_derive, METH_VARARGS, NULL},
+    {"split", run_split, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
     {"copy", run_copy, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
