@@ -321,7 +321,7 @@ extern bool no_read_ahead;
 /* See bags_http_upload and bags_http_same. Any thread may call them after the URL was
  * passed to io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err);
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err);
 bags_code object_same(
     const char *url, const bags_io *io, const char *path, bool *same, bags_error *err);
 

@@ -10,7 +10,7 @@
 
 static bags_derive_options given;
 static const char *split, *keep_given, *drop_given, *rename_given, *joined, *lines, *by,
-    *on;
+    *on, *stratify;
 static option_number seed, shard_size, shard_length, shard_start, shard_stop;
 static bool copying, unsharded, with_checksums, without_checksums;
 
@@ -37,6 +37,8 @@ static const option options[] = {
         "random"},
     {"by", OPTION_TEXT, &by, "FIELD",
         "with --split: datapoints with equal values of FIELD are in one part"},
+    {"stratify", OPTION_TEXT, &stratify, "FIELD",
+        "with --split: each value of FIELD has its share in each part"},
     {"seed", OPTION_NUMBER, &seed, "S", "which random parts (0)"},
     {"fields", OPTION_TEXT, &keep_given, "FIELD,...", "only these fields"},
     {"drop", OPTION_TEXT, &drop_given, "FIELD,...", "all fields but these"},
@@ -376,124 +378,45 @@ static void parse_split(void) {
         usage("--split: the parts add up to %g, more than 1", sum);
 }
 
-/* A selected datapoint and its group. */
-typedef struct member {
-    uint64_t major, minor; /* sort keys, followed by the index */
-    uint64_t first;        /* the first selected datapoint in this group */
-    uint64_t size;         /* number of datapoints in the group */
-    size_t index;          /* index of the datapoint in the selection */
-} member;
-
-static int compare_members(const void *a, const void *b) {
-    const member *one = (const member *)a, *two = (const member *)b;
-    if (one->major != two->major)
-        return one->major < two->major ? -1 : 1;
-    if (one->minor != two->minor)
-        return one->minor < two->minor ? -1 : 1;
-    return one->index < two->index ? -1 : one->index > two->index;
-}
-
-/* Hash the values to group them. Different values with the same hash would end up in
- * the same part, too. For zstd(TYPE), the inner blobs are hashed, since equal values
- * may have different frames. */
-static void hash_values(member *members) {
-    static bags_row row;
-    bags_buffer plain = {0};
-    size_t field = field_require(from, by, fields, fields_count);
-    bags_select select = bags_select_all(field);
-    bool compressed = type_is_compressed(fields[field].type);
+/* Assign each selected datapoint to a part, as bags_split does. Values of zstd(TYPE)
+ * are compared as the blobs inside. */
+static const uint32_t *assign_parts(void) {
+    static bags_buffer part_of;
+    static double *sizes;
+    bags_split_options how = {0};
+    bool compressed = false;
+    const char *const grouping[] = {by, stratify};
     const bags_reader **blobs =
         (const bags_reader **)allocate(froms_count, sizeof *blobs);
+    for (size_t i = 0; i < 2; i++) {
+        size_t field = grouping[i]
+                           ? field_require(from, grouping[i], fields, fields_count)
+                           : fields_count;
+        compressed =
+            compressed || (grouping[i] && type_is_compressed(fields[field].type));
+    }
     for (size_t k = 0; k < froms_count; k++)
         blobs[k] = compressed
                        ? dataset_again(readers[k], froms[k].path, registry_blobs())
                        : readers[k];
-    for (size_t i = 0; i < rows_count; i++) {
-        size_t k = 0;
-        uint64_t index = rows[i];
-        while (index >= bags_reader_length(blobs[k]))
-            index -= bags_reader_length(blobs[k++]);
-        must(bags_reader_get(blobs[k], index, &select, 1, &row, &failure));
-        uint64_t hash = 0;
-        for (size_t item = 0; item < bags_row_length(&row, 0); item++) {
-            bags_view blob = bags_row_bytes(&row, 0, item);
-            unsigned char size[8];
-            bags_value value;
-            if (compressed) {
-                must(bags_row_value(&row, 0, item, &plain, &value, &failure));
-                blob = value_bytes(&value);
-            }
-            bags_store_bytes(size, 8, false, blob.size);
-            hash = format_hash(hash, size, sizeof size);
-            hash = format_hash(hash, blob.data, blob.size);
-        }
-        members[i].major = hash;
-    }
+    sizes = (double *)allocate(parts_count, sizeof *sizes);
+    for (size_t k = 0; k < parts_count; k++)
+        sizes[k] = parts[k].part;
+    how.parts = sizes;
+    how.parts_count = parts_count;
+    how.seed = seed.value;
+    how.by = by;
+    how.stratify = stratify;
+    how.rows = rows;
+    how.rows_count = rows_count;
+    bags_code code = bags_split(blobs, froms_count, &how, &part_of, &failure);
+    if (code == BAGS_ERROR_ARGUMENT)
+        failure_prefix("--split: ");
+    must(code);
     for (size_t k = 0; compressed && k < froms_count; k++)
         bags_reader_close((bags_reader *)(uintptr_t)blobs[k]);
     free(blobs);
-    bags_buffer_free(&plain);
-    bags_row_free(&row);
-}
-
-/* Group the selected datapoints: one per group, or all with equal values. Sort the
- * groups by decreasing size, and groups of equal size randomly. */
-static member *make_groups(void) {
-    static member *members; /* not freed: a failure ends the program */
-    members = (member *)allocate(rows_count + 1, sizeof *members);
-    uint64_t groups = 0;
-    for (size_t i = 0; i < rows_count; i++)
-        members[i].index = members[i].major = i;
-    if (by)
-        hash_values(members);
-    qsort(members, rows_count, sizeof *members, compare_members);
-    for (size_t i = 0, stop; i < rows_count; i = stop, groups++) {
-        for (stop = i; stop < rows_count && members[stop].major == members[i].major;)
-            members[stop++].first = members[i].index;
-        for (size_t k = i; k < stop; k++)
-            members[k].size = stop - i;
-    }
-    /* A group is numbered by its first datapoint. */
-    for (size_t i = 0; i < rows_count; i++)
-        members[i].major = members[i].first;
-    qsort(members, rows_count, sizeof *members, compare_members);
-    uint64_t group = 0;
-    for (size_t i = 0; i < rows_count; i++) {
-        group += i > 0 && members[i].first != members[i - 1].first;
-        members[i].major = UINT64_MAX - members[i].size;
-        members[i].minor = bags_permute_inverse(seed.value, 0, groups, group);
-    }
-    qsort(members, rows_count, sizeof *members, compare_members);
-    return members;
-}
-
-/* Assign each selected datapoint to a part. Each group goes to the part that still
- * lacks the most datapoints, so that the sizes are as exact as the groups allow. */
-static size_t *assign_parts(void) {
-    member *members = make_groups();
-    size_t *part_of = (size_t *)allocate(rows_count + 1, sizeof *part_of);
-    double *lacks = (double *)allocate(parts_count + 1, sizeof *lacks), sum = 0;
-    uint64_t start = 0;
-    for (size_t k = 0; k <= parts_count; k++) { /* the last entry belongs to no part */
-        sum += k < parts_count ? parts[k].part : 1;
-        uint64_t stop = (uint64_t)(sum * (double)rows_count + 0.5);
-        stop = stop < rows_count ? stop : rows_count;
-        lacks[k] = (double)(stop - start);
-        start = stop;
-    }
-    for (size_t i = 0, most = 0; i < rows_count; i++) {
-        if (i == 0 || members[i].first != members[i - 1].first) {
-            most = 0;
-            for (size_t k = 1; k <= parts_count; k++)
-                if (lacks[k] > lacks[most])
-                    most = k;
-            lacks[most] -= (double)members[i].size;
-        }
-        part_of[members[i].index] = most;
-    }
-    free(members);
-    free(lacks);
-    return part_of;
+    return (const uint32_t *)(void *)part_of.data;
 }
 
 /* All parts appear at once, when OUT.parts is renamed to OUT, unless there are several
@@ -504,18 +427,10 @@ static void derive_split(const char *to) {
         rows = select_all(length);
         rows_count = (size_t)length;
     }
-    bool *seen = (bool *)allocate((size_t)length + 1, sizeof *seen);
-    for (size_t i = 0; i < rows_count; i++) {
-        if (seen[rows[i]])
-            usage("--split: datapoint %ju is selected twice, and could be in two parts",
-                (uintmax_t)rows[i]);
-        seen[rows[i]] = true;
-    }
-    free(seen);
     bool alone = shard_stop.value < 2;
     if (alone && path_exists(to))
         must(format_fail_exists(io, to, false, &failure));
-    size_t *part_of = assign_parts();
+    const uint32_t *part_of = assign_parts();
     uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
     const char *at = alone ? claim(to, "parts") : to;
     for (size_t k = 0; k < parts_count; k++) {
@@ -542,7 +457,6 @@ static void derive_split(const char *to) {
         free(path);
     }
     print_shared(to, linked);
-    free(part_of);
     free(numbers);
 }
 
@@ -555,7 +469,7 @@ static int run(char **operands) {
     for (size_t size = strlen(to); size > 1 && to[size - 1] == '/';)
         to[--size] = 0;
     options_exclude("fields|drop", NULL);
-    options_need("seed|by", "split");
+    options_need("seed|by|stratify", "split");
     options_need("spec|on", "add");
     options_need("missing|duplicate", "on");
     options_exclude("spec|on", NULL);

@@ -194,9 +194,9 @@ static const bags_io *io_for_url(const char *path) {
 }
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
     return bags_http_upload(
-        place_for_path(url)->http, url, io, path, progress, NULL, err);
+        place_for_path(url)->http, url, io, path, progress, user, err);
 }
 
 bags_code object_same(
@@ -223,7 +223,8 @@ ENDS static const bags_io *io_for_url(const char *path) {
 }
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+    (void)user;
     (void)io;
     (void)path;
     (void)progress;

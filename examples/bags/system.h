@@ -40,12 +40,6 @@ static inline int publish_file(const char *from, const char *to) {
     return rename(from, to); /* does not replace an existing file */
 }
 
-/* Not supported: a file's identity includes its creation time. */
-static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
-    (void)path, (void)nanoseconds;
-    return false;
-}
-
 /* True if bytes or the end of the file can be read within this many milliseconds. Only
  * a pipe can make a reader wait. */
 static inline bool wait_for_bytes(int file, int milliseconds) {
@@ -107,16 +101,6 @@ static inline int publish_file(const char *from, const char *to) {
     unlink(from);
     errno = error;
     return error ? -1 : 0;
-}
-
-/* Set the modification time. */
-static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
-    struct timespec times[2];
-    memset(times, 0, sizeof times);
-    times[0].tv_nsec = UTIME_OMIT;
-    times[1].tv_sec = (time_t)(nanoseconds / 1000000000);
-    times[1].tv_nsec = (long)(nanoseconds % 1000000000);
-    return !utimensat(AT_FDCWD, path, times, 0);
 }
 
 static inline bool wait_for_bytes(int file, int milliseconds) {

@@ -5,6 +5,7 @@
  *     file              subject                 library
  *     derive.c          derived datasets        none, with derive_copy.c, derived.c,
  *                                               join.c, keys.c, metadata.c
+ *     split.c           random parts            none, with load/order.c
  *     unreferenced.c    blobs without datapoint none
  *     diff.c            differences             none, with keys.c
  *     index_build.c     building an index       none
@@ -248,6 +249,59 @@ BAGS_EXPERIMENTAL bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
+
+/* ========================================================================
+ * >>split
+ * Random parts of a dataset, such as train and val. No library.
+ * ====================================================================== */
+
+typedef struct bags_split_options {
+    const double *parts; /* the fraction of each, above 0; the sum is at most 1 */
+    size_t parts_count;
+    uint64_t seed;
+    /* NULL, or the name of a field: datapoints with equal values are in one part. */
+    const char *by;
+    /* NULL, or the name of a field: each of its values has its share in each part, as far
+     * as its number of datapoints allows. */
+    const char *stratify;
+    const uint64_t *rows; /* the datapoints to split; NULL: all */
+    size_t rows_count;
+    /* Called from time to time while values are read. If it returns false, the call
+     * fails with BAGS_ERROR_IO. May be NULL. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env; /* the allocator */
+} bags_split_options;
+
+/*
+ * Assign each datapoint to a part, at random. The parts have the requested sizes, rounded
+ * to whole numbers, as far as groups with equal values of `by` allow. With `stratify`,
+ * fractions are carried from each of its values to the next: without groups, each part
+ * differs by less than 1 from its share, of every value and in total. The result depends
+ * on the seed, the order of the datapoints and the values, not on shards.
+ *
+ *   readers  one or several datasets; numbers of datapoints continue from each to the
+ *            next. If `by` or `stratify` is a field of type zstd(TYPE), the registry must
+ *            have the zstd codec with the option `blobs`
+ *   out      receives, for each selected datapoint in order, its part as a uint32_t; the
+ *            number of parts if it is in none. Grown as needed
+ *
+ * Values are equal if their blobs are; values with equal 64-bit hashes count as equal,
+ * too.
+ *
+ * Returns BAGS_OK, what bags_reader_get returns, or
+ *   BAGS_ERROR_ARGUMENT  parts out of range; a datapoint is selected twice
+ *   BAGS_ERROR_FIELD     no such field
+ *   BAGS_ERROR_RANGE     a number in `rows` is not below the length
+ *   BAGS_ERROR_VALUE     datapoints with equal values of `by` differ in `stratify`
+ *   BAGS_ERROR_LIMIT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: any. Cost: reads both fields once, and sorts. Memory: 52 bytes per selected
+ * datapoint, and 1 byte per datapoint.
+ */
+BAGS_EXPERIMENTAL bags_code bags_split(const bags_reader *const *readers,
+    size_t readers_count, const bags_split_options *options, bags_buffer *out,
+    bags_error *err);
 
 /* ========================================================================
  * >>unreferenced

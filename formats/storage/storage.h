@@ -5,6 +5,7 @@
  *     file          subject           library
  *     archive.c     zip, tar          none
  *     zip.c         to write a zip    none
+ *     copy.c        copies            none             -pthread
  *     http.c        URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
  *                   (storage/README.md lists its other files)
  *     cache.c       what was read     none             -pthread (with cache_files.c)
@@ -136,6 +137,82 @@ typedef struct bags_zip_options {
  */
 BAGS_EXPERIMENTAL bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err);
+
+/* ========================================================================
+ * >>copy
+ * Copy a dataset or a Bag to another directory or to an object store, and continue a
+ * copy that was interrupted. No library except the system's threads.
+ * ====================================================================== */
+
+/* An object store, as copies use it: bags_http_upload and bags_http_same, whose first
+ * argument is `user`. Called by any thread. */
+typedef struct bags_copy_objects {
+    void *user;
+    bags_code (*upload)(void *user, const char *url, const bags_io *io,
+        const char *path, void (*progress)(void *progress_user, uint64_t bytes),
+        void *progress_user, bags_error *err);
+    bags_code (*same)(void *user, const char *url, const bags_io *io, const char *path,
+        bool *same, bags_error *err);
+} bags_copy_objects;
+
+typedef struct bags_copy_options {
+    bool whole;          /* also copy blobs that no datapoint refers to */
+    const bags_io *from; /* hooks that read the source; NULL: env.io */
+    const bags_io *to;   /* hooks for the copy; NULL: env.io */
+    /* The servers of the source and the copy. NULL: the source is not at a URL; the copy
+     * is local. */
+    const bags_copy_objects *from_objects, *to_objects;
+    /* Additional files for a copy in an object store, such as indexes, named relative to
+     * the dataset's directory: "index/id.bag". Missing files are left out, and existing
+     * ones replaced. */
+    const char *const *files;
+    size_t files_count;
+    /* Called by the caller's thread about every 100 ms with the bytes copied so far and
+     * the total. The first call has `done` 0, before anything is written. If it returns
+     * false, the copy fails with BAGS_ERROR_IO, once uploads that are in progress have
+     * ended. May be NULL. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env; /* the allocator; for env.io, see `from` and `to` */
+} bags_copy_options;
+
+typedef struct bags_copy_report {
+    uint64_t copied, kept; /* files */
+    uint64_t size;         /* bytes of all files */
+} bags_copy_report;
+
+/*
+ * Copy a finished dataset, or a Bag: first each Bag with its .crc, .idx and .dict files,
+ * then each spec.json, so that the copy is unfinished until it is complete.
+ *
+ *   from  a dataset, or the path of a .bag. (The checksums of a Bag in a dataset are not
+ *         copied: they belong to the dataset)
+ *   to    a local path whose missing parents are created or, with to_objects, a URL
+ *
+ * After an interruption, call it again. If the source has not changed, complete files
+ * are kept, and an incomplete local file continues at its end, unless the system was
+ * restarted. An object is kept if its size and ETag are equal (bags_http_same). If the
+ * copy is complete, all files are compared. Finished files that differ are never
+ * replaced. A local copy is locked against other copies; run only one at a time to an
+ * object store.
+ *
+ * Returns BAGS_OK, an error from bags_reader_open, bags_unreferenced or the upload, or
+ *   BAGS_ERROR_ARGUMENT  `to` is inside a dataset; only one of the paths ends in .bag
+ *   BAGS_ERROR_VALUE     blobs that no datapoint refers to, and `whole` is not set
+ *   BAGS_ERROR_EXISTS    `to` has another dataset, or a file that differs
+ *   BAGS_ERROR_UNFINISHED, BAGS_ERROR_LOCKED
+ *                        `to` has an unfinished dataset; another process copies to it
+ *   BAGS_ERROR_CORRUPT   the source changed while it was being read
+ *   BAGS_ERROR_LIMIT     a path of 4,096 bytes or more
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * *report (may be NULL) is 0 after a failure. Threads: any. Cost: reads every byte once,
+ * with 2 threads between local paths, 8 for uploads and 32 from a server; without
+ * `whole`, also calls bags_unreferenced. Memory: 2 MiB per thread, and about 400 bytes
+ * per file.
+ */
+BAGS_EXPERIMENTAL bags_code bags_copy(const char *from, const char *to,
+    const bags_copy_options *options, bags_copy_report *report, bags_error *err);
 
 /* ========================================================================
  * >>http

@@ -11,7 +11,7 @@ import numpy as np
 
 import bags
 import columns
-from run import raises
+from run import HERE, Skip, raises
 
 SPEC = {'n': 'int', 'label': 'int', 'f': 'array(float32)', 't': 'utf8', 's': 'int[]', 'b': 'bytes'}
 
@@ -63,9 +63,12 @@ def _calls():
         return run
     calls = {'derive': lambda out, p: bags.derive('x', out, progress=p),
              'derive copy': lambda out, p: bags.derive('x', out, copy=True, progress=p),
+             'split': lambda out, p: bags.split('x', out, {'a': 0.5, 'b': 0.5}, progress=p),
              'sql': lambda out, p: bags.sql('x', 'SELECT count(*) AS n FROM data', progress=p),
              'zip': lambda out, p: bags.zip('x', f'{out}.zip', progress=p),
              'zip compact': lambda out, p: bags.zip('x', f'{out}.zip', compact=True, progress=p),
+             'copy': lambda out, p: bags.copy('x', out, progress=p),
+             'copy compact': lambda out, p: bags.copy('x', out, compact=True, progress=p),
              'index': lambda out, p: bags.index('x', 'n', progress=p),
              'verify': lambda out, p: bags.verify('x', progress=p),
              'stats': lambda out, p: bags.stats('x', 'n', progress=p),
@@ -185,6 +188,62 @@ def what_is_wrong_with_a_selection_is_an_error():
     raises(ValueError, bags.derive, 'x', 's3://b/out', says='a URL')
 
 
+# ---- split ----
+
+
+def the_parts_of_a_split_are_exact():
+    _write('x', 40)
+    made = bags.split('x', 'out', {'train': 0.75, 'val': 0.25}, seed=3)
+    assert {name: report['length'] for name, report in made.items()} == {'train': 30, 'val': 10}
+    assert sorted(_read('out/train') + _read('out/val')) == list(range(40)) and sorted(os.listdir('out')) == [
+        'train', 'val']
+    bags.split('x', 'again', {'train': 0.75, 'val': 0.25}, seed=3)
+    bags.split('x', 'other', {'train': 0.75, 'val': 0.25}, seed=4, copy=True)
+    assert _read('again/val') == _read('out/val') != _read('other/val')
+    bags.split('x', 'some', {'a': 0.5}, where='n < 20', fields=['n'])
+    assert len(_read('some/a')) == 10 and max(_read('some/a')) < 20
+    bags.split('x', 'by', {'a': 0.5, 'b': 0.5}, by='label')
+    assert not {n % 4 for n in _read('by/a')} & {n % 4 for n in _read('by/b')}
+
+
+def a_stratified_split_has_each_value_in_each_part():
+    draw, kinds = random.Random(3), ('int', 'zstd(utf8)') if bags.build['zstd'] else ('int',)
+    for kind in kinds:
+        labels = [draw.choice([0, 0, 0, 0, 0, 1, 1, 2]) for _ in range(200)]
+        with bags.ShardedDatasetWriter(f'x{kind}', {'n': 'int', 'label': kind, 'id': 'int'}, shard_length=60) as writer:
+            for n, label in enumerate(labels):
+                writer.append({'n': n, 'label': label if kind == 'int' else f'{label}', 'id': n // 2})
+        sizes = {'train': 0.7, 'val': 0.2, 'test': 0.1}
+        made = bags.split(f'x{kind}', f'out{kind}', sizes, stratify='label', seed=1)
+        for name, size in sizes.items():
+            found = _read(f'out{kind}/{name}')
+            assert abs(len(found) - 200 * size) < 1 and made[name]['length'] == len(found)
+            for label in range(3):
+                count = sum(labels[n] == label for n in found)
+                assert abs(count - size * labels.count(label)) < 2, (name, label, count)
+        raises(ValueError, bags.split, f'x{kind}', 'no', sizes, stratify='label', by='id',
+               says='have equal values of field "id", but different values of field "label"')
+        raises(KeyError, bags.split, f'x{kind}', 'no', sizes, stratify='lable', says='did you mean label')
+
+
+def what_is_wrong_with_a_split_is_an_error():
+    _write('x', 10)
+    half = {'a': 0.5}
+    for kind, parts, options, says in (
+            (TypeError, None, {}, 'parts: None'), (TypeError, {}, {}, 'parts: {}'), (TypeError, {'a': '1'}, {}, "a: '1'"),
+            (ValueError, {'a': 0}, {}, 'a: 0 is not above 0'), (ValueError, {'a': .6, 'b': .6}, {}, 'add up to 1.2'),
+            (ValueError, {'1': .5}, {}, "'1' cannot be the name"), (ValueError, {'a/b': .5}, {}, 'cannot be the name'),
+            (TypeError, {1: .5}, {}, '1 (expected a name)'), (ValueError, half, {'seed': -1}, 'seed'),
+            (ValueError, half, {'rows': [1, 1]}, 'datapoint 1 is selected twice'), (KeyError, half, {'by': 'q'}, '"q"'),
+            (TypeError, half, {'sed': 1}, 'sed: unknown option')):
+        raises(kind, bags.split, 'x', 'out', parts, says=says, **options)
+    raises(Mine, bags.split, 'x', 'out', half, progress=_raise)
+    assert os.listdir() == ['x']
+    raises(FileExistsError, bags.split, 'x', 'x', half)
+    os.mkdir('y.parts')
+    raises(FileExistsError, bags.split, 'x', 'y', half, says='y.parts')
+
+
 # ---- sql ----
 
 
@@ -262,3 +321,93 @@ def a_zip_file_has_the_indexes():
     assert sorted(os.listdir()) == ['x', 'x.zip', 'y', 'y.zip']
     assert bags.build_index is bags.index
     shutil.rmtree('y')
+
+
+# ---- copy ----
+
+
+def _files(path):
+    return {str(file.relative_to(path)): file.read_bytes() for file in pathlib.Path(path).rglob('*')
+            if file.is_file()}
+
+
+def a_copy_has_the_same_bytes():
+    _write('x', 35, checksum=True)
+    size = sum(map(len, _files('x').values()))
+    assert bags.copy('x', 'out/y') == {'copied': len(_files('x')), 'kept': 0, 'size': size}
+    assert _files('out/y') == _files('x')
+    assert bags.copy(pathlib.Path('x'), pathlib.Path('out/y'))['kept'] == len(_files('x'))
+    bags.copy('x/000000/n.bag', 'n.bag')
+    assert _files('.')['n.bag'] == _files('x')['000000/n.bag'] and not os.path.exists('n.crc')
+    bags.zip('x', 'x.zip')
+    bags.copy('x.zip', 'unpacked')
+    assert _files('unpacked') == _files('x')
+    bags.derive('x', 'some', rows=[1, 3])
+    raises(ValueError, bags.copy, 'some', 'z', says='whole=True writes all of them')
+    bags.copy('some', 'whole', whole=True)
+    assert _files('whole') == _files('some')
+    assert bags.copy('some', 'compact', compact=True)['length'] == 2 and _read('compact') == [1, 3]
+    _write('other', 4)
+    for kind, arguments, options, says in (
+            (FileExistsError, ('other', 'out/y'), {}, 'already has another dataset'),
+            (ValueError, ('x', 'x/y'), {}, 'is in the directory of the dataset x'),
+            (FileNotFoundError, ('none', 'z'), {}, "'none'"),
+            (ValueError, ('x', 'z.zip'), {}, 'an archive'), (ValueError, ('x', 'http://h/z'), {}, 'a URL'),
+            (ValueError, ('x/000000/n.bag', 'z'), {}, 'must end in .bag'), (ValueError, ('x', ''), {}, ''),
+            (ValueError, ('x', 'z'), {'whole': True, 'compact': True}, 'mutually exclusive'),
+            (ValueError, ('x', 's3://b/z'), {'compact': True}, 'a local path is required'),
+            (TypeError, ('x', 's3://b/z'), {'storage': object()}, 'expected a dict'),
+            (ValueError, ('x', 'z'), {'part_size': -1}, 'part_size')):
+        raises(kind, bags.copy, *arguments, says=says, **options)
+    assert not os.path.exists('z')
+
+
+def a_copy_that_was_ended_is_continued():
+    with bags.DatasetWriter('x', {'b': 'bytes', 'n': 'int'}) as writer:
+        for i in range(40):
+            writer.append({'b': os.urandom(4 << 20), 'n': i})
+    raises(Mine, bags.copy, 'x', 'y', progress=_raise)
+    assert not os.path.exists('y/b.bag') and not os.path.exists('y/spec.json')
+
+    def late(done, total):
+        if done:
+            raise Mine
+    seen = []
+    for end in 'progress', 'signal':
+        shutil.rmtree('y', ignore_errors=True)
+        before = signal.signal(signal.SIGALRM, lambda *_: _raise(0, 0))
+        try:
+            if end == 'signal':
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+            bags.copy('x', 'y', progress=late if end == 'progress' else None)
+        except Mine:
+            assert not os.path.exists('y/spec.json')
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        bags.copy('x', 'y', progress=lambda *numbers: seen.append(numbers))
+        assert _files('y') == _files('x') and seen[-1][0] == seen[-1][1]
+
+
+def a_dataset_is_copied_to_an_object_store_and_back():
+    if not bags.build['http']:
+        raise Skip('no http')
+    sys.path.insert(0, str(HERE.parent / 'command'))
+    import server
+    _write('x', 35, checksum=True)
+    bags.index('x', 'n')
+    os.makedirs('store/bucket')
+    with server.Server('store', s3=True) as one:
+        storage = {'endpoint': one.url, 'key': server.KEY, 'secret': server.SECRET, 'region': server.REGION}
+        seen = []
+        made = bags.copy('x', 's3://bucket/x', storage=storage, progress=lambda *numbers: seen.append(numbers))
+        assert _files('store/bucket/x') == _files('x') and made['copied'] == len(_files('x'))
+        assert seen[-1] == (made['size'], made['size'])
+        assert bags.copy('x', 's3://bucket/x', storage=storage)['copied'] == 0
+        bags.copy('s3://bucket/x', 'back', storage=storage)
+        assert _files('back') == {name: data for name, data in _files('x').items() if 'index' not in name}
+        assert bags.copy('s3://bucket/x', 'back', storage=storage)['copied'] == 0
+        bags.copy('s3://bucket/x', 's3://bucket/y', storage=storage)
+        assert _files('store/bucket/y') == _files('x')
+        raises(Mine, bags.copy, 's3://bucket/x', 'other', storage=storage, progress=_raise)
+        raises(ValueError, bags.copy, 'x', 's3://bucket/z', storage=storage, part_size=1)

@@ -21,7 +21,7 @@ from . import show
 from .arrays import Column, indices_of, stream
 from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
-from .commands import Rows, derive, index, sql, zip
+from .commands import Rows, copy, derive, index, split, sql, zip
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
@@ -32,8 +32,8 @@ build_index, write_zip = index, zip  # their names in earlier versions
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build', 'build_index', 'checksum', 'decoders', 'derive', 'diff', 'encoders', 'finalize',
-           'index', 'recover', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
+           'build', 'build_index', 'checksum', 'copy', 'decoders', 'derive', 'diff', 'encoders',
+           'finalize', 'index', 'recover', 'split', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
 __version__ = _core.version
 GB = 1024 ** 3
 

@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import shutil
+import warnings
+from collections.abc import Mapping
 
 from . import _core
 from .loader import index_array
@@ -182,6 +184,8 @@ def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard
 class _Derive:
     """What derive and split have in common: the sources, the selection and the options."""
 
+    warned = False
+
     def __init__(self, path, out, *, where=None, rows=None, exclude=None, range=None,
                  shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
                  copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
@@ -193,13 +197,14 @@ class _Derive:
             if number(shard_start) >= max(number(shard_step), 1):
                 raise ValueError(f'shard_start out of range ({shard_start}, shard_step is '
                                  f'{max(shard_step, 1)})')
+            self.workers = number(shard_step)
             self.fields = sources.fields(fields, drop, rename)
             if on is not None and add is None:
                 raise ValueError('on needs add')
             if add is not None:
                 self.fields += self.added(add, on)
             self.writer = _copying(sources, copy, shard_size, shard_length, unsharded, checksum,
-                                   number(shard_step))
+                                   self.workers)
             self.rows = sources.select(rows, where, exclude, range, shuffle)
         except BaseException:
             self.sources.close()
@@ -231,9 +236,14 @@ class _Derive:
         if step:  # before anything is written
             step(0, self.sources.length if rows is None else len(rows))
         places = [self.sources.place(reader) for reader in self.sources.readers]
-        return unpack('derive report', _core.derive(
+        report, metadata = _core.derive(
             out, places, self.fields, None if rows is None else rows.tobytes(), self.options,
-            self.writer, step))
+            self.writer, step)
+        if metadata and not self.warned:
+            warnings.warn(f'{metadata}: its info.json differs from the info.json of '
+                          f'{self.sources.first.path}, and is not carried', stacklevel=4)
+            self.warned = True
+        return unpack('derive report', report)
 
 
 def derive(path, out, *, progress=None, **options):
@@ -263,6 +273,77 @@ def derive(path, out, *, progress=None, **options):
     """
     with _Derive.open(path, out, options) as work, stepping(progress) as step:
         return work.run(work.out, work.rows, step)
+
+
+def _parts(parts):
+    """The names and the sizes of the parts of a split."""
+    if not isinstance(parts, Mapping) or not parts:
+        raise TypeError(f'parts: {parts!r} (expected a dict of names and fractions)')
+    for name, size in parts.items():
+        if not isinstance(name, str):
+            raise TypeError(f'parts: {name!r} (expected a name)')
+        if not name or name[0] == '.' or set(name) & set('/\\:\0') or name.isdecimal():
+            raise ValueError(f'parts: {name!r} cannot be the name of a dataset: it must not be a '
+                             'number, begin with a dot, or contain / \\ or :')
+        if isinstance(size, bool) or not isinstance(size, (int, float)):
+            raise TypeError(f'parts: {name}: {size!r} (expected a fraction)')
+        if not 0 < size <= 1:
+            raise ValueError(f'parts: {name}: {size!r} is not above 0 and up to 1')
+    if sum(parts.values()) > 1 + 1e-9:
+        raise ValueError(f'parts: they add up to {sum(parts.values()):g}, more than 1')
+    return list(parts), [float(size) for size in parts.values()]
+
+
+def split(path, out, parts, *, seed=0, by=None, stratify=None, progress=None, **options):
+    """Split a dataset at random: split('pets', 'parts', {'train': 0.9, 'val': 0.1}) makes the
+    datasets parts/train and parts/val, which share the files of pets. Returns a dict of what
+    bags.derive returns for each.
+
+    The sizes are exact, rounded to whole datapoints. by: datapoints with equal values of this
+    field are in one part. stratify: each value of this field has its share in each part. seed
+    selects other random parts. The other options are those of bags.derive, and are applied
+    first; all parts appear at once.
+
+    progress: see bags.copy; it counts the datapoints of all parts.
+    """
+    names, sizes = _parts(parts)
+    with _Derive.open(path, out, options) as work, stepping(progress) as step:
+        import numpy as np
+        first, rows = work.sources.first, work.rows
+        for name in by, stratify:
+            if name is not None:
+                first._field(name)
+        places = [work.sources.place(reader) for reader in work.sources.readers]
+        part_of = np.frombuffer(_core.split(
+            places, None if rows is None else rows.tobytes(), sizes, _seed('seed', seed), by,
+            stratify, None), np.uint32)
+        if rows is None:
+            rows = np.arange(work.sources.length, dtype=np.uint64)
+        shared = work.workers > 1
+        at = work.out if shared else work.out + b'.parts'
+        for one in () if shared else (work.out, at):
+            if os.path.lexists(one):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(one))
+        done, total, made = 0, int((part_of < len(names)).sum()), {}
+        if step:
+            step(0, total)
+
+        def within(part, _):
+            step(done + part, total)
+        os.makedirs(at, exist_ok=shared)
+        try:
+            for k, name in enumerate(names):
+                chosen = rows[part_of == k]
+                made[name] = work.run(os.path.join(at, os.fsencode(name)), chosen,
+                                      step and within)
+                done += len(chosen)
+            if not shared:
+                os.rename(at, work.out)
+        except BaseException:
+            if not shared:
+                shutil.rmtree(at, ignore_errors=True)
+            raise
+        return made
 
 
 class Rows(list):
@@ -405,3 +486,53 @@ def index(path, field, *, progress=None):
         raise TypeError(f'the name of a field must be a str, not {type(field)}')
     with stepping(progress) as step:
         _core.tool('index', writable(path), field.encode(), b'', None, [], step)
+
+
+def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, out_storage=None,
+         progress=None):
+    """Copy a finished dataset, or a Bag, to a directory or to s3://BUCKET/PATH. Returns a dict
+    of numbers: files copied and kept, and the size of all files.
+
+    The copy is unfinished until it is complete. After an interruption, call it again: complete
+    files are kept, and a partial local file continues at its end. If the copy is complete, all
+    files are compared. Finished files that differ are never replaced (FileExistsError).
+
+    whole and compact are as for bags.zip. With compact, the copy is local, cannot be continued,
+    and the result is as from bags.derive. part_size: upload larger files in parts of this many
+    bytes (default 64 MiB). storage is as in DatasetReader, and is used for both paths unless
+    out_storage is given.
+
+    progress: a function progress(done, total), which is called at least once, about every 100 ms,
+    and at the end with done == total. Here they count bytes, for bags.derive, bags.index,
+    bags.stats and bags.diff datapoints. total is 0 while it is unknown. An exception that it
+    raises ends the call, and so does Ctrl-C. It may also be a bar of tqdm, or the class tqdm:
+
+        bags.copy('pets', 's3://datasets/pets', progress=tqdm)
+    """
+    text = os.fsdecode(out)
+    remote = text.startswith('s3://')
+    if whole and compact:
+        raise ValueError('whole and compact are mutually exclusive')
+    if compact and remote:
+        raise ValueError(f'{text}: compact: a local path is required; copy the result to the URL')
+    if not remote:
+        writable(out)
+    out_storage = storage if out_storage is None else out_storage
+    if remote and out_storage is not None and not isinstance(out_storage, dict):
+        raise TypeError(f'{text}: out_storage: {out_storage!r} (expected a dict)')
+    try:
+        part_size = number(part_size)
+    except (TypeError, ValueError) as error:
+        raise placed(error, 'part_size') from None
+    if compact:
+        return _without_blobs(path, out, True, storage, progress)
+    with stepping(progress) as step:
+        files = []
+        if remote and not os.fsdecode(path).endswith('.bag'):
+            from . import DatasetReader
+            with DatasetReader(path, None, storage=storage) as reader:
+                files = _core.index_files(reader, hooks(path, storage, True))
+        there = hooks(out, out_storage, True, part_size) if remote else None
+        return unpack('copy report', _core.copy(
+            os.fsencode(path), hooks(path, storage, True, read_ahead=False), os.fsencode(out), there,
+            bool(whole), files, step))

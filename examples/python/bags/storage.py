@@ -100,9 +100,9 @@ def writable(path):
     return local(path)
 
 
-def hooks(path, storage, tool=False):
+def hooks(path, storage, tool=False, part_size=0, read_ahead=True):
     """The _core.Storage for reading a path; None for local files. storage: None, server options,
-    or an fsspec file system. tool: the operation may take long."""
+    or an fsspec file system. tool: the operation may take long. part_size: of uploads."""
     path = os.fsdecode(path)
     if storage is not None and not isinstance(storage, dict):
         return _core.Storage(FileSystem(storage), None, None, tool)
@@ -114,4 +114,5 @@ def hooks(path, storage, tool=False):
         return None
     if server and not codecs.build['http']:
         raise ValueError(f'{path}: {codecs.lacking("http")}')
-    return _core.Storage(None, _server(storage or {}) if server else None, archive, tool)
+    texts = (*_server(storage or {}), part_size, read_ahead) if server else None
+    return _core.Storage(None, texts, archive, tool)

@@ -1,4 +1,4 @@
-/* commands.c - the commands derive, sql and zip as functions, documented in
+/* commands.c - the commands derive, split, sql, zip and copy as functions, documented in
  * bags/commands.py. */
 #include "core.h"
 
@@ -334,8 +334,9 @@ static bool take_sources(
     return true;
 }
 
-/* derive(out, sources, fields, rows, options, writer options or None, progress): a
- * report as the bytes of a struct. rows has 64-bit numbers as bytes, or is None. */
+/* derive(out, sources, fields, rows, options, writer options or None, progress): (a
+ * report as the bytes of a struct, the path of a dataset whose info.json is not kept or
+ * None). rows has 64-bit numbers as bytes, or is None. */
 static PyObject *run_derive(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     PyObject *out, *sources, *fields, *packed, *copy;
@@ -378,10 +379,111 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
         return NULL;
     if (code)
         return raise_for(state, &err, from.paths, from.paths_count), NULL;
-    return PyBytes_FromStringAndSize((const char *)&report, sizeof report);
+    return Py_BuildValue(
+        "(y#z)", (const char *)&report, (Py_ssize_t)sizeof report, report.metadata);
+}
+
+/* ---- split ---- */
+
+/* Readers that give the blobs inside zstd(...), as bags_split compares them. */
+typedef struct Parts {
+    Sources from;
+    bags_reader **readers;
+    bags_buffer part_of;
+    double *sizes;
+} Parts;
+
+static void parts_free(Parts *parts) {
+    for (size_t i = 0; parts->readers && i < parts->from.count; i++)
+        bags_reader_close(parts->readers[i]);
+    sources_free(&parts->from);
+    PyMem_Free(parts->readers);
+    PyMem_Free(parts->sizes);
+    bags_buffer_free(&parts->part_of);
+}
+
+static bags_code parts_open(Parts *parts, const bags_registry *blobs, bags_error *err) {
+    for (size_t i = 0; i < parts->from.count; i++) {
+        const bags_derive_more *source = &parts->from.more[i];
+        bags_reader_options options;
+        memset(&options, 0, sizeof options);
+        options.registry = blobs;
+        options.env.io = source->io;
+        parts->readers[i] = bags_reader_open(source->path, &options, err);
+        if (!parts->readers[i])
+            return err->code;
+        if (bags_reader_version(parts->readers[i]) != source->version)
+            return bags_fail(err, BAGS_ERROR_CHANGED, "%s: another version replaced it",
+                bags_path_tail(source->path));
+    }
+    return BAGS_OK;
+}
+
+/* split(sources, rows, sizes, seed, by, stratify, progress): the part of each selected
+ * datapoint, as bytes of 32-bit numbers. */
+static PyObject *run_split(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *sources, *sizes;
+    OWNED PyObject *none = PyList_New(0);
+    const char *rows;
+    Py_ssize_t rows_size;
+    unsigned long long seed;
+    AT_END(parts_free) Parts parts = {0};
+    bags_split_options options;
+    Progress progress = {0};
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!none ||
+        !PyArg_ParseTuple(args, "O!z#O!KzzO", &PyList_Type, &sources, &rows, &rows_size,
+            &PyList_Type, &sizes, &seed, &options.by, &options.stratify,
+            &progress.call) ||
+        !take_sources(state, sources, none, Py_None, &parts.from))
+        return NULL;
+    options.parts_count = (size_t)PyList_Size(sizes);
+    parts.sizes = (double *)PyMem_Calloc(options.parts_count + 1, sizeof *parts.sizes);
+    parts.readers =
+        (bags_reader **)PyMem_Calloc(parts.from.count + 1, sizeof *parts.readers);
+    if (!parts.sizes || !parts.readers)
+        return PyErr_NoMemory();
+    for (size_t i = 0; i < options.parts_count; i++)
+        parts.sizes[i] = PyFloat_AsDouble(PyList_GetItem(sizes, (Py_ssize_t)i));
+    if (PyErr_Occurred())
+        return NULL;
+    options.parts = parts.sizes;
+    options.seed = seed;
+    options.rows = (const uint64_t *)(const void *)rows;
+    options.rows_count = (size_t)rows_size / sizeof *options.rows;
+    options.progress = progress_step;
+    options.user = &progress;
+    WITHOUT_GIL(code = parts_open(&parts, state->blobs, &err);
+                if (!code) code = bags_split((const bags_reader *const *)parts.readers,
+                    parts.from.count, &options, &parts.part_of, &err));
+    if (!progress_end(&progress, false))
+        return NULL;
+    if (code)
+        return raise_for(state, &err, parts.from.paths + 1, parts.from.count), NULL;
+    size_t count = 0;
+    for (size_t i = 0; !rows && i < parts.from.count; i++)
+        count += (size_t)bags_reader_length(parts.readers[i]);
+    count = rows ? options.rows_count : count;
+    return PyBytes_FromStringAndSize(
+        (const char *)parts.part_of.data, (Py_ssize_t)(count * sizeof(uint32_t)));
 }
 
 /* ---- zip ---- */
+
+/* Take a list of bytes objects, which must outlive the result. NULL with an
+ * exception. */
+static const char **take_files(PyObject *list, size_t *count) {
+    *count = (size_t)PyList_Size(list);
+    const char **files = (const char **)PyMem_Calloc(*count + 1, sizeof *files);
+    for (size_t i = 0; files && i < *count; i++)
+        files[i] = PyBytes_AsString(PyList_GetItem(list, (Py_ssize_t)i));
+    if (!files)
+        PyErr_NoMemory();
+    return files;
+}
 
 /* zip(dataset, storage, path, whole, no_sync, files, progress): files is a list of
  * bytes. */
@@ -397,28 +499,77 @@ static PyObject *run_zip(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "SOSppO!O", &paths[0], &storage, &paths[1], &whole,
             &no_sync, &PyList_Type, &list, &progress.call))
         return NULL;
-    size_t count = (size_t)PyList_Size(list);
-    const char **files = (const char **)PyMem_Calloc(count + 1, sizeof *files);
     options.from = storage_io(state, storage, tool_io());
-    if (!files)
-        PyErr_NoMemory();
-    for (size_t i = 0; files && i < count; i++)
-        files[i] = PyBytes_AsString(PyList_GetItem(list, (Py_ssize_t)i));
-    if (PyErr_Occurred())
-        return PyMem_Free(files), NULL;
+    options.files = options.from ? take_files(list, &options.files_count) : NULL;
+    if (!options.files)
+        return NULL;
     options.whole = whole;
     options.no_sync = no_sync;
-    options.files = files;
-    options.files_count = count;
     options.progress = progress_note;
     options.user = &progress;
     options.env.io = tool_io();
     WITHOUT_GIL(code = bags_zip(PyBytes_AsString(paths[0]), PyBytes_AsString(paths[1]),
                     &options, &err));
-    PyMem_Free(files);
+    PyMem_Free((void *)options.files);
     if (!progress_end(&progress, !code))
         return NULL;
     return code ? (raise_for(state, &err, paths, 2), NULL) : Py_NewRef(Py_None);
+}
+
+/* ---- copy ---- */
+
+/* The callback's argument. */
+typedef struct Copying {
+    State *state;
+    PyObject *storage;
+    Progress progress;
+} Copying;
+
+/* Threads that wait for a server then give up. */
+static bool copy_progress(void *user, uint64_t done, uint64_t total) {
+    Copying *copying = (Copying *)user;
+    bool good = progress_step(&copying->progress, done, total);
+    if (!good)
+        storage_end(copying->state, copying->storage);
+    return good;
+}
+
+/* copy(path, storage, out, storage of out, whole, files, progress): a report as the bytes
+ * of a struct. */
+static PyObject *run_copy(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *paths[2], *to, *list;
+    int whole;
+    Copying copying = {state, NULL, {0}};
+    bags_copy_options options;
+    bags_copy_objects from_objects, to_objects;
+    bags_copy_report report;
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "SOSOpO!O", &paths[0], &copying.storage, &paths[1], &to,
+            &whole, &PyList_Type, &list, &copying.progress.call))
+        return NULL;
+    options.from = storage_io(state, copying.storage, tool_io());
+    options.to = options.from ? storage_io(state, to, tool_io()) : NULL;
+    options.files = options.to ? take_files(list, &options.files_count) : NULL;
+    if (!options.files)
+        return NULL;
+    if (storage_objects(state, copying.storage, &from_objects))
+        options.from_objects = &from_objects;
+    if (storage_objects(state, to, &to_objects))
+        options.to_objects = &to_objects;
+    options.whole = whole;
+    options.progress = copy_progress;
+    options.user = &copying;
+    WITHOUT_GIL(code = bags_copy(PyBytes_AsString(paths[0]), PyBytes_AsString(paths[1]),
+                    &options, &report, &err));
+    PyMem_Free((void *)options.files);
+    if (!progress_end(&copying.progress, !code))
+        return NULL;
+    if (code)
+        return raise_for(state, &err, paths, 2), NULL;
+    return PyBytes_FromStringAndSize((const char *)&report, sizeof report);
 }
 
 PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
@@ -428,5 +579,6 @@ PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
     {"sql", reader_sql, METH_VARARGS, NULL},
 #endif
     {"permute", permute, METH_VARARGS, NULL},
-    {"derive", run_derive, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL}};
+    {"derive", run_derive, METH_VARARGS, NULL},
+    {"split", run_split, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
+    {"copy", run_copy, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};

@@ -370,6 +370,9 @@ PyObject *unpack(State *state, const void *object, bool tree);
 Source *reader_source_of(State *state, PyObject *reader);
 /* The hooks of a _core.Storage; for None, `local`. NULL with an exception. */
 const bags_io *storage_io(State *state, PyObject *storage, const bags_io *local);
+/* The server of a _core.Storage, for copies. False, without an exception, if it has
+ * none. */
+bool storage_objects(State *state, PyObject *storage, bags_copy_objects *out);
 /* True in a signal handler that runs while this thread waits for the storage, whose
  * readers are locked then. */
 bool storage_waits(const PyObject *storage);

@@ -12,9 +12,9 @@ static Far functions = {
     NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
 #ifdef BAGS_WITH_HTTP
-    bags_http_open, bags_http_close, bags_http_io
+    bags_http_open, bags_http_close, bags_http_io, bags_http_upload, bags_http_same
 #else
-    NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL
 #endif
 };
 

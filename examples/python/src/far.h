@@ -22,6 +22,11 @@ typedef struct Far {
     bags_http *(*http_open)(const bags_http_options *options, bags_error *err);
     void (*http_close)(bags_http *http);
     const bags_io *(*http_io)(const bags_http *http);
+    bags_code (*http_upload)(bags_http *http, const char *url, const bags_io *io,
+        const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
+        bags_error *err);
+    bags_code (*http_same)(bags_http *http, const char *url, const bags_io *io,
+        const char *path, bool *same, bags_error *err);
 } Far;
 
 #endif

@@ -64,6 +64,9 @@ static const Member derive[] = {
 static const Member derived[] = {
     DERIVED(shards), DERIVED(length), DERIVED(linked), DERIVED(made), {0}};
 
+#define COPIED(name) MEMBER("Q", bags_copy_report, name)
+static const Member copied[] = {COPIED(copied), COPIED(kept), COPIED(size), {0}};
+
 static const Member checksum[] = {MEMBER("?", bags_checksum_options, replace),
     AS("sync", "!", bags_checksum_options, no_sync), WORKER(bags_checksum_options),
     {0}};
@@ -132,6 +135,7 @@ static const struct Struct {
     {"verify", sizeof(bags_verify_options), verify},
     {"derive", sizeof(bags_derive_options), derive},
     {"derive report", sizeof(bags_derive_report), derived},
+    {"copy report", sizeof(bags_copy_report), copied},
     {"checksum", sizeof(bags_checksum_options), checksum},
     {"checksum report", sizeof(bags_checksum_report), checksummed},
     {"loader", sizeof(bags_loader_options), loader},

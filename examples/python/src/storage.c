@@ -13,6 +13,8 @@ typedef struct Storage {
     char why[256]; /* the last exception raised by it */
 } Storage;
 
+static const Far *storage_far; /* set once a server is open */
+
 /* The storage that this thread is waiting for while signal handlers run. */
 static __thread const PyObject *waiting;
 
@@ -218,7 +220,8 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     bags_http_options options;
     bags_cache_options keep;
     const char *cache;
-    unsigned long long cache_size;
+    unsigned long long cache_size, part_size;
+    int read_ahead;
     const Far *far = load_far();
     bags_error err;
     memset(&options, 0, sizeof options);
@@ -227,10 +230,13 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
         return false;
     if (!far->http_open)
         return PyErr_SetString(PyExc_ValueError, "this build has no http"), false;
-    if (!PyArg_Parse(texts, "(zzzzzzzzzK)", &options.query, &options.user, &options.key,
-            &options.secret, &options.token, &options.region, &options.endpoint,
-            &options.ca_file, &cache, &cache_size))
+    if (!PyArg_Parse(texts, "(zzzzzzzzzKKp)", &options.query, &options.user,
+            &options.key, &options.secret, &options.token, &options.region,
+            &options.endpoint, &options.ca_file, &cache, &cache_size, &part_size,
+            &read_ahead))
         return false;
+    options.part_size = part_size;
+    options.no_read_ahead = !read_ahead;
     if (cache) {
         keep.size = cache_size;
         keep.interrupted = storage_interrupted;
@@ -244,6 +250,7 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     }
     options.interrupted = storage_interrupted;
     options.interrupted_user = storage;
+    storage_far = far;
     storage->http = far->http_open(&options, &err);
     if (!storage->http)
         return raise_error(state, &err, NULL), false;
@@ -271,6 +278,25 @@ static bool open_archive(State *state, Storage *storage, PyObject *path) {
         return false;
     storage->io = *bags_archive_io(storage->archive);
     return true;
+}
+
+static bags_code objects_upload(void *user, const char *url, const bags_io *io,
+    const char *path, void (*progress)(void *progress_user, uint64_t bytes),
+    void *progress_user, bags_error *err) {
+    return storage_far->http_upload(
+        ((Storage *)user)->http, url, io, path, progress, progress_user, err);
+}
+
+static bags_code objects_same(void *user, const char *url, const bags_io *io,
+    const char *path, bool *same, bags_error *err) {
+    return storage_far->http_same(((Storage *)user)->http, url, io, path, same, err);
+}
+
+bool storage_objects(State *state, PyObject *storage, bags_copy_objects *out) {
+    out->user = storage;
+    out->upload = objects_upload;
+    out->same = objects_same;
+    return PyObject_TypeCheck(storage, state->storage) && ((Storage *)storage)->http;
 }
 
 /* _core.Storage(fs, texts, archive, tool): a bags.storage.FileSystem, the texts for
