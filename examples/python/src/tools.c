@@ -405,7 +405,7 @@ static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
 }
 
 /* Convert a key: an int, a float, a str or bytes. None means no bound. */
-static bool index_key(
+static bool key_in_index(
     State *state, Arena *arena, PyObject *object, double *real, bags_value *key) {
     if (PyFloat_Check(object)) {
         *real = PyFloat_AsDouble(object);
@@ -456,8 +456,8 @@ static PyObject *index_find(PyObject *object, PyObject *args) {
     uint64_t start = 0, stop = 0;
     AT_END(give_row) Row *row = take_row(self->source);
     if (!row ||
-        (from != Py_None && !index_key(state, &arena, from, &reals[0], &keys[0])) ||
-        (to != Py_None && !index_key(state, &arena, to, &reals[1], &keys[1])))
+        (from != Py_None && !key_in_index(state, &arena, from, &reals[0], &keys[0])) ||
+        (to != Py_None && !key_in_index(state, &arena, to, &reals[1], &keys[1])))
         return NULL;
     const bags_value *first = from == Py_None ? NULL : &keys[0];
     const bags_value *last = to == Py_None ? NULL : &keys[1];
