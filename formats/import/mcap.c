@@ -24,6 +24,7 @@
  */
 #include "detect.h"
 #include "lz4_frames.h"
+#include "message_idl.h"
 #include "message_json.h"
 #include "message_protobuf.h"
 #include "message_ros2.h"
@@ -484,6 +485,10 @@ static bags_code mc_prepare(
     if (mc_is(encoding, "cdr") && mc_is(how, "ros2msg")) {
         format->decoder = ros2_decode;
         return ros2_nodes(call, schema->name, schema->data, format->root);
+    }
+    if (mc_is(encoding, "cdr") && mc_is(how, "ros2idl")) {
+        format->decoder = ros2_decode;
+        return idl_nodes(call, schema->name, schema->data, format->root);
     }
     return message_fail(call, NULL, BAGS_ERROR_TYPE,
         "cannot decode messages in \"%.*s\" with %s%.*s%s",

@@ -166,6 +166,59 @@ def ros2(root, name='test_msgs/msg/Root', rng=None):
     return name, 'ros2msg', text.encode() + b'\n'
 
 
+IDL = {'bool': ['boolean'], 'uint8': ['uint8', 'octet', 'char'], 'int8': ['int8'],
+       'uint16': ['uint16', 'unsigned short'], 'int16': ['int16', 'short'],
+       'uint32': ['uint32', 'unsigned long', 'Colour'], 'int32': ['int32', 'long'],
+       'uint64': ['uint64', 'unsigned long long'], 'int64': ['int64', 'long long'],
+       'float32': ['float'], 'float64': ['double']}
+
+
+def idl(root, rng):
+    """The same in IDL: fixed arrays are typedefs, or follow the name."""
+    files = []
+
+    def file(node, name):
+        typedefs, members = [], []
+
+        def type_of(node):
+            if node.kind == 'number':
+                return rng.choice(IDL[node.dtype])
+            if node.kind == 'text':
+                return 'string' if node.most is None else f'string<{node.most}>'
+            if node.kind == 'struct':
+                inner = f'T{len(files)}_{len(members)}_{len(typedefs)}'
+                file(node, inner)
+                return rng.choice([inner, f'test_msgs::msg::{inner}'])
+            if node.length is None:
+                bound = '' if node.most is None else f', {node.most}'
+                return f'sequence<{type_of(node.item)}{bound}>'
+            item, own = type_of(node.item), f'{name}_{len(typedefs)}'
+            typedefs.append(f'typedef {item} {own}[{node.length}];')
+            return own
+
+        for member in node.members or [Node('number', 'structure_needs_at_least_one_member',
+                                            'uint8')]:
+            if member.kind == 'list' and member.length is not None and rng.random() < 0.5:
+                line = f'{type_of(member.item)} {member.name}[{member.length}];'
+            else:
+                line = f'{type_of(member)} {member.name};'
+            members.append('@default (value=")") @verbatim (language="comment", text=\n'
+                           '"a (\\" struct" "b")\n' + line + ' // a comment }')
+        files.append((name, f"""#include "x.idl"
+module test_msgs {{ module msg {{
+module {name}_Constants {{ const string A = "}}"; const int8 B = -5; }};
+{" ".join(typedefs)}
+/* struct */ @final struct {name} {{
+{chr(10).join(members)}
+}}; }}; }};"""))
+
+    file(root, 'Root')
+    files.append(('Colour', 'module test_msgs { module msg { enum Colour { RED, GREEN }; }; };'))
+    text = '\n'.join(f'{"=" * 80}\nIDL: test_msgs/msg/{name}\n{text}'
+                     for name, text in files[::-1])
+    return 'test_msgs/msg/Root', 'ros2idl', text.encode()
+
+
 # ---- protocol buffers
 
 TYPES = {'double': (1, 'float64'), 'float': (2, 'float32'), 'int64': (3, 'int64'),
