@@ -1098,7 +1098,7 @@ static json_object *lx_video_info(const lx_state *l, const lx_feature *f) {
         info, "video.width", json_object_new_int64((int64_t)f->width));
     json_object_object_add(info, "video.codec", json_object_new_string(codec));
     json_object_object_add(info, "video.channels", json_object_new_int64(3));
-    json_object_object_add(info, "video.fps", json_object_new_double(l->fps));
+    json_object_object_add(info, "video.fps", lx_json_real(l->fps));
     json_object_object_add(info, "video.is_depth_map", json_object_new_boolean(0));
     json_object_object_add(info, "has_audio", json_object_new_boolean(0));
     return info;
@@ -1155,7 +1155,7 @@ static void lx_set_info(const bags_target *t, json_object *info) {
     if (!stored || fabs(json_object_get_double(stored) - l->fps) > 0)
         json_object_object_add(info, "fps",
             !(fabs(l->fps - floor(l->fps)) > 0) ? json_object_new_int64((int64_t)l->fps)
-                                                : json_object_new_double(l->fps));
+                                                : lx_json_real(l->fps));
     if (!json_object_object_get_ex(info, "robot_type", &stored))
         json_object_object_add(info, "robot_type", NULL);
     (void)snprintf(text, sizeof text, "0:%" PRIu64, l->episodes);

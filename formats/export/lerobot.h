@@ -104,6 +104,15 @@ static inline json_object *lx_member(
     return json_object_is_type(found, type) ? found : NULL;
 }
 
+/* A number, with the fewest digits. Python reads those that JSON lacks: NaN, Infinity. */
+static inline json_object *lx_json_real(double number) {
+    char text[40];
+    if (!isfinite(number))
+        return json_object_new_double(number);
+    format_json_real(text, number);
+    return json_object_new_double_s(number, text);
+}
+
 static inline json_object *lx_parse(const void *text, size_t size) {
     struct json_tokener *tokener = json_tokener_new();
     json_object *out = NULL;
@@ -213,10 +222,10 @@ static inline json_object *lx_stat_json(
     uint64_t length = dim < dims ? f->field->shape[dim] : 1;
     size_t step = dim + 2 == dims ? (size_t)f->field->shape[1] : 1;
     for (size_t i = 0; list && i < length; i++)
-        json_object_array_add(list,
-            name == 0        ? json_object_new_int64((int64_t)n->count)
-            : dim + 1 < dims ? lx_stat_json(f, n, name, dim + 1, at + i * step)
-                             : json_object_new_double(lx_stat_of(n, name, at + i)));
+        json_object_array_add(
+            list, name == 0        ? json_object_new_int64((int64_t)n->count)
+                  : dim + 1 < dims ? lx_stat_json(f, n, name, dim + 1, at + i * step)
+                                   : lx_json_real(lx_stat_of(n, name, at + i)));
     return list;
 }
 
@@ -240,7 +249,7 @@ static inline size_t lx_flatten(json_object *json, double *out, size_t most) {
 static inline json_object *lx_nest(
     json_object *lists, const lx_numbers *numbers, size_t name, size_t *at) {
     if (!json_object_is_type(lists, json_type_array))
-        return json_object_new_double(lx_stat_of(numbers, name, (*at)++));
+        return lx_json_real(lx_stat_of(numbers, name, (*at)++));
     json_object *out = json_object_new_array();
     for (size_t i = 0; out && i < json_object_array_length(lists); i++)
         json_object_array_add(

@@ -340,6 +340,9 @@ def the_rate_is_found_or_an_error():
         refuse('export', 'none', 'out', '--to', 'lerobot', '--fps', bad, says='--fps', code=2)
     refuse('export', 'none', 'out.tar', '--fps', 5, says='--fps', code=2)
     assert not os.path.exists('out')
+    run('export', 'none', 'some/out//', '--to', 'lerobot', '--fps', 29.97)
+    assert '"fps":29.97,' in pathlib.Path('some/out/meta/info.json').read_text()
+    assert os.listdir('some') == ['out']
     pack([{'x': [1.5] * 4, 'timestamp': [i / 15 for i in range(4)]}],
          'x=array(float32)[],timestamp=array(float32)[]', 'times')
     run('export', 'times', 'a', '--to', 'lerobot')
