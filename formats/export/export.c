@@ -985,6 +985,12 @@ static bags_code ex_run(bags_target *t) {
     ex_listing found;
     t->length = t->options.rows ? t->options.rows_count : bags_reader_length(t->reader);
     t->report.existed = true;
+    size_t size = strlen(t->path);
+    while (size > 1 && t->path[size - 1] == '/') /* names are made from it */
+        size--;
+    t->path = bags_target_format(t, "%.*s", (int)size, t->path);
+    if (!t->path)
+        return BAGS_ERROR_MEMORY;
     FORMAT_TRY(ex_check_options(t));
     FORMAT_TRY(ex_add_fields(t));
     t->state = bags_target_alloc(t, 1, t->exporter->state_size + 1);

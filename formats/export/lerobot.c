@@ -158,17 +158,6 @@ static bags_code lx_prepare_field(bags_target *t, bags_target_field *field) {
         field->type, field->sequence ? "[]" : "");
 }
 
-static bags_code lx_alloc_numbers(bags_target *t, lx_numbers *numbers, size_t size) {
-    double *all = (double *)bags_target_alloc(t, 4 * size, sizeof *all);
-    if (!all)
-        return BAGS_ERROR_MEMORY;
-    numbers->least = all;
-    numbers->most = all + size;
-    numbers->mean = all + 2 * size;
-    numbers->square = all + 3 * size;
-    return BAGS_OK;
-}
-
 static bags_code lx_add_feature(
     bags_target *t, const char *name, lx_kind kind, bags_target_field *field) {
     lx_state *l = (lx_state *)t->state;
@@ -281,8 +270,10 @@ static const char *lx_task_text(const lx_state *l, int64_t number) {
 static bags_code lx_add_task(bags_target *t, const char *text) {
     lx_state *l = (lx_state *)t->state;
     const char *copy = bags_target_format(t, "%s", text);
+    if (!copy)
+        return BAGS_ERROR_MEMORY;
     json_object *number = json_object_new_int64((int64_t)lx_task_count(l));
-    if (!copy || !number || json_object_object_add(l->tasks_by_text, copy, number))
+    if (!number || json_object_object_add(l->tasks_by_text, copy, number))
         return bags_fail(t->err, BAGS_ERROR_MEMORY, "out of memory");
     return bags_target_put(t, &l->task_texts, &copy, sizeof copy);
 }
@@ -753,6 +744,9 @@ static bags_code lx_put_episode(bags_target *t) {
     }
     if (!code && !l->has_columns)
         code = lx_add_columns(t, stats);
+    for (size_t i = 0; i < l->feature_count && !code; i++)
+        if (l->features[i].kind == LX_IMAGE || l->features[i].kind == LX_VIDEO)
+            code = lx_count_pixels(t, &l->features[i], stats);
     if (!code)
         code = lx_put_stats(t, stats);
     json_object_put(stats);
@@ -985,6 +979,11 @@ static json_object *lx_feature_stats(const lx_state *l, const lx_feature *f) {
             keep = lx_agrees(other, one);
         json_object_object_add(computed, lx_stat_names[k], one);
     }
+    for (size_t k = 1; k < 5 && f->lists && !f->lacks_pixels; k++) {
+        size_t at = 0;
+        json_object_object_add(
+            computed, lx_stat_names[k], lx_nest(f->lists, &f->pixels, k, &at));
+    }
     if (!keep)
         return computed;
     json_object_put(computed);
@@ -1099,7 +1098,7 @@ static json_object *lx_video_info(const lx_state *l, const lx_feature *f) {
         info, "video.width", json_object_new_int64((int64_t)f->width));
     json_object_object_add(info, "video.codec", json_object_new_string(codec));
     json_object_object_add(info, "video.channels", json_object_new_int64(3));
-    json_object_object_add(info, "video.fps", json_object_new_double(l->fps));
+    json_object_object_add(info, "video.fps", lx_json_real(l->fps));
     json_object_object_add(info, "video.is_depth_map", json_object_new_boolean(0));
     json_object_object_add(info, "has_audio", json_object_new_boolean(0));
     return info;
@@ -1156,7 +1155,7 @@ static void lx_set_info(const bags_target *t, json_object *info) {
     if (!stored || fabs(json_object_get_double(stored) - l->fps) > 0)
         json_object_object_add(info, "fps",
             !(fabs(l->fps - floor(l->fps)) > 0) ? json_object_new_int64((int64_t)l->fps)
-                                                : json_object_new_double(l->fps));
+                                                : lx_json_real(l->fps));
     if (!json_object_object_get_ex(info, "robot_type", &stored))
         json_object_object_add(info, "robot_type", NULL);
     (void)snprintf(text, sizeof text, "0:%" PRIu64, l->episodes);
@@ -1311,9 +1310,11 @@ static bags_code lx_open(bags_target *t) {
 
 static void lx_close(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
-    for (size_t i = 0; i < l->feature_count; i++)
+    for (size_t i = 0; i < l->feature_count; i++) {
         if (l->features[i].video)
             join_free(l->features[i].video);
+        json_object_put(l->features[i].lists);
+    }
     bags_buffer_free(&l->task_texts.buffer);
     bags_buffer_free(&l->seen.buffer);
     bags_buffer_free(&l->task_list.buffer);

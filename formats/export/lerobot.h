@@ -49,6 +49,10 @@ typedef struct lx_feature {
     lx_numbers episode, total;
     uint64_t height, width, channels; /* of images; 0: not known yet */
     json_object *stored;              /* as in the metadata, or NULL */
+    /* Of images: statistics of the field stats, and the lists of one of them (owned). */
+    lx_numbers pixels;
+    json_object *lists;
+    bool lacks_pixels; /* in some episode */
     join_video *video;
     uint64_t video_file; /* number of the file of its last video, */
     double from, to;     /* and its times in it */
@@ -98,6 +102,15 @@ static inline json_object *lx_member(
         !json_object_object_get_ex(of, name, &found))
         return NULL;
     return json_object_is_type(found, type) ? found : NULL;
+}
+
+/* A number, with the fewest digits. Python reads those that JSON lacks: NaN, Infinity. */
+static inline json_object *lx_json_real(double number) {
+    char text[40];
+    if (!isfinite(number))
+        return json_object_new_double(number);
+    format_json_real(text, number);
+    return json_object_new_double_s(number, text);
 }
 
 static inline json_object *lx_parse(const void *text, size_t size) {
@@ -151,6 +164,18 @@ static inline double lx_element(const bags_value *value, size_t i) {
     return has_sign && bits >> 63 ? -(double)(~bits + 1) : (double)bits;
 }
 
+static inline bags_code lx_alloc_numbers(
+    bags_target *t, lx_numbers *numbers, size_t size) {
+    double *all = (double *)bags_target_alloc(t, 4 * size, sizeof *all);
+    if (!all)
+        return BAGS_ERROR_MEMORY;
+    numbers->least = all;
+    numbers->most = all + size;
+    numbers->mean = all + 2 * size;
+    numbers->square = all + 3 * size;
+    return BAGS_OK;
+}
+
 static inline void lx_count(lx_numbers *n, size_t i, double x) {
     double delta = x - n->mean[i];
     bool first = n->count == 0;
@@ -197,11 +222,74 @@ static inline json_object *lx_stat_json(
     uint64_t length = dim < dims ? f->field->shape[dim] : 1;
     size_t step = dim + 2 == dims ? (size_t)f->field->shape[1] : 1;
     for (size_t i = 0; list && i < length; i++)
-        json_object_array_add(list,
-            name == 0        ? json_object_new_int64((int64_t)n->count)
-            : dim + 1 < dims ? lx_stat_json(f, n, name, dim + 1, at + i * step)
-                             : json_object_new_double(lx_stat_of(n, name, at + i)));
+        json_object_array_add(
+            list, name == 0        ? json_object_new_int64((int64_t)n->count)
+                  : dim + 1 < dims ? lx_stat_json(f, n, name, dim + 1, at + i * step)
+                                   : lx_json_real(lx_stat_of(n, name, at + i)));
     return list;
+}
+
+/* ---- statistics of images ---- */
+
+/* Copy the numbers of nested lists to `out`, up to `most`. Returns their number. */
+static inline size_t lx_flatten(json_object *json, double *out, size_t most) {
+    size_t count = 0;
+    if (!json_object_is_type(json, json_type_array)) {
+        if (most)
+            *out = json_object_get_double(json);
+        return 1;
+    }
+    for (size_t i = 0; i < json_object_array_length(json); i++)
+        count += lx_flatten(json_object_array_get_idx(json, i),
+            most ? out + count : out, count < most ? most - count : 0);
+    return count;
+}
+
+/* Make nested lists like `lists`, of a statistic. *at: the next number. */
+static inline json_object *lx_nest(
+    json_object *lists, const lx_numbers *numbers, size_t name, size_t *at) {
+    if (!json_object_is_type(lists, json_type_array))
+        return lx_json_real(lx_stat_of(numbers, name, (*at)++));
+    json_object *out = json_object_new_array();
+    for (size_t i = 0; out && i < json_object_array_length(lists); i++)
+        json_object_array_add(
+            out, lx_nest(json_object_array_get_idx(lists, i), numbers, name, at));
+    return out;
+}
+
+/* Add the statistics of images in an episode, by the field stats, to the totals. */
+static inline bags_code lx_count_pixels(
+    bags_target *t, lx_feature *f, json_object *stats) {
+    json_object *of = lx_member(stats, f->name, json_type_object), *found[5];
+    double count = 0;
+    bool has_all = of != NULL;
+    for (size_t k = 0; k < 5 && has_all; k++) {
+        found[k] = lx_member(of, lx_stat_names[k], json_type_array);
+        has_all = found[k] != NULL;
+    }
+    size_t size = has_all ? lx_flatten(found[2], NULL, 0) : 0;
+    for (size_t k = 1; k < 5 && has_all; k++)
+        has_all = lx_flatten(found[k], NULL, 0) == size;
+    if (has_all && !f->lists) {
+        f->lists = json_object_get(found[2]);
+        FORMAT_TRY(lx_alloc_numbers(t, &f->episode, size));
+        FORMAT_TRY(lx_alloc_numbers(t, &f->pixels, size));
+    }
+    if (!has_all || lx_flatten(f->lists, NULL, 0) != size ||
+        lx_flatten(found[0], &count, 1) != 1 || !(count >= 1 && count < 1e15)) {
+        f->lacks_pixels = true;
+        return BAGS_OK;
+    }
+    lx_numbers one = f->episode;
+    one.count = (uint64_t)count;
+    lx_flatten(found[1], one.most, size);
+    lx_flatten(found[2], one.mean, size);
+    lx_flatten(found[3], one.least, size);
+    lx_flatten(found[4], one.square, size);
+    for (size_t i = 0; i < size; i++)
+        one.square[i] *= one.square[i] * count;
+    lx_merge(&f->pixels, &one, size);
+    return BAGS_OK;
 }
 
 #endif /* BAGS_EXPORT_LEROBOT_H */

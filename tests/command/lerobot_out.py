@@ -340,6 +340,9 @@ def the_rate_is_found_or_an_error():
         refuse('export', 'none', 'out', '--to', 'lerobot', '--fps', bad, says='--fps', code=2)
     refuse('export', 'none', 'out.tar', '--fps', 5, says='--fps', code=2)
     assert not os.path.exists('out')
+    run('export', 'none', 'some/out//', '--to', 'lerobot', '--fps', 29.97)
+    assert '"fps":29.97,' in pathlib.Path('some/out/meta/info.json').read_text()
+    assert os.listdir('some') == ['out']
     pack([{'x': [1.5] * 4, 'timestamp': [i / 15 for i in range(4)]}],
          'x=array(float32)[],timestamp=array(float32)[]', 'times')
     run('export', 'times', 'a', '--to', 'lerobot')
@@ -494,3 +497,26 @@ def a_full_disk_is_an_error_and_resumed():
     with open('out/videos/v/chunk-000/file-000.mp4', 'ab') as file:
         file.write(b'x')
     refuse(*words, '--resume', says=('file-000.mp4', 'differs'), env=NO_LEAKS)
+
+
+def statistics_of_images_are_those_of_their_episodes():
+    if not _is_here():
+        return
+    photo = _png()
+    rows = []
+    for mean, std, count in ((1.0, 0.0, 1), (4.0, 3.0, 3)):
+        stats = {name: [[[value]], [[value + 1]]] for name, value in
+                 (('max', mean + std), ('mean', mean), ('min', mean - std), ('std', std))}
+        stats['std'] = [[[std]], [[std]]]
+        rows.append({'p': [photo] * 2, 'stats': json.dumps({'p': {**stats, 'count': [count]}})})
+    pack(rows, 'p=png[],stats=utf8', 'ds')
+    run('export', 'ds', 'out', '--to', 'lerobot', '--fps', 1)
+    found = _metadata('out', 'stats.json')['p']
+    # Of 1 and three values: 13 / 4, and the root of (27 + 3 * 9 / 4) / 4.
+    assert found['mean'] == [[[3.25]], [[4.25]]] and found['count'] == [4], found
+    assert found['max'] == [[[7.0]], [[8.0]]] and found['min'] == [[[1.0]], [[2.0]]], found
+    assert abs(found['std'][0][0][0] - (33.75 / 4) ** 0.5) < 1e-12, found
+    rows[1]['stats'] = json.dumps({'p': {**json.loads(rows[1]['stats'])['p'], 'count': [0]}})
+    pack(rows, 'p=png[],stats=utf8', 'none')
+    run('export', 'none', 'two', '--to', 'lerobot', '--fps', 1)
+    assert _metadata('two', 'stats.json')['p'] == {'count': [4]}

@@ -157,11 +157,82 @@ static void options_that_are_wrong_are_errors(void **state) {
     bags_reader_close(reader);
 }
 
+#ifdef BAGS_WITH_EXPORT_LEROBOT
+/* Two episodes of three frames. */
+static void write_episodes(const char *path) {
+    static const bags_field fields[] = {
+        {"stats", "utf8"}, {"task", "utf8"}, {"x", "array(float32,2)[]"}};
+    bags_writer_options options = {0};
+    bags_writer *writer;
+    options.no_sync = true;
+    assert_opens(writer, bags_writer_open(path, fields, 3, &options, &said));
+    for (uint64_t i = 0; i < 2; i++) {
+        static const float numbers[3][2] = {{0, 1}, {2, -3}, {4, 5}};
+        const uint64_t shape[1] = {2};
+        bags_value items[3], task = bags_utf8(i ? "fold" : "open");
+        bags_value stats = bags_utf8("{\"x\": {\"mean\": [2, 1], \"count\": [3]}}");
+        for (size_t k = 0; k < 3; k++)
+            items[k] = bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers[k]);
+        bags_entry entries[] = {
+            {"stats", &stats, 1}, {"task", &task, 1}, {"x", items, 3}};
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static void memory_may_run_out_in_a_lerobot_export(void **state) {
+    const bags_exporter *lerobot = &bags_export_lerobot;
+    static const char known[] =
+        "{\"lerobot\": {\"info\": {\"fps\": 5, \"features\": {\"x\": {\"dtype\": "
+        "\"float32\", \"shape\": [2]}}}, \"tasks\": {\"open\": 0}}}";
+    char whole[1000], out[1000];
+    bags_export_options options = {0};
+    bags_reader *reader;
+    tally heap;
+    (void)state;
+    (void)snprintf(whole, sizeof whole, "%s", at("whole-lerobot"));
+    (void)snprintf(out, sizeof out, "%s", at("out-lerobot"));
+    write_episodes(at("episodes"));
+    assert_opens(reader, bags_reader_open(at("episodes"), NULL, &said));
+    options.no_sync = true;
+    options.metadata.data = (const unsigned char *)known;
+    options.metadata.size = sizeof known - 1;
+    bags_code code = bags_export(reader, lerobot, whole, &options, NULL, &said);
+    if (code == BAGS_ERROR_MISSING) {
+        bags_reader_close(reader);
+        print_message("skipped: libduckdb.so not found\n");
+        skip();
+    }
+    assert_ok(code);
+    /* Each attempt opens a database: not all allocations fail. */
+    for (uint64_t n = 1; code || n == 1; n += 1 + n / 8) {
+        tally_start(&heap);
+        heap.fail_at = n;
+        options.allocator = &heap.allocator;
+        options.resume = false;
+        code = bags_export(reader, lerobot, out, &options, NULL, &said);
+        assert_int_equal(heap.live, 0);
+        if (code) {
+            assert_int_equal(code, BAGS_ERROR_MEMORY);
+            options.allocator = NULL;
+            options.resume = true;
+            assert_ok(bags_export(reader, lerobot, out, &options, NULL, &said));
+        }
+        assert_same_tree(out, whole);
+        remove_tree(out);
+    }
+    bags_reader_close(reader);
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(memory_may_run_out_at_any_time),
         TEST(progress_may_stop_an_export_that_is_then_resumed),
         TEST(options_that_are_wrong_are_errors),
+#ifdef BAGS_WITH_EXPORT_LEROBOT
+        TEST(memory_may_run_out_in_a_lerobot_export),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
