@@ -293,6 +293,7 @@ typedef struct bags_split_options {
  *   BAGS_ERROR_ARGUMENT  parts out of range; a datapoint is selected twice
  *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_RANGE     a number in `rows` is not below the length
+ *   BAGS_ERROR_TYPE      the values of `stratify` are not whole numbers, utf8 or bytes
  *   BAGS_ERROR_VALUE     datapoints with equal values of `by` differ in `stratify`
  *   BAGS_ERROR_LIMIT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *

@@ -8,6 +8,7 @@
  */
 #include "blocks.h"
 #include "datasets.h"
+#include "index.h"
 #include "load.h"
 #include "text.h"
 #include "values.h"
@@ -70,6 +71,22 @@ static bags_code split_find(
         bags_path_tail(bags_reader_path(reader)), name);
 }
 
+/* Only whole numbers, utf8 and bytes have shares: floats are rarely equal. */
+static bags_code split_check_strata(
+    const bags_reader *reader, const char *name, bags_error *err) {
+    index_key_type type;
+    size_t field;
+    FORMAT_TRY(split_find(reader, name, &field, err));
+    type = index_key_type_of(bags_reader_type(reader, field));
+    if (type.order != INDEX_NONE && type.order != INDEX_FLOAT)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_TYPE,
+        "%s: field \"%.200s\": values of type %.100s cannot be stratified (only whole "
+        "numbers, utf8 and bytes)",
+        bags_path_tail(bags_reader_path(reader)), name,
+        bags_reader_fields(reader, NULL)[field].type);
+}
+
 /* Hash the items of a datapoint's field. For zstd(TYPE), the inner blobs are hashed,
  * since equal values may have different frames. */
 static bags_code split_hash(
@@ -90,6 +107,11 @@ static bags_code split_hash(
         bags_value value;
         if (compressed) {
             FORMAT_TRY(bags_row_value(&s->row, 0, item, &s->plain, &value, err));
+            if (value.kind != BAGS_KIND_BYTES && value.kind != BAGS_KIND_UTF8)
+                return bags_fail(err, BAGS_ERROR_TYPE,
+                    "%s: field \"%.200s\": the codec of zstd must have the option "
+                    "`blobs`",
+                    bags_path_tail(bags_reader_path(*reader)), name);
             blob.data = (const unsigned char *)value.data;
             blob.size = value.size;
         }
@@ -238,6 +260,8 @@ static bags_code split_run(splitting *s, bags_buffer *out, bags_error *err) {
     if (!s->members || !lacks)
         return BAGS_ERROR_MEMORY;
     FORMAT_TRY(bags_buffer_reserve(out, (s->count + 1) * sizeof(uint32_t), err));
+    if (s->options->stratify)
+        FORMAT_TRY(split_check_strata(s->readers[0], s->options->stratify, err));
     FORMAT_TRY(split_read(s, err));
     FORMAT_TRY(split_sort(s, err));
     split_assign(s, lacks, (uint32_t *)(void *)out->data);

@@ -31,6 +31,7 @@ MODULES = [
     'deriving',
     'describing',
     'joining',
+    'stratifying',
     'differing',
     'selecting',
     'normalising',
