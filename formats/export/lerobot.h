@@ -104,7 +104,7 @@ static inline json_object *lx_member(
     return json_object_is_type(found, type) ? found : NULL;
 }
 
-/* A number, with the fewest digits. Python reads those that JSON lacks: NaN, Infinity. */
+/* A number, with the fewest digits. NaN and Infinity are not JSON, but Python reads them. */
 static inline json_object *lx_json_real(double number) {
     char text[40];
     if (!isfinite(number))
