@@ -96,6 +96,7 @@ typedef struct mc_state {
     mc_format *formats; /* of the topics, in the order of the file */
     size_t format_count;
     size_t node_count;
+    bags_value **items; /* see message_sink */
 } mc_state;
 
 /* Take the next `size` bytes. */
@@ -701,6 +702,7 @@ static bags_code mc_open(bags_source *s) {
         mc_add_topics(s);
     else
         bags_source_add_columns(s, mc_type);
+    m->items = (bags_value **)bags_source_alloc(s, s->count, sizeof *m->items);
     return mc_set_metadata(s);
 }
 
@@ -741,7 +743,8 @@ static bags_code mc_read(bags_source *s, uint64_t index) {
     s->values[3] = bags_utf8_sized(topic->name, topic->size);
     s->entries[3].count = 1;
     FORMAT_TRY(mc_decode(s, &message, index, &format, &value));
-    return message_fill(s, format->root, &value, false);
+    const message_sink to = {s, m->items};
+    return message_fill(&to, format->root, &value, false);
 }
 
 const bags_importer bags_import_mcap = {

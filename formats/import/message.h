@@ -266,9 +266,12 @@ static inline unsigned message_seen(const message_value *value) {
     bags_value number = message_integer((bags_dtype)value->dtype, value->is.number);
     bool negative = number.kind == BAGS_KIND_INT && number.sint < 0;
     uint64_t size = negative ? -(uint64_t)number.sint : number.uint;
-    return MESSAGE_SAW_INTEGER | (negative ? MESSAGE_SAW_NEGATIVE : 0U) |
-           (size > MESSAGE_EXACT ? MESSAGE_SAW_LONG : 0U) |
-           (!negative && size > INT64_MAX ? MESSAGE_SAW_HUGE : 0U);
+    unsigned seen = MESSAGE_SAW_INTEGER;
+    if (negative)
+        seen |= MESSAGE_SAW_NEGATIVE;
+    else if (size > INT64_MAX)
+        seen |= MESSAGE_SAW_HUGE;
+    return size > MESSAGE_EXACT ? seen | MESSAGE_SAW_LONG : seen;
 }
 
 /* Note what a message contains. */
@@ -501,14 +504,21 @@ static inline void message_pack(
 
 /* ---- reading ---- */
 
-static inline bags_code message_emit(bags_source *s, size_t field, bags_value value) {
-    bags_entry *entry = &s->entries[field];
+/* The entries of a message. items[i] are the values of field i. */
+typedef struct message_sink {
+    bags_source *source;
+    bags_value **items;
+} message_sink;
+
+static inline bags_code message_emit(
+    const message_sink *to, size_t field, bags_value value) {
+    bags_entry *entry = &to->source->entries[field];
     bags_value *grown = (bags_value *)bags_source_grow(
-        s, (void *)entry->values, entry->count, sizeof *grown);
+        to->source, to->items[field], entry->count, sizeof *grown);
     if (!grown)
         return BAGS_ERROR_MEMORY;
     grown[entry->count++] = value;
-    entry->values = grown;
+    entry->values = to->items[field] = grown;
     return BAGS_OK;
 }
 
@@ -527,75 +537,75 @@ static inline void message_convert(
 }
 
 static inline bags_code message_emit_number(
-    bags_source *s, const message_node *node, const message_value *value) {
-    unsigned char *element = (unsigned char *)bags_source_alloc(s, 1, 8);
+    const message_sink *to, const message_node *node, const message_value *value) {
+    unsigned char *element = (unsigned char *)bags_source_alloc(to->source, 1, 8);
     if (!element)
         return BAGS_ERROR_MEMORY;
     message_convert(value, node->dtype, element);
     if (bags_import_is_integer(node->dtype))
-        return message_emit(s, node->field, message_integer(node->dtype, element));
-    return message_emit(s, node->field, bags_array(node->dtype, 0, NULL, element));
+        return message_emit(to, node->field, message_integer(node->dtype, element));
+    return message_emit(to, node->field, bags_array(node->dtype, 0, NULL, element));
 }
 
 static inline bags_code message_emit_numbers(
-    bags_source *s, const message_node *node, const message_value *value) {
+    const message_sink *to, const message_node *node, const message_value *value) {
     bags_dtype dtype = node->item->dtype;
     size_t size = bags_dtype_size(dtype);
-    uint64_t *shape = (uint64_t *)bags_source_alloc(s, 1, sizeof *shape);
+    uint64_t *shape = (uint64_t *)bags_source_alloc(to->source, 1, sizeof *shape);
     const void *data = value->is.data;
     if (!shape)
         return BAGS_ERROR_MEMORY;
     *shape = value->size;
     if (value->kind == MESSAGE_LIST) {
         unsigned char *made =
-            (unsigned char *)bags_source_alloc(s, value->size + 1, size);
+            (unsigned char *)bags_source_alloc(to->source, value->size + 1, size);
         for (size_t i = 0; made && i < value->size; i++)
             message_convert(&value->is.items[i], dtype, made + i * size);
         data = made;
     }
     if (!data)
         return BAGS_ERROR_MEMORY;
-    return message_emit(s, node->field,
+    return message_emit(to, node->field,
         node->length == UINT64_MAX && node->guess.magic
             ? bags_blob(data, value->size)
             : bags_array(dtype, 1, shape, data));
 }
 
 static inline bags_code message_emit_packed(
-    bags_source *s, const message_node *node, const message_value *value) {
-    message_packer to = {NULL, 0};
-    message_pack(&to, node, value);
-    to.data = (unsigned char *)bags_source_alloc(s, to.size, 1);
-    if (!to.data)
+    const message_sink *to, const message_node *node, const message_value *value) {
+    message_packer packer = {NULL, 0};
+    message_pack(&packer, node, value);
+    packer.data = (unsigned char *)bags_source_alloc(to->source, packer.size, 1);
+    if (!packer.data)
         return BAGS_ERROR_MEMORY;
-    to.size = 0;
-    message_pack(&to, node, value);
-    return message_emit(s, node->field, bags_blob(to.data, to.size));
+    packer.size = 0;
+    message_pack(&packer, node, value);
+    return message_emit(to, node->field, bags_blob(packer.data, packer.size));
 }
 
 /* Set the entries of a message's fields. */
-static inline bags_code message_fill(bags_source *s, const message_node *node,
+static inline bags_code message_fill(const message_sink *to, const message_node *node,
     const message_value *value, bool in_list) {
     if (node->plan == MESSAGE_PACKED)
         return value->kind == MESSAGE_ABSENT && !in_list
                    ? BAGS_OK
-                   : message_emit_packed(s, node, value);
+                   : message_emit_packed(to, node, value);
     for (size_t i = 0;
          node->plan == MESSAGE_PARTS && value->kind == MESSAGE_LIST && i < value->size;
          i++)
-        FORMAT_TRY(message_fill(s, node->item, &value->is.items[i], true));
+        FORMAT_TRY(message_fill(to, node->item, &value->is.items[i], true));
     for (size_t i = 0; value->kind == MESSAGE_STRUCT && i < value->size; i++)
-        FORMAT_TRY(message_fill(s, node->members[i], &value->is.items[i], in_list));
+        FORMAT_TRY(message_fill(to, node->members[i], &value->is.items[i], in_list));
     if (node->plan == MESSAGE_PARTS || value->kind == MESSAGE_ABSENT)
         return BAGS_OK;
     if (value->kind == MESSAGE_NUMBER)
-        return message_emit_number(s, node, value);
+        return message_emit_number(to, node, value);
     if (value->kind == MESSAGE_TEXT)
         return message_emit(
-            s, node->field, bags_utf8_sized((const char *)value->is.data, value->size));
+            to, node->field, bags_utf8_sized((const char *)value->is.data, value->size));
     if (value->kind == MESSAGE_BYTES)
-        return message_emit(s, node->field, bags_blob(value->is.data, value->size));
-    return message_emit_numbers(s, node, value);
+        return message_emit(to, node->field, bags_blob(value->is.data, value->size));
+    return message_emit_numbers(to, node, value);
 }
 
 #endif /* BAGS_IMPORT_MESSAGE_H */

@@ -85,7 +85,7 @@ static inline bags_code json_read(
     unsigned char yes;
     double real;
     int64_t sint;
-    uint64_t uint;
+    uint64_t whole;
     bags_code code = BAGS_OK;
     switch (json_object_get_type(json)) {
     case json_type_null:
@@ -100,9 +100,9 @@ static inline bags_code json_read(
         break;
     case json_type_int:
         sint = json_object_get_int64(json);
-        uint = json_object_get_uint64(json);
-        if (uint > INT64_MAX)
-            message_number(BAGS_DTYPE_UINT64, &uint, out);
+        whole = json_object_get_uint64(json);
+        if (whole > INT64_MAX)
+            message_number(BAGS_DTYPE_UINT64, &whole, out);
         else
             message_number(BAGS_DTYPE_INT64, &sint, out);
         break;

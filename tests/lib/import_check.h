@@ -14,6 +14,7 @@
 /* Of the sources that are imported. */
 static bags_source_layout import_layout;
 static bags_source_header import_header;
+static bool import_decode;
 
 /* What the last one left out: "what 2 a,b;" for each kind. */
 static char import_left_out[1024];
@@ -46,6 +47,7 @@ static bytes import_all(
     options.allocator = &memory.allocator;
     options.layout = import_layout;
     options.header = import_header;
+    options.decode = import_decode;
     bags_source *source = bags_source_open(importer, path, &options, &said);
     *code = source ? BAGS_OK : said.code;
     if (!source)

@@ -48,12 +48,30 @@ static void an_allocation_that_fails_is_an_error(void **state) {
     check_out_of_memory(MCAP, FILES "zstd.mcap");
 }
 
+/* The fuzzer's corpus has a decoded file of each encoding, after a byte. */
+static void an_allocation_that_fails_while_decoding_is_an_error(void **state) {
+    static const char *const encodings[] = {
+        "ros2", "ros2-nested", "ros2-idl", "protobuf2", "protobuf3", "json"};
+    (void)state;
+    import_decode = true;
+    for (size_t i = 0; i < sizeof encodings / sizeof *encodings; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "tests/fuzz/corpus/import/decode-%s", encodings[i]);
+        bytes file = load(path);
+        save(at("x.mcap"), file.data + 1, file.size - 1);
+        bytes_free(&file);
+        check_out_of_memory(MCAP, at("x.mcap"));
+    }
+    import_decode = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(topics_are_fields_in_every_layout),
         TEST(damage_is_detected),
         TEST(a_file_without_end_is_an_error),
         TEST(an_allocation_that_fails_is_an_error),
+        TEST(an_allocation_that_fails_while_decoding_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
