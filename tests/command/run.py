@@ -20,6 +20,7 @@ MODULES = [
     'importing',
     'decoding',
     'lmdbs',
+    'zarr3',
     'exporting',
     'lerobot_out',
     'help_and_output',

@@ -9,6 +9,7 @@
  *     g  a .gmeta and its .gulp
  *     m  index.json and the shard 0.mds
  *     z  a .zarray and its chunks
+ *     y  a zarr.json and its chunks or shards
  *     Z  a Zarr group in a .zip
  *     b  a .bzna
  *     c  an MCAP file
@@ -26,6 +27,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -35,8 +37,9 @@ static volatile unsigned sink; /* every byte was read */
 
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
-        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip", "x.bzna",
-        "x.mcap", "x.h5", "data.mdb", "x.arrow", "x.csv", "x.idx", "x.bin", "x.npy"};
+        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "zarr.json", "x.zip",
+        "x.bzna", "x.mcap", "x.h5", "data.mdb", "x.arrow", "x.csv", "x.idx", "x.bin",
+        "x.npy"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -116,6 +119,7 @@ static const struct {
 #endif
 #ifdef BAGS_WITH_IMPORT_ZARR
     {'z', &bags_import_zarr, ".zarray", "0"},
+    {'y', &bags_import_zarr, "zarr.json", "0"},
     {'Z', &bags_import_zarr, "x.zip", NULL},
 #endif
     {'b', &bags_import_benzina, "x.bzna", NULL},
@@ -166,10 +170,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             continue;
         if (kinds[i].rest_name)
             save(kinds[i].rest_name, rest, rest_size);
-        if (kind == 'z')
+        if (kind == 'z' || kind == 'y') {
+            remove_directory(); /* one version of Zarr */
+            if (mkdir(directory, 0700))
+                abort();
+            save("0", rest, rest_size);
             save("1", rest, rest_size);
+        }
         const char *path = save(kinds[i].name, data, kinds[i].rest_name ? text : size);
-        read_all(kinds[i].importer, kind == 'z' ? directory : path, kind == 'C');
+        read_all(kinds[i].importer, kind == 'z' || kind == 'y' ? directory : path,
+            kind == 'C');
     }
     return 0;
 }
