@@ -21,6 +21,7 @@ MODULES = [
     'decoding',
     'lmdbs',
     'zarr3',
+    'rlds',
     'exporting',
     'lerobot_out',
     'help_and_output',

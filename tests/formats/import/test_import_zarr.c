@@ -1,5 +1,5 @@
 /* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py; replay3.zarr:
- * make_zarr3.py. */
+ * make_robots.py. */
 // flavours: test: release; check: asan
 #include "import_check.h"
 
