@@ -23,6 +23,7 @@ LETTERS = {'bool': '?', 'int8': 'b', 'int16': 'h', 'int32': 'i', 'int64': 'q', '
            'uint16': 'H', 'uint32': 'I', 'uint64': 'Q', 'float32': 'f', 'float64': 'd'}
 BYTES = {'name': 'bytes', 'configuration': {'endian': 'little'}}
 CRC = {'name': 'crc32c'}
+GZIP = {'name': 'gzip', 'configuration': {'level': 5}}
 
 
 def _crc32c(data):
@@ -232,6 +233,21 @@ def arrays_of_every_layout_and_codec_are_what_was_written(part):
             assert found == expected, (content[f'root/{name}/zarr.json'], found, expected)
 
 
+def an_array_without_dimensions_is_repeated():
+    if 'zarr' not in _kinds():
+        return
+    for number, (codecs, encoding) in enumerate((
+            ([BYTES], None), ([BYTES, GZIP, CRC], {'name': 'v2'}),
+            ([_sharding([], [BYTES, CRC])], None))):
+        content = _group(x=_one(), rate=_array([], [], lambda i: 30, 'int16', codecs, 7, encoding),
+                         none=_array([], [], lambda i: None, 'int16', codecs, 7, encoding))
+        for source in (f'{number}.zarr', f'{number}.zip'):
+            out = source.replace('.', '')
+            assert not run('import', _save(source, content), out).err
+            assert run('get', out, ':').lines == [
+                {'none': 7, 'rate': 30, 'x': x} for x in range(1, 5)]
+
+
 def _one(**more):
     return _array([4], [2], lambda i: i[0] + 1, **more)
 
@@ -255,7 +271,6 @@ def _set(*path):
     return change
 
 
-GZIP = {'name': 'gzip', 'configuration': {'level': 5}}
 REFUSED = [
     (_set('zarr_format', 2), 'zarr_format not supported (2)'),
     (_set('node_type', 'link'), 'node_type not supported (link)'),
