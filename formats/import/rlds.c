@@ -16,6 +16,8 @@
  *     Sequence in such   arrays of any length: array(DTYPE,-1,SHAPE)[]
  *     FeaturesDict       the names joined by /
  *
+ * features.json, dataset_info.json and the files NAME.labels.txt are the metadata.
+ *
  * If there are several splits, the field `split` has the name of each datapoint's.
  *
  * A first pass over all records finds the types of images and text, and checks the
@@ -25,15 +27,18 @@
 #include "json.h"
 #include "tfrecord.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-#define RL_JSON ((uint64_t)64 << 20)  /* maximum bytes of a JSON file */
-#define RL_VALUES ((uint64_t)1 << 30) /* maximum bytes of a feature per datapoint */
-#define RL_DEPTH 32                   /* maximum depth of features */
-#define RL_SHARDS ((uint64_t)1 << 20) /* maximum number of files */
-#define RL_RATIO ((uint64_t)1032)     /* zlib expands a byte to at most this many */
-#define RL_ANY UINT64_MAX             /* a dimension or length of any size */
+#define RL_JSON ((uint64_t)64 << 20)   /* maximum bytes of a JSON file */
+#define RL_VALUES ((uint64_t)1 << 30)  /* maximum bytes of a feature per datapoint */
+#define RL_LABELS ".labels.txt"        /* ending of files of names of classes */
+#define RL_DEPTH 32                    /* maximum depth of features */
+#define RL_METADATA ((size_t)16 << 20) /* maximum bytes of info.json */
+#define RL_SHARDS ((uint64_t)1 << 20)  /* maximum number of files */
+#define RL_RATIO ((uint64_t)1032)      /* zlib expands a byte to at most this many */
+#define RL_ANY UINT64_MAX              /* a dimension or length of any size */
 
 enum { RL_PLAIN, RL_RAW, RL_ZLIB };              /* encodings of a tensor */
 enum { RL_NUMBER, RL_TEXT, RL_IMAGE, RL_BYTES }; /* content of a feature */
@@ -84,12 +89,13 @@ typedef struct rl_state {
     size_t split_count;
     uint64_t *lengths; /* of each file */
     bags_buffer *inflated;
-    bool has_split; /* the last field is the split */
+    json_object *features_json, *info_json, *labels; /* labels: names of classes */
+    bool has_split;                                  /* the last field is the split */
 } rl_state;
 
 /* ---- features.json ---- */
 
-/* What surrounds a feature. */
+/* The features and sequences around a feature. */
 typedef struct rl_place {
     const char *name;
     size_t levels;
@@ -334,16 +340,12 @@ static int rl_compare(const void *left, const void *right) {
 
 static bags_code rl_features(bags_source *s) {
     rl_state *r = (rl_state *)s->state;
-    json_object *about = NULL;
     rl_place place = {"", 0, {RL_ANY, RL_ANY}, NULL, 0};
     const char *path = bags_source_format(s, "%s/features.json", r->directory);
     bags_view text;
     FORMAT_TRY(path ? bags_source_load(s, path, RL_JSON, &text) : BAGS_ERROR_MEMORY);
-    FORMAT_TRY(bags_source_parse_json(s, path, text, &about));
-    bags_code code = rl_parse(s, about, &place);
-    json_object_put(about);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_parse_json(s, path, text, &r->features_json));
+    FORMAT_TRY(rl_parse(s, r->features_json, &place));
     if (r->list_count == 0)
         return bags_source_fail(s, BAGS_ERROR_MISSING, "features.json: no feature");
     qsort(r->lists, r->list_count, sizeof *r->lists, rl_compare);
@@ -453,7 +455,7 @@ static bags_code rl_split_files(
     return BAGS_OK;
 }
 
-/* Find the splits, or the one that the path names, and their files. */
+/* Find the splits and their files. If the path names a split, skip the others. */
 static bags_code rl_splits(bags_source *s, json_object *about) {
     rl_state *r = (rl_state *)s->state;
     json_object *list = bags_import_member(about, "splits", json_type_array);
@@ -483,9 +485,40 @@ static bags_code rl_splits(bags_source *s, json_object *about) {
     return BAGS_OK;
 }
 
+/* Read the names of a ClassLabel, one per line. */
+static int rl_add_labels(bags_source *s, const char *name) {
+    rl_state *r = (rl_state *)s->state;
+    const char *path = bags_source_format(s, "%s/%s", r->directory, name);
+    const char *key = bags_source_text(s, name, strlen(name) - strlen(RL_LABELS));
+    bags_view text = {NULL, 0};
+    if (!path || !key || bags_source_load(s, path, RL_METADATA, &text))
+        return path && key ? EIO : ENOMEM;
+    const char *at = (const char *)text.data, *end = at + text.size;
+    if (!bags_utf8_valid(at, text.size, NULL)) {
+        bags_source_leave_out(s, "other file", 1, "%s", name);
+        return 0;
+    }
+    json_object *list = json_object_new_array();
+    if (!r->labels)
+        r->labels = json_object_new_object();
+    if (!list || !r->labels) {
+        json_object_put(list);
+        return ENOMEM;
+    }
+    for (const char *next; at < end; at = next + 1) {
+        next = (const char *)memchr(at, '\n', (size_t)(end - at));
+        next = next ? next : end;
+        json_object_array_add(list, json_object_new_string_len(at, (int)(next - at)));
+    }
+    json_object_object_add(r->labels, key, list);
+    return 0;
+}
+
 /* Report a file that is not one of the source. */
 static int rl_other_file(void *user, const char *name) {
     bags_source *s = (bags_source *)user;
+    if (name[0] != '.' && bags_import_ends(name, RL_LABELS))
+        return rl_add_labels(s, name);
     bool known = name[0] == '.' || !strcmp(name, "features.json") ||
                  !strcmp(name, "dataset_info.json");
     for (size_t i = 0; !known && i < s->path_count; i++)
@@ -498,18 +531,35 @@ static int rl_other_file(void *user, const char *name) {
 static bags_code rl_files(bags_source *s) {
     rl_state *r = (rl_state *)s->state;
     const bags_io *io = bags_io_local();
-    json_object *about = NULL;
     const char *path = bags_source_format(s, "%s/dataset_info.json", r->directory);
     bags_view text;
     FORMAT_TRY(path ? bags_source_load(s, path, RL_JSON, &text) : BAGS_ERROR_MEMORY);
-    FORMAT_TRY(bags_source_parse_json(s, path, text, &about));
-    bags_code code = rl_splits(s, about);
-    json_object_put(about);
-    if (code)
-        return code;
+    FORMAT_TRY(bags_source_parse_json(s, path, text, &r->info_json));
+    FORMAT_TRY(rl_splits(s, r->info_json));
     r->reader.lengths = r->lengths;
     int error = io->list(io->user, r->directory, rl_other_file, s);
     return error ? bags_fail_io(NULL, error, r->directory, "list", s->err) : BAGS_OK;
+}
+
+/* {"rlds": {"features": features.json, "info": dataset_info.json, "labels": {NAME:
+ * [...]}}} */
+static bags_code rl_set_metadata(bags_source *s) {
+    rl_state *r = (rl_state *)s->state;
+    json_object *all = json_object_new_object(), *of = json_object_new_object();
+    json_object_object_add(of, "features", json_object_get(r->features_json));
+    json_object_object_add(of, "info", json_object_get(r->info_json));
+    if (r->labels)
+        json_object_object_add(of, "labels", json_object_get(r->labels));
+    json_object_object_add(all, "rlds", of);
+    const char *text = json_object_to_json_string_ext(
+        all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    size_t size = text ? strlen(text) : 0;
+    if (size > RL_METADATA)
+        bags_source_leave_out(s, "file", 2, "dataset_info.json, features.json");
+    else if (text)
+        s->metadata = bags_source_text(s, text, size);
+    json_object_put(all);
+    return text && (s->metadata || size > RL_METADATA) ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* ---- records ---- */
@@ -546,7 +596,7 @@ static rl_list *rl_find(const rl_state *r, bags_view name) {
     return NULL;
 }
 
-/* Note a feature of a record. Others than those of features.json are counted. */
+/* Note a feature of a record. Features that features.json lacks are counted. */
 static bags_code rl_visit(bags_source *s, const tf_feature *stored) {
     rl_state *r = (rl_state *)s->state;
     rl_list *list = rl_find(r, stored->name);
@@ -945,7 +995,7 @@ static bags_code rl_open(bags_source *s) {
     for (size_t i = 0; i < s->column_count; i++)
         bags_source_leave_out(s, "unknown feature", 1, "%.*s", (int)s->columns[i]->size,
             s->columns[i]->name);
-    return BAGS_OK;
+    return rl_set_metadata(s);
 }
 
 static bags_code rl_read(bags_source *s, uint64_t index) {
@@ -966,7 +1016,11 @@ static bags_code rl_read(bags_source *s, uint64_t index) {
 }
 
 static void rl_close(bags_source *s) {
-    bags_import_stream_close(&((tf_reader *)s->state)->stream);
+    rl_state *r = (rl_state *)s->state;
+    bags_import_stream_close(&r->reader.stream);
+    json_object_put(r->features_json);
+    json_object_put(r->info_json);
+    json_object_put(r->labels);
 }
 
 const bags_importer bags_import_rlds = {

@@ -359,8 +359,15 @@ def files_of_splits_are_those_of_dataset_info_json():
     assert run('import', path / 'train', '--dry-run').json['length'] == 3
     refuse('import', path / 'test', 'out',
            says='dataset_info.json: no split test (it has train, val)')
-    (path / 'label.labels.txt').write_text('a')
-    assert 'other file (label.labels.txt)' in run('import', path, '--dry-run').err
+    (path / 'README').write_text('a')
+    assert 'other file (README)' in run('import', path, '--dry-run').err
+    (path / 'x.labels.txt').write_text('left\nright ✓\n')
+    run('import', path, 'named')
+    assert json.loads(pathlib.Path('named/info.json').read_text()) == {'rlds': {
+        'features': features, 'info': json.loads((path / 'dataset_info.json').read_text()),
+        'labels': {'x': ['left', 'right ✓']}}}
+    (path / 'x.labels.txt').write_bytes(b'\xff')
+    assert 'x.labels.txt' in run('import', path, '--dry-run').err
     second = 'robot-train.tfrecord-00001-of-00002'
     (path / second).unlink()
     refuse('import', path, 'out', says=f'a: split "train": file 1 is missing ({second})')
