@@ -342,7 +342,7 @@ static bags_code rl_features(bags_source *s) {
     rl_state *r = (rl_state *)s->state;
     rl_place place = {"", 0, {RL_ANY, RL_ANY}, NULL, 0};
     const char *path = bags_source_format(s, "%s/features.json", r->directory);
-    bags_view text;
+    bags_view text = {NULL, 0};
     FORMAT_TRY(path ? bags_source_load(s, path, RL_JSON, &text) : BAGS_ERROR_MEMORY);
     FORMAT_TRY(bags_source_parse_json(s, path, text, &r->features_json));
     FORMAT_TRY(rl_parse(s, r->features_json, &place));
@@ -532,7 +532,7 @@ static bags_code rl_files(bags_source *s) {
     rl_state *r = (rl_state *)s->state;
     const bags_io *io = bags_io_local();
     const char *path = bags_source_format(s, "%s/dataset_info.json", r->directory);
-    bags_view text;
+    bags_view text = {NULL, 0};
     FORMAT_TRY(path ? bags_source_load(s, path, RL_JSON, &text) : BAGS_ERROR_MEMORY);
     FORMAT_TRY(bags_source_parse_json(s, path, text, &r->info_json));
     FORMAT_TRY(rl_splits(s, r->info_json));
