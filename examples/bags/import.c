@@ -31,7 +31,12 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     {"webdataset", LINKED(bags_import_webdataset), bags_import_is_webdataset},
 #endif
-    {"tfrecord", NULL, &bags_import_tfrecord, NULL},
+#ifdef BAGS_WITH_IMPORT_RLDS
+    {"rlds", LINKED(bags_import_rlds), bags_import_is_rlds},
+#endif
+#ifdef BAGS_WITH_IMPORT_TFRECORD
+    {"tfrecord", LINKED(bags_import_tfrecord), bags_import_is_tfrecord},
+#endif
 #ifdef BAGS_WITH_IMPORT_MDS
     {"mds", LINKED(bags_import_mds), bags_import_is_mds},
 #endif

@@ -82,6 +82,41 @@ static inline bool bags_import_is_mds(const char *path) {
                bags_import_kind(path, NULL) == BAGS_PATH_FILE);
 }
 
+/* A directory that TensorFlow Datasets wrote, or a split of it: DIR/SPLIT. */
+static inline bool bags_import_is_rlds(const char *path) {
+    bool found = bags_import_kind(path, "features.json") == BAGS_PATH_FILE &&
+                 bags_import_kind(path, "dataset_info.json") == BAGS_PATH_FILE;
+    const char *base = bags_import_base(path);
+    char *parent = NULL;
+    if (found || base == path || bags_import_kind(path, NULL) != BAGS_PATH_NONE)
+        return found;
+    parent = (char *)malloc((size_t)(base - path) + 1);
+    if (!parent)
+        return false;
+    memcpy(parent, path, (size_t)(base - path));
+    parent[base - path] = 0;
+    found = !strchr(base, '*') && *base && bags_import_is_rlds(parent);
+    free(parent);
+    return found;
+}
+
+static inline bool bags_import_is_tfrecord_name(const char *name) {
+    return strstr(name, "tfrecord") != NULL;
+}
+
+/* The first 8 bytes of a record have a checksum of their own. */
+static inline bool bags_import_is_tfrecord(const char *path) {
+    unsigned char head[12];
+    uint32_t crc;
+    if (bags_import_has_files(path, bags_import_is_tfrecord_name))
+        return !bags_import_is_rlds(path);
+    if (bags_import_peek(path, head, sizeof head) != sizeof head)
+        return false;
+    crc = bags_crc32c(0, head, 8);
+    crc = ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
+    return crc == bags_load_bytes(head + 8, 4, false);
+}
+
 static inline bool bags_import_is_webdataset(const char *path) {
     char head[262];
     return bags_import_has_files(path, bags_import_is_webdataset_name) ||

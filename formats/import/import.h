@@ -216,7 +216,8 @@ extern const bags_importer bags_import_zarr;       /* json-c, libblosc, libzip,
                                                       zlib, libzstd, liblz4 */
 extern const bags_importer bags_import_benzina;    /* none */
 extern const bags_importer bags_import_webdataset; /* libarchive, zlib */
-extern const bags_importer bags_import_tfrecord;   /* none */
+extern const bags_importer bags_import_tfrecord;   /* zlib */
+extern const bags_importer bags_import_rlds;       /* json-c, zlib */
 extern const bags_importer bags_import_mds;        /* json-c, libzstd,
                                                       libcrypto, libxxhash */
 extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before

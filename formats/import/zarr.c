@@ -1,7 +1,8 @@
 /*
- * zarr.c - imports Zarr 2 groups and arrays, and L5Kit datasets, using json-c, libblosc
- * 1.16, libzip 1.5, zlib, zstd and lz4 (Debian: libjson-c-dev libblosc-dev libzip-dev
- * zlib1g-dev libzstd-dev liblz4-dev).
+ * zarr.c - imports groups and arrays of Zarr 2 and 3, L5Kit datasets and the replay
+ * buffers of diffusion-policy, using json-c, libblosc 1.16, libzip 1.5, zlib, zstd and
+ * lz4 (Debian: libjson-c-dev libblosc-dev libzip-dev zlib1g-dev libzstd-dev
+ * liblz4-dev).
  *
  * A source is a directory or a .zip file. Its arrays must have the same length:
  * datapoint i is row i of each. An array of shape [] is repeated in every datapoint. A
@@ -14,623 +15,23 @@
  *     array       array(DTYPE,shape of a row and of the member)
  *     <U          utf8;  |S and |V: bytes (|S without its trailing NULs)
  *
+ * A replay buffer (it has meta/episode_ends) has one datapoint per episode: the rows of
+ * the arrays in data/ are sequences, named without this prefix.
+ *
  * An L5Kit dataset has one datapoint per frame. Members of frames are plain fields;
  * members of agents and traffic light faces are sequences ("agents.centroid"); members
  * of the frame's scene are repeated ("scenes.host"), and scene_index is the scene's
  * number. Attributes and agents_mask (derived by L5Kit from other arrays) are left out.
  *
  * A missing chunk consists of the fill value; the dtype must represent this value
- * exactly. An array that has files, but no chunk under the names implied by .zarray, is
- * an error.
+ * exactly. An array that has files, but no chunk under the names implied by its
+ * metadata, is an error.
  *
- * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of strings
- * or structures in a row or member.
+ * Rejected: filters, order F, other compressors and codecs, objects, and arrays of
+ * strings or structures in a row or member.
  */
 #include "detect.h"
-#include "json.h"
-#include "text.h"
-#include "try.h"
-#include "unzip.h"
-#include "values.h"
-
-#include <blosc.h>
-#include <lz4.h>
-#include <zlib.h>
-#include <zstd.h>
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define ZR_BAND ((uint64_t)64 << 20)    /* bytes in memory per array, or one row */
-#define ZR_VALUES ((uint64_t)1 << 30)   /* maximum bytes of an array per datapoint */
-#define ZR_CHUNK ((uint64_t)INT32_MAX)  /* maximum bytes of a chunk, as in Blosc */
-#define ZR_RATIO ((uint64_t)1 << 16)    /* no codec expands a byte to more */
-#define ZR_METADATA ((uint64_t)1 << 20) /* maximum bytes of .zarray */
-#define ZR_ACROSS ((uint64_t)1 << 20)   /* maximum number of chunks that a row spans */
-#define ZR_DEPTH 16 /* maximum depth of groups and of nested structures */
-
-/* A member of a dtype; a plain dtype has a single member. */
-typedef struct zr_member {
-    const char *name; /* "" in a plain dtype; NULL: padding */
-    char kind;        /* NumPy's kind letter */
-    bags_dtype dtype; /* dtype of numbers */
-    size_t dims;
-    uint64_t shape[BAGS_MAX_DIMS];
-    size_t offset;    /* within a record */
-    size_t size;      /* within a record */
-    size_t swap;      /* number of bytes to reverse at a time; 1: none */
-    bool number;      /* an integer that becomes i64 or u64 */
-    const char *unit; /* unit of dates and times; NULL: none */
-} zr_member;
-
-typedef struct zr_array {
-    const char *key; /* "" or "group/array/" */
-    const char *name;
-    size_t dims;
-    uint64_t shape[BAGS_MAX_DIMS], chunks[BAGS_MAX_DIMS];
-    const char *separator; /* static: "." or "/" */
-    const char *codec;     /* static; NULL: stored uncompressed */
-    size_t item, row;      /* bytes of a record; bytes of a row of records */
-    size_t chunk_size;
-    unsigned char *fill; /* a record; NULL: none */
-    zr_member *members;
-    size_t count; /* number of members */
-    size_t first; /* number of its first field */
-    /* Found in the array's directory: whether any file is a chunk; and the key of some
-     * other file, preferably a chunk with the other separator, or NULL. */
-    bool has_chunk, other_is_chunk;
-    const char *other;
-    /* The rows in memory: band_start to band_stop. */
-    uint64_t band_start, band_stop;
-    bags_buffer *band;
-} zr_array;
-
-/* A member of a .zip. */
-typedef struct zr_entry {
-    const char *name;
-    uint64_t index;
-} zr_entry;
-
-typedef struct zr_state {
-    zip_t *zip;        /* NULL: a directory */
-    zr_entry *entries; /* sorted by name, each once */
-    size_t entry_count;
-    const char *root;
-    bags_buffer *file, *chunk, *path;
-    const char **keys; /* keys of arrays */
-    size_t key_count;
-    const char **attributes; /* keys of .zattrs, without the name .zattrs */
-    size_t attributes_count;
-    zr_array *arrays;
-    size_t count;
-    /* L5Kit's arrays; scenes is NULL for any other source. */
-    zr_array *scenes, *frames, *agents, *lights;
-    uint64_t scene, scene_start, scene_stop;
-} zr_state;
-
-/* ---- keys and bytes ---- */
-
-static int zr_compare_entries(const void *a, const void *b) {
-    const zr_entry *x = (const zr_entry *)a, *y = (const zr_entry *)b;
-    int order = strcmp(x->name, y->name);
-    return order ? order : (x->index > y->index) - (x->index < y->index);
-}
-
-/* List the members. zarr-python adds a member again when it changes a chunk, so the
- * last member with a name counts. */
-static bags_code zr_list_zip(bags_source *s) {
-    zr_state *z = (zr_state *)s->state;
-    zip_int64_t count = zip_get_num_entries(z->zip, 0);
-    size_t length = 0;
-    z->entries = (zr_entry *)bags_source_alloc(s, (size_t)count, sizeof(zr_entry));
-    if (!z->entries)
-        return BAGS_ERROR_MEMORY;
-    for (zip_int64_t i = 0; i < count; i++) {
-        const char *name = zip_get_name(z->zip, (zip_uint64_t)i, 0);
-        z->entries[length].index = (uint64_t)i;
-        z->entries[length].name = name;
-        length += name != NULL;
-    }
-    if (length)
-        qsort(z->entries, length, sizeof(zr_entry), zr_compare_entries);
-    for (size_t i = 0; i < length; i++)
-        if (i + 1 == length || strcmp(z->entries[i].name, z->entries[i + 1].name) != 0)
-            z->entries[z->entry_count++] = z->entries[i];
-    return BAGS_OK;
-}
-
-static int zr_compare_name(const void *name, const void *entry) {
-    return strcmp((const char *)name, ((const zr_entry *)entry)->name);
-}
-
-static bags_code zr_read_zip(
-    bags_source *s, const char *key, uint64_t limit, bags_view *out) {
-    zr_state *z = (zr_state *)s->state;
-    const zr_entry *entry = (const zr_entry *)bsearch(
-        key, z->entries, z->entry_count, sizeof *entry, zr_compare_name);
-    if (!entry)
-        return BAGS_ERROR_MISSING;
-    const char *name = bags_source_format(s, "%s: %s", s->where, key);
-    bags_code code = name ? bags_source_reserve(s, &z->file, 0) : BAGS_ERROR_MEMORY;
-    return code ? code
-                : format_unzip(z->zip, entry->index, name, limit, z->file, out, s->err);
-}
-
-/* Read the bytes of a key. BAGS_ERROR_MISSING if the key does not exist. */
-static bags_code zr_read(
-    bags_source *s, const char *key, uint64_t limit, bags_view *out) {
-    if (((zr_state *)s->state)->zip)
-        return zr_read_zip(s, key, limit, out);
-    const char *path = bags_source_format(s, "%s/%s", s->path, key);
-    return path ? bags_source_load(s, path, limit, out) : BAGS_ERROR_MEMORY;
-}
-
-/* ---- .zarray ---- */
-
-static bags_code zr_bad(bags_source *s, const zr_array *a, const char *what) {
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s.zarray: %s", a->key, what);
-}
-
-static bags_code zr_refuse(
-    bags_source *s, const zr_array *a, const char *what, const char *name) {
-    return bags_source_fail(
-        s, BAGS_ERROR_TYPE, "%s.zarray: %s not supported (%.200s)", a->key, what, name);
-}
-
-static json_object *zr_get(json_object *object, const char *name) {
-    json_object *value = NULL;
-    return json_object_object_get_ex(object, name, &value) ? value : NULL;
-}
-
-/* Parse a shape: numbers of at least `least`. False if it is invalid. */
-static bool zr_shape(json_object *list, int64_t least, uint64_t *shape, size_t *dims) {
-    if (!json_object_is_type(list, json_type_array) ||
-        json_object_array_length(list) > BAGS_MAX_DIMS)
-        return false;
-    *dims = json_object_array_length(list);
-    for (size_t i = 0; i < *dims; i++) {
-        json_object *number = json_object_array_get_idx(list, i);
-        if (!json_object_is_type(number, json_type_int) ||
-            json_object_get_int64(number) < least)
-            return false;
-        shape[i] = (uint64_t)json_object_get_int64(number);
-    }
-    return true;
-}
-
-/* *a *= b. False if the product exceeds the limit. */
-static bool zr_times(size_t *a, uint64_t b, uint64_t limit) {
-    if (b && *a > limit / b)
-        return false;
-    *a = (size_t)(*a * b);
-    return true;
-}
-
-/* Append a member with a simple dtype such as "<f4"; its name and shape are already
- * set. */
-static bags_code zr_add_member(
-    bags_source *s, zr_array *a, zr_member member, const char *dtype) {
-    size_t length = strlen(dtype);
-    bool big = dtype[0] == '>';
-    member.kind = length > 2 && strchr("<>|=", dtype[0]) ? dtype[1] : '?';
-    member.offset = a->item;
-    member.swap = 1;
-    uint64_t unit = length > 2 ? strtoull(dtype + 2, NULL, 10) : 0;
-    if (strchr("SUV", member.kind) && unit <= ZR_CHUNK / 4) {
-        unit *= member.kind == 'U' ? 4 : 1;
-        member.swap = member.kind == 'U' && big ? 4 : 1;
-        if (member.dims > 0)
-            return zr_refuse(s, a, "a shape of strings", dtype);
-    } else {
-        if (strchr("mM", member.kind) && unit == 8) {
-            const char *in = strchr(dtype, '[');
-            member.dtype = BAGS_DTYPE_INT64;
-            if (in)
-                member.unit = bags_source_text(s, in + 1, strcspn(in + 1, "]"));
-            if (in && !member.unit)
-                return BAGS_ERROR_MEMORY;
-        } else
-            member.dtype = bags_dtype_parse(dtype, length, &big);
-        if (!member.dtype)
-            return zr_refuse(s, a, "dtype", dtype);
-        unit = bags_dtype_size(member.dtype);
-        member.swap = big ? bags_dtype_swap(member.dtype) : 1;
-    }
-    member.size = (size_t)unit;
-    for (size_t i = 0; i < member.dims; i++)
-        if (!zr_times(&member.size, member.shape[i], ZR_CHUNK))
-            return zr_refuse(s, a, "a record of 2 GiB", dtype);
-    if (member.size > ZR_CHUNK - a->item)
-        return zr_refuse(s, a, "a record of 2 GiB", dtype);
-    a->item += member.size;
-    if (!member.name)
-        return BAGS_OK; /* padding */
-    a->members = (zr_member *)bags_source_grow(s, a->members, a->count, sizeof member);
-    if (!a->members)
-        return BAGS_ERROR_MEMORY;
-    a->members[a->count++] = member;
-    return BAGS_OK;
-}
-
-/* Parse a JSON dtype: text, or a list of members, each [name, dtype] or [name, dtype,
- * shape]. */
-static bags_code zr_dtype(
-    bags_source *s, zr_array *a, json_object *dtype, const char *prefix, int depth) {
-    zr_member member;
-    memset(&member, 0, sizeof member);
-    member.name = prefix;
-    if (json_object_is_type(dtype, json_type_string))
-        return zr_add_member(s, a, member, json_object_get_string(dtype));
-    if (!json_object_is_type(dtype, json_type_array) || depth > ZR_DEPTH)
-        return zr_bad(s, a, "invalid dtype");
-    for (size_t i = 0; i < json_object_array_length(dtype); i++) {
-        json_object *parts = json_object_array_get_idx(dtype, i);
-        size_t count = json_object_is_type(parts, json_type_array)
-                           ? json_object_array_length(parts)
-                           : 0;
-        json_object *key = count ? json_object_array_get_idx(parts, 0) : NULL;
-        member.dims = 0;
-        if (count < 2 || count > 3 || !json_object_is_type(key, json_type_string) ||
-            (count == 3 && !zr_shape(json_object_array_get_idx(parts, 2), 1,
-                               member.shape, &member.dims)))
-            return zr_bad(s, a, "invalid member of the dtype");
-        const char *text = json_object_get_string(key);
-        member.name =
-            bags_source_format(s, "%s%s%s", prefix, *prefix && *text ? "." : "", text);
-        if (!member.name)
-            return BAGS_ERROR_MEMORY;
-        if (!*text)
-            member.name = NULL; /* padding */
-        json_object *type = json_object_array_get_idx(parts, 1);
-        bool simple = json_object_is_type(type, json_type_string);
-        if (!simple && (member.dims > 0 || !member.name))
-            return zr_refuse(s, a, "an array of structures", text);
-        FORMAT_TRY(simple ? zr_add_member(s, a, member, json_object_get_string(type))
-                          : zr_dtype(s, a, type, member.name, depth + 1));
-    }
-    return BAGS_OK;
-}
-
-/* Convert a JSON number, or one of three words, to a little-endian float. */
-static bool zr_float(json_object *value, size_t size, unsigned char *out) {
-    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
-    const double numbers[] = {(double)NAN, HUGE_VAL, -HUGE_VAL};
-    bool is_int = json_object_is_type(value, json_type_int);
-    bool is_double = json_object_is_type(value, json_type_double);
-    const char *text = json_object_get_string(value);
-    size_t word = 0;
-    if (!is_int && !is_double && !json_object_is_type(value, json_type_string))
-        return false;
-    while (word < 3 && strcmp(text, words[word]) != 0)
-        word++;
-    if (word == 3 && !is_int && !is_double)
-        return false;
-    uint64_t whole = json_object_get_uint64(value);
-    double number = word < 3                    ? numbers[word]
-                    : is_double || *text == '-' ? json_object_get_double(value)
-                                                : (double)whole;
-    uint64_t bits;
-    bool fits = format_real_bits(number, size, &bits);
-    double held = format_real(bits, size);
-    bags_store_bytes(out, size, false, bits);
-    if (word < 3 || !fits || isinf(number))
-        return word < 3;
-    if (is_double)
-        return format_is_decimal(text, number, held);
-    return *text == '-' ? held >= -9223372036854775808.0 &&
-                              (int64_t)held == json_object_get_int64(value)
-                        : held < 18446744073709551616.0 &&
-                              (uint64_t)held == json_object_get_uint64(value);
-}
-
-/* Convert a JSON number (2.0 is accepted) to a little-endian integer. */
-static bool zr_integer(
-    json_object *value, bool is_signed, size_t size, unsigned char *out) {
-    const char *text = json_object_get_string(value);
-    double number = json_object_get_double(value);
-    bool is_double = json_object_is_type(value, json_type_double);
-    if (is_double && !(number > -9e15 && number < 9e15))
-        return false;
-    if (!is_double && !json_object_is_type(value, json_type_int))
-        return false;
-    bool negative = is_double ? number < 0 : *text == '-';
-    uint64_t bits = is_double  ? (uint64_t)(int64_t)number
-                    : negative ? (uint64_t)json_object_get_int64(value)
-                               : json_object_get_uint64(value);
-    double whole = (double)(int64_t)bits;
-    if (is_double && (whole < number || whole > number))
-        return false;
-    bags_store_bytes(out, size, false, bits);
-    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
-    negative = negative && bits != 0; /* -0 */
-    return negative ? is_signed && ~bits <= most : bits <= most;
-}
-
-/* Convert text to little-endian UCS-4. */
-static bool zr_text(json_object *value, unsigned char *out, size_t size) {
-    const unsigned char *text = (const unsigned char *)json_object_get_string(value);
-    size_t length = (size_t)json_object_get_string_len(value), made = 0;
-    for (size_t i = 0; i < length;) {
-        unsigned char c = text[i++];
-        size_t more = c < 0xC0 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        uint32_t point = more ? c & (0x3FU >> more) : c;
-        for (; more > 0 && i < length; more--)
-            point = point << 6 | (text[i++] & 0x3F);
-        if (size - made < 4 || (point == 0 && i == length))
-            return false; /* a trailing NUL would be padding */
-        bags_store_bytes(out + made, 4, false, point);
-        made += 4;
-    }
-    return true;
-}
-
-/* Write a fill value as an element. False unless the dtype can hold it exactly. Floats
- * and complex numbers have zarr-python's format; |S and |V are in Base64. */
-static bool zr_element(const zr_array *a, json_object *value) {
-    const zr_member *member = &a->members[0];
-    bool plain = a->count == 1 && !*member->name;
-    bool text = json_object_is_type(value, json_type_string);
-    size_t size = member->size;
-    unsigned char *fill = a->fill;
-    char kind = plain ? member->kind : 'V';
-    size_t bytes = SIZE_MAX; /* not text */
-    if (text && strchr("SV", kind)) {
-        const char *from = json_object_get_string(value);
-        if (format_base64_decode(from, strlen(from), fill, a->item, &bytes))
-            bytes = SIZE_MAX;
-    }
-    switch (kind) {
-    case 'S':
-        return bytes != SIZE_MAX;
-    case 'V': /* older versions of zarr-python wrote 0 for zeros */
-        return bytes == a->item || (json_object_is_type(value, json_type_int) &&
-                                       json_object_get_int64(value) == 0);
-    case 'U':
-        return text && zr_text(value, fill, size);
-    case 'f':
-        return zr_float(value, size, fill);
-    case 'c':
-        if (!json_object_is_type(value, json_type_array))
-            return !text && zr_float(value, size / 2, fill);
-        return json_object_array_length(value) == 2 &&
-               zr_float(json_object_array_get_idx(value, 0), size / 2, fill) &&
-               zr_float(json_object_array_get_idx(value, 1), size / 2, fill + size / 2);
-    case 'b':
-        *fill = json_object_get_int64(value) != 0;
-        return json_object_is_type(value, json_type_boolean) ||
-               (json_object_is_type(value, json_type_int) &&
-                   json_object_get_uint64(value) <= 1);
-    default:
-        return zr_integer(value, kind != 'u', size, fill);
-    }
-}
-
-/* Parse the fill value. Without one, no chunk may be missing. */
-static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
-    if (!value)
-        return BAGS_OK;
-    a->fill = (unsigned char *)bags_source_alloc(s, a->item, 1);
-    if (!a->fill)
-        return BAGS_ERROR_MEMORY;
-    if (!zr_element(a, value))
-        return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "%s.zarray: fill_value: not a value of its dtype (%.200s)", a->key,
-            json_object_get_string(value));
-    if (a->count == 1 && a->members[0].swap > 1 && !*a->members[0].name)
-        bags_swap_bytes(a->fill, a->fill, a->item, a->members[0].swap);
-    return BAGS_OK;
-}
-
-/* Check that the metadata are supported, and set codec and separator. */
-static bags_code zr_storage(bags_source *s, zr_array *a, json_object *about) {
-    static const char *const codecs[] = {"blosc", "zlib", "gzip", "zstd", "lz4"};
-    json_object *version = zr_get(about, "zarr_format");
-    json_object *filters = zr_get(about, "filters");
-    json_object *codec = zr_get(about, "compressor");
-    const char *order = bags_import_json_text(about, "order");
-    const char *separator = bags_import_json_text(about, "dimension_separator");
-    if (json_object_get_int64(version) != 2)
-        return zr_refuse(
-            s, a, "zarr_format", version ? json_object_get_string(version) : "none");
-    if (filters && (!json_object_is_type(filters, json_type_array) ||
-                       json_object_array_length(filters) > 0))
-        return zr_refuse(s, a, "filters", json_object_get_string(filters));
-    if (strcmp(order, "C") != 0)
-        return zr_refuse(s, a, "order", order);
-    if (strlen(separator) > 1 || !strchr("./", *separator))
-        return zr_refuse(s, a, "dimension_separator", separator);
-    a->separator = *separator == '/' ? "/" : ".";
-    if (!codec)
-        return BAGS_OK;
-    const char *id = bags_import_json_text(codec, "id");
-    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++)
-        if (strcmp(id, codecs[i]) == 0)
-            a->codec = codecs[i];
-    return a->codec ? BAGS_OK : zr_refuse(s, a, "compressor", id);
-}
-
-/* Compute the sizes of an array whose shape and members are known. */
-static bags_code zr_sizes(bags_source *s, zr_array *a) {
-    size_t across = 1;
-    if (a->item == 0)
-        return zr_bad(s, a, "a dtype of 0 bytes");
-    a->row = a->chunk_size = a->item;
-    for (size_t d = 0; d < a->dims; d++)
-        if (!zr_times(&a->chunk_size, a->chunks[d], ZR_CHUNK) ||
-            (d > 0 && !zr_times(&a->row, a->shape[d], ZR_VALUES)) ||
-            (d > 0 && a->shape[d] > 0 &&
-                !zr_times(&across, (a->shape[d] - 1) / a->chunks[d] + 1, ZR_ACROSS)))
-            return bags_source_fail(s, BAGS_ERROR_LIMIT,
-                "%s.zarray: too large: a chunk of 2 GiB, a row of 1 GiB, or of "
-                "%" PRIu64 " chunks",
-                a->key, ZR_ACROSS);
-    if (a->row == 0)
-        return zr_refuse(s, a, "shape", "0 elements in a row");
-    return BAGS_OK;
-}
-
-/* Read the metadata of the array at this key. The key ends in / or is empty. */
-static bags_code zr_open_array(bags_source *s, zr_array *a, const char *key) {
-    zr_state *z = (zr_state *)s->state;
-    bags_view text;
-    json_object *about = NULL;
-    size_t chunk_dims = 0, size = strlen(key), root = strlen(z->root);
-    char *name = bags_source_text(s, key + root, size - root);
-    const char *file = bags_source_format(s, "%s.zarray", key);
-    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
-    a->key = key;
-    a->name = name;
-    if (!name || !path)
-        return BAGS_ERROR_MEMORY;
-    for (char *c = name; *c; c++)
-        if (*c == '/')
-            *c = c[1] ? '.' : 0;
-    bags_code code = zr_read(s, file, ZR_METADATA, &text);
-    if (code == BAGS_ERROR_MISSING)
-        return bags_source_fail(s, code, "%s is missing", file);
-    if (!code)
-        code = bags_source_parse_json(s, path, text, &about);
-    if (!code)
-        code = zr_storage(s, a, about);
-    if (!code && (!zr_shape(zr_get(about, "shape"), 0, a->shape, &a->dims) ||
-                     !zr_shape(zr_get(about, "chunks"), 1, a->chunks, &chunk_dims) ||
-                     a->dims != chunk_dims))
-        code = zr_bad(s, a, "invalid shape or chunks");
-    if (!code)
-        code = zr_dtype(s, a, zr_get(about, "dtype"), "", 0);
-    if (!code)
-        code = zr_sizes(s, a);
-    if (!code && a->count > 0)
-        code = zr_fill(s, a, zr_get(about, "fill_value"));
-    json_object_put(about);
-    return code;
-}
-
-/* ---- chunks ---- */
-
-/* Decompress a chunk into chunk_size bytes. */
-static bool zr_decompress(const zr_array *a, bags_view in, unsigned char *out) {
-    size_t size = a->chunk_size;
-    if (strcmp(a->codec, "blosc") == 0) {
-        size_t states;
-        return blosc_cbuffer_validate(in.data, in.size, &states) == 0 &&
-               states == size &&
-               blosc_decompress_ctx(in.data, out, size, 1) == (int)size;
-    }
-    if (strcmp(a->codec, "zstd") == 0)
-        return ZSTD_decompress(out, size, in.data, in.size) == size;
-    if (strcmp(a->codec, "lz4") == 0) /* after the size */
-        return in.size >= 4 &&
-               LZ4_decompress_safe((const char *)in.data + 4, (char *)out,
-                   (int)in.size - 4, (int)size) == (int)size;
-    z_stream z;
-    memset(&z, 0, sizeof z);
-    z.next_in = (unsigned char *)(uintptr_t)in.data;
-    z.avail_in = (uInt)in.size;
-    z.next_out = out;
-    z.avail_out = (uInt)size;
-    if (inflateInit2(&z, 15 + 32) != Z_OK) /* zlib or gzip */
-        return false;
-    int end = inflate(&z, Z_FINISH);
-    inflateEnd(&z);
-    return end == Z_STREAM_END && z.avail_out == 0 && z.avail_in == 0;
-}
-
-/* Get the elements of a chunk. Data NULL: the chunk is missing, and all elements are
- * the fill value. */
-static bags_code zr_chunk(
-    bags_source *s, zr_array *a, const uint64_t *at, const unsigned char **data) {
-    zr_state *z = (zr_state *)s->state;
-    bags_view in;
-    uint64_t limit =
-        a->codec ? a->chunk_size + a->chunk_size / 8 + 4096 : a->chunk_size;
-    const char *key = a->key;
-    for (size_t d = 0; key && d < a->dims; d++)
-        key = bags_source_format(s, "%s%s%" PRIu64, key, d ? a->separator : "", at[d]);
-    if (key && a->dims == 0)
-        key = bags_source_format(s, "%s0", key);
-    if (!key)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = zr_read(s, key, limit, &in);
-    *data = NULL;
-    if (code == BAGS_ERROR_MISSING && !a->fill)
-        return bags_source_fail(
-            s, BAGS_ERROR_GAP, "%s: is missing, and the array has no fill_value", key);
-    if (code)
-        return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
-    if (a->codec ? a->chunk_size / ZR_RATIO > in.size : in.size != a->chunk_size)
-        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "%s: size of the chunk is wrong (%" PRIu64 " bytes for %" PRIu64 ")", key,
-            (uint64_t)in.size, (uint64_t)a->chunk_size);
-    *data = in.data;
-    if (!a->codec)
-        return BAGS_OK;
-    FORMAT_TRY(bags_source_reserve(s, &z->chunk, a->chunk_size));
-    *data = z->chunk->data;
-    return zr_decompress(a, in, z->chunk->data)
-               ? BAGS_OK
-               : bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                     "%s: not a chunk of %" PRIu64 " bytes compressed by %s", key,
-                     (uint64_t)a->chunk_size, a->codec);
-}
-
-/* Copy the part of a chunk in dimension d and later ones. `from` points into the chunk,
- * `to` into the band. Steps refer to the previous dimension. */
-static void zr_copy(const zr_array *a, const uint64_t *at, size_t d,
-    const unsigned char *from, unsigned char *to, size_t from_step, size_t to_step) {
-    if (d == a->dims) {
-        memcpy(to, from ? from : a->fill, a->item);
-        return;
-    }
-    uint64_t start = at[d] * a->chunks[d], count = a->chunks[d];
-    if (count > a->shape[d] - start)
-        count = a->shape[d] - start;
-    from_step /= (size_t)a->chunks[d];
-    to_step /= (size_t)a->shape[d];
-    to += start * to_step;
-    if (d + 1 == a->dims && from) {
-        memcpy(to, from, (size_t)count * a->item);
-        return;
-    }
-    for (uint64_t i = 0; i < count; i++, to += to_step) {
-        zr_copy(a, at, d + 1, from, to, from_step, to_step);
-        from = from ? from + from_step : NULL;
-    }
-}
-
-/* Load the band that contains this row; it covers at most one row of chunks. */
-static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
-    uint64_t at[BAGS_MAX_DIMS] = {0};
-    uint64_t height = a->dims ? a->chunks[0] : 1, most = ZR_BAND / a->row;
-    size_t step = a->chunk_size / (size_t)height, d;
-    if (most == 0)
-        most = 1;
-    at[0] = row / height;
-    uint64_t first = at[0] * height;
-    uint64_t start = first + (row - first) / most * most;
-    uint64_t stop = height - (start - first) < most ? first + height : start + most;
-    if (a->dims && stop > a->shape[0])
-        stop = a->shape[0];
-    a->band_start = a->band_stop = 0;
-    FORMAT_TRY(bags_source_reserve(s, &a->band, (size_t)(stop - start) * a->row));
-    do {
-        const unsigned char *chunk = NULL;
-        FORMAT_TRY(zr_chunk(s, a, at, &chunk));
-        for (uint64_t r = start; r < stop; r++)
-            zr_copy(a, at, a->dims ? 1 : 0, chunk ? chunk + (r - first) * step : NULL,
-                a->band->data + (r - start) * a->row, step, a->row);
-        for (d = a->dims; d > 1; d--) { /* advance to the next chunk across */
-            if (++at[d - 1] <= (a->shape[d - 1] - 1) / a->chunks[d - 1])
-                break;
-            at[d - 1] = 0;
-        }
-    } while (d > 1);
-    a->band_start = start;
-    a->band_stop = stop;
-    return BAGS_OK;
-}
+#include "zarr_chunks.h"
 
 /* ---- values ---- */
 
@@ -684,8 +85,8 @@ static bags_code zr_rows(bags_source *s, zr_array *a, uint64_t start, uint64_t s
     if (!out || !values)
         return BAGS_ERROR_MEMORY;
     for (uint64_t r = start; r < stop; r++) {
-        FORMAT_TRY(r < a->band_start || r >= a->band_stop ? zr_load(s, a, r) : BAGS_OK);
-        const unsigned char *row = a->band->data + (r - a->band_start) * a->row;
+        const unsigned char *row;
+        FORMAT_TRY(zr_row(s, a, r, &row));
         for (size_t m = 0; m < a->count; m++) {
             const zr_member *member = &a->members[m];
             values[m * count + (r - start)] = zr_value(a, member, row, out);
@@ -755,11 +156,9 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, uint64_t row, uint64_t *start, uint64_t *stop) {
     const zr_member *member = zr_interval(a, name);
     unsigned char bytes[16];
-    FORMAT_TRY(
-        row < a->band_start || row >= a->band_stop ? zr_load(s, a, row) : BAGS_OK);
-    bags_swap_bytes(bytes,
-        a->band->data + (row - a->band_start) * a->row + member->offset, 16,
-        member->swap);
+    const unsigned char *from;
+    FORMAT_TRY(zr_row(s, a, row, &from));
+    bags_swap_bytes(bytes, from + member->offset, 16, member->swap);
     *start = bags_load_bytes(bytes, 8, false);
     *stop = bags_load_bytes(bytes + 8, 8, false);
     if (*start <= *stop && *stop <= to->shape[0])
@@ -870,12 +269,113 @@ static bags_code zr_read_frame(bags_source *s, uint64_t frame) {
     return zr_rows(s, z->lights, start, stop);
 }
 
+/* ---- replay buffers ---- */
+
+#define ZR_ENDS "meta.episode_ends"
+
+/* Read the ends of episodes: the number of rows up to the end of each. */
+static bags_code zr_read_ends(bags_source *s, zr_array *ends) {
+    zr_state *z = (zr_state *)s->state;
+    const zr_member *member = ends->members;
+    uint64_t last = 0;
+    if (ends->dims != 1 || ends->count != 1 || member->dims > 0 ||
+        !strchr("iu", member->kind))
+        return bags_source_fail(
+            s, BAGS_ERROR_TYPE, ZR_ENDS ": not an array of one dimension of integers");
+    for (uint64_t i = 0; i < ends->shape[0]; i++) {
+        const unsigned char *row;
+        unsigned char bytes[8];
+        FORMAT_TRY(zr_row(s, ends, i, &row));
+        bags_swap_bytes(bytes, row, member->size, member->swap);
+        bags_value end = bags_import_integer(member->dtype, bytes);
+        if (member->kind == 'i' && end.sint < 0)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                ZR_ENDS ": index %" PRIu64 ": negative (%" PRId64 ")", i, end.sint);
+        uint64_t stop = member->kind == 'i' ? (uint64_t)end.sint : end.uint;
+        if (stop <= last)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                ZR_ENDS ": index %" PRIu64 ": not increasing (%" PRIu64
+                        ", the episode starts at %" PRIu64 ")",
+                i, stop, last);
+        z->stops = (uint64_t *)bags_source_grow(s, z->stops, (size_t)i, sizeof last);
+        if (!z->stops)
+            return BAGS_ERROR_MEMORY;
+        last = z->stops[i] = stop;
+    }
+    return BAGS_OK;
+}
+
+/* Check that the episodes are exactly the rows of an array. */
+static bags_code zr_check_ends(bags_source *s, const zr_array *a) {
+    const zr_state *z = (const zr_state *)s->state;
+    uint64_t count = z->ends->shape[0], i = 0, rows = a->dims ? a->shape[0] : 0;
+    if (a->dims == 0)
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "data.%s: an array of shape [] has no rows for the episodes of " ZR_ENDS,
+            a->name);
+    while (i < count && z->stops[i] <= rows)
+        i++;
+    if (i < count)
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            ZR_ENDS ": index %" PRIu64 ": beyond the array data.%s (%" PRIu64
+                    ", it has %" PRIu64 " rows)",
+            i, a->name, z->stops[i], rows);
+    uint64_t last = count ? z->stops[count - 1] : 0;
+    if (last == rows)
+        return BAGS_OK;
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+        "data.%s: index %" PRIu64 ": rows of no episode (it has %" PRIu64
+        " rows, " ZR_ENDS " ends at %" PRIu64 ")",
+        a->name, last, rows, last);
+}
+
+/* Find the arrays of a replay buffer, if the source is one: it has meta/episode_ends.
+ * The fields are the arrays in data/. */
+static bags_code zr_replay(bags_source *s) {
+    zr_state *z = (zr_state *)s->state;
+    zr_array *ends = zr_find(z, ZR_ENDS);
+    size_t fields = 0;
+    if (!ends)
+        return BAGS_OK;
+    FORMAT_TRY(zr_read_ends(s, ends));
+    z->ends = ends;
+    for (size_t i = 0; i < z->count; i++) {
+        zr_array *a = &z->arrays[i];
+        bool is_data = strncmp(a->name, "data.", 5) == 0;
+        if (!is_data && strncmp(a->name, "meta.", 5) != 0)
+            return bags_source_fail(s, BAGS_ERROR_TYPE,
+                "%s: neither in data/ nor in meta/ of a replay buffer (it has "
+                "meta/episode_ends); import it by itself",
+                a->key);
+        if (is_data) {
+            a->name += 5;
+            FORMAT_TRY(zr_check_ends(s, a));
+            fields++;
+            continue;
+        }
+        a->count = 0;
+        bags_source_leave_out(
+            s, a == ends ? "array of the ends of episodes" : "array", 1, "%s", a->name);
+    }
+    return fields ? BAGS_OK
+                  : bags_source_fail(s, BAGS_ERROR_MISSING,
+                        "no array in data/, but meta/episode_ends");
+}
+
+static bags_code zr_read_episode(bags_source *s, uint64_t index) {
+    const zr_state *z = (const zr_state *)s->state;
+    for (size_t i = 0; i < z->count; i++)
+        FORMAT_TRY(zr_rows(
+            s, &z->arrays[i], index ? z->stops[index - 1] : 0, z->stops[index]));
+    return BAGS_OK;
+}
+
 /* ---- open ---- */
 
 /* Add a field for each member of an array; see the top of this file. */
 static bags_code zr_add_fields(bags_source *s, zr_array *a) {
     zr_state *z = (zr_state *)s->state;
-    bool sequence = z->agents && (a == z->agents || a == z->lights);
+    bool sequence = z->ends || (z->agents && (a == z->agents || a == z->lights));
     bool prefix = *a->name && a != z->frames;
     a->first = s->count;
     for (size_t m = 0; m < a->count; m++) {
@@ -918,37 +418,73 @@ static int zr_add_key(
 }
 
 /* Report attributes as left out. */
-static bags_code zr_attributes(bags_source *s, const char *key) {
-    zr_state *z = (zr_state *)s->state;
-    const char *file = bags_source_format(s, "%s.zattrs", key);
-    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
-    json_object *about = NULL;
-    bags_view text = {NULL, 0};
-    FORMAT_TRY(path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY);
-    FORMAT_TRY(bags_source_parse_json(s, path, text, &about));
+static void zr_leave_out(bags_source *s, const char *key, json_object *attributes) {
+    const zr_state *z = (const zr_state *)s->state;
     json_object_iter at;
-    json_object_object_foreachC(about, at) {
-        bags_source_leave_out(
+    if (json_object_is_type(attributes, json_type_object))
+        json_object_object_foreachC(attributes, at) bags_source_leave_out(
             s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
-    }
+}
+
+static bags_code zr_attributes(bags_source *s, const char *key) {
+    json_object *about = NULL;
+    const char *name = ((zr_state *)s->state)->found[3] ? "zarr.json" : ".zattrs";
+    FORMAT_TRY(zr_read_json(s, key, name, &about));
+    zr_leave_out(s, key, *name == '.' ? about : zr_get(about, "attributes"));
     json_object_put(about);
     return BAGS_OK;
 }
 
+/* Note a node with a zarr.json: an array, or a group. */
+static bags_code zr_add_node(bags_source *s, const char *key, bool *is_array) {
+    static const char *const known[] = {
+        "zarr_format", "node_type", "attributes", "consolidated_metadata", NULL};
+    zr_state *z = (zr_state *)s->state;
+    zr_array group;
+    json_object *about = NULL;
+    memset(&group, 0, sizeof group);
+    group.key = key;
+    group.about = "zarr.json";
+    FORMAT_TRY(zr_read_json(s, key, group.about, &about));
+    json_object *version = zr_get(about, "zarr_format");
+    const char *type = bags_import_json_text(about, "node_type");
+    *is_array = strcmp(type, "array") == 0;
+    bags_code code = BAGS_OK;
+    if (!json_object_is_type(version, json_type_int) ||
+        json_object_get_int64(version) != 3)
+        code = zr_refuse(s, &group, "zarr_format",
+            version ? json_object_get_string(version) : "none");
+    else if (!*is_array && strcmp(type, "group") != 0)
+        code = zr_refuse(s, &group, "node_type", *type ? type : "none");
+    else if (!*is_array)
+        code = zr_check_members(s, &group, about, known);
+    json_object_put(about);
+    if (!code &&
+        (zr_add_key(s, &z->attributes, &z->attributes_count, key, strlen(key)) ||
+            (*is_array && zr_add_key(s, &z->keys, &z->key_count, key, strlen(key)))))
+        code = BAGS_ERROR_MEMORY;
+    if (!z->found[3])
+        z->found[3] = bags_source_text(s, key, strlen(key));
+    return code;
+}
+
 /* ---- files ---- */
 
-/* True if a name in the array's directory is the name of one of its chunks. */
+/* True if a name in the array's directory is the name of one of its files. */
 static bool zr_is_chunk(const zr_array *a, const char *name, char separator) {
-    size_t dims = a->dims ? a->dims : 1;
+    bool prefix = *a->prefix != 0;
+    size_t dims = a->dims || prefix ? a->dims : 1;
+    if (prefix && *name++ != *a->prefix)
+        return false;
     for (size_t d = 0; d < dims; d++) {
+        if ((d > 0 || prefix) && *name++ != separator)
+            return false;
         size_t digits = strspn(name, "0123456789");
-        uint64_t length = a->dims ? a->shape[d] : 1, chunk = a->dims ? a->chunks[d] : 1;
+        uint64_t length = a->dims ? a->shape[d] : 1, chunk = a->dims ? a->grid[d] : 1;
         if (digits == 0 || digits > 19 || (digits > 1 && *name == '0') || !length ||
             strtoull(name, NULL, 10) > (length - 1) / chunk)
             return false;
         name += digits;
-        if (d + 1 < dims && *name++ != separator)
-            return false;
     }
     return *name == 0;
 }
@@ -989,7 +525,7 @@ static int zr_walk_array(void *user, const char *name) {
     bags_path_kind kind = BAGS_PATH_NONE;
     zr_directory below = {s, in->array, NULL, in->depth + 1};
     size_t size = strlen(in->key), more = strlen(name);
-    if (name[0] == '.')
+    if (name[0] == '.' || (in->depth == 0 && strcmp(name, in->array->about) == 0))
         return 0;
     if (bags_source_reserve(s, &z->path, size + more))
         return ENOMEM;
@@ -1025,6 +561,8 @@ static int zr_walk_members(bags_source *s) {
         zr_array *a = next ? &z->arrays[next - 1] : NULL;
         if (a && strncmp(name, a->key, strlen(a->key)) != 0)
             a = NULL;
+        if (z->found[3] && strcmp(bags_import_base(name), "zarr.json") == 0)
+            continue;
         if (a && zr_is_chunk(a, name + strlen(a->key), *a->separator))
             a->has_chunk = true;
         else
@@ -1050,22 +588,23 @@ static bags_code zr_check_files(bags_source *s) {
                    : bags_source_fail(s, BAGS_ERROR_IO, "%s", strerror(error));
     for (size_t i = 0; i < z->count; i++) {
         const zr_array *a = &z->arrays[i];
-        const char *first = a->key;
+        const uint64_t zeros[BAGS_MAX_DIMS] = {0};
         if (a->has_chunk || !a->other || (a->dims && a->shape[0] == 0))
             continue;
-        for (size_t d = 0; first && d < (a->dims ? a->dims : 1); d++)
-            first = bags_source_format(s, "%s%s0", first, d ? a->separator : "");
+        const char *first = zr_key(s, a, zeros);
         if (!first)
             return BAGS_ERROR_MEMORY;
-        const char *remedy =
-            a->other_is_chunk
-                ? bags_source_format(s,
-                      "; set \"dimension_separator\": \"%s\" in %s.zarray",
-                      *a->separator == '.' ? "/" : ".", a->key)
-                : "";
+        const char *other = *a->separator == '.' ? "/" : ".";
+        const char *remedy = "";
+        if (a->other_is_chunk && a->version == 2)
+            remedy = bags_source_format(
+                s, "; set \"dimension_separator\": \"%s\" in %s.zarray", other, a->key);
+        if (a->other_is_chunk && a->version == 3)
+            remedy =
+                bags_source_format(s, "; its chunk_key_encoding has another separator");
         return bags_source_fail(s, BAGS_ERROR_MISSING,
-            "no chunk has a name that %s.zarray states (found %s, expected %s)%s",
-            a->key, a->other, first, remedy ? remedy : "");
+            "no chunk has a name that %s%s states (found %s, expected %s)%s", a->key,
+            a->about, a->other, first, remedy ? remedy : "");
     }
     return BAGS_OK;
 }
@@ -1084,45 +623,63 @@ static int zr_walk(void *user, const char *name) {
         return ENOMEM;
     zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
-    if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
+    if (!error && kind == BAGS_PATH_NONE && name[0] != '.' &&
+        strcmp(name, "zarr.json") != 0)
         bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name);
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
+    bool is_array = bags_import_kind(path, ".zarray") != BAGS_PATH_NONE;
+    if (!z->found[2] &&
+        (is_array || bags_import_kind(path, ".zgroup") != BAGS_PATH_NONE))
+        z->found[2] = below.key;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
         error = zr_add_key(
             s, &z->attributes, &z->attributes_count, below.key, strlen(below.key));
-    if (!error && bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
-        return zr_add_key(s, &z->keys, &z->key_count, below.key, strlen(below.key));
-    if (error)
+    if (!error && is_array)
+        error = zr_add_key(s, &z->keys, &z->key_count, below.key, strlen(below.key));
+    if (!error && bags_import_kind(path, "zarr.json") != BAGS_PATH_NONE) {
+        bool is_new = false;
+        z->failed = zr_add_node(s, below.key, &is_new);
+        error = z->failed ? EIO : 0;
+        is_array = is_array || is_new;
+    }
+    if (error || is_array)
         return error;
     return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
 /* A .zip may contain the directory itself, so its root is the shortest key. */
 static int zr_walk_zip(bags_source *s) {
+    static const char *const names[] = {".zarray", ".zgroup", ".zattrs", "zarr.json"};
     zr_state *z = (zr_state *)s->state;
     size_t root = SIZE_MAX;
     for (size_t i = 0; i < z->entry_count; i++) {
-        const char *name = z->entries[i].name;
-        size_t size = strlen(name);
-        bool array = size >= 7 && !strcmp(name + size - 7, ".zarray");
-        bool group = size >= 7 && !strcmp(name + size - 7, ".zgroup");
-        bool about = size >= 7 && !strcmp(name + size - 7, ".zattrs");
-        if (size > 7 && name[size - 8] != '/')
+        const char *name = z->entries[i].name, *base = bags_import_base(name);
+        size_t size = (size_t)(base - name), which = 0;
+        while (which < 4 && strcmp(base, names[which]) != 0)
+            which++;
+        if (which == 4)
             continue;
-        if (about &&
-            zr_add_key(s, &z->attributes, &z->attributes_count, name, size - 7))
+        const char *key = bags_source_text(s, name, size);
+        if (!key)
             return ENOMEM;
-        if (!array && !group)
-            continue;
-        if (size - 7 < root) {
-            root = size - 7;
-            z->root = bags_source_text(s, name, root);
-            if (!z->root)
+        if (which == 2) {
+            if (zr_add_key(s, &z->attributes, &z->attributes_count, name, size))
                 return ENOMEM;
+            continue;
         }
-        if (array && zr_add_key(s, &z->keys, &z->key_count, name, size - 7))
+        if (size < root) {
+            root = size;
+            z->root = key;
+        }
+        if (which < 2 && !z->found[2])
+            z->found[2] = key;
+        if (which == 0 && zr_add_key(s, &z->keys, &z->key_count, name, size))
             return ENOMEM;
+        bool ignored;
+        z->failed = which == 3 ? zr_add_node(s, key, &ignored) : BAGS_OK;
+        if (z->failed)
+            return EIO;
     }
     return 0;
 }
@@ -1153,18 +710,19 @@ static bags_code zr_open_arrays(bags_source *s) {
         if (!z->zip)
             return BAGS_ERROR_CORRUPT;
     }
-    bags_view unused;
     bags_code code = z->zip ? zr_list_zip(s) : BAGS_OK;
-    if (!code)
-        code = zr_read(s, "zarr.json", ZR_METADATA, &unused);
-    if (code == BAGS_ERROR_MEMORY)
+    if (code)
         return code;
-    if (code != BAGS_ERROR_MISSING)
-        return bags_source_fail(
-            s, BAGS_ERROR_TYPE, "zarr.json: Zarr version 3 is not supported");
     int error = z->zip ? zr_walk_zip(s) : zr_walk(&top, "");
     if (error == ENOMEM)
         return bags_source_no_memory(s);
+    if (z->failed)
+        return z->failed;
+    if (z->found[2] && z->found[3])
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "contains both Zarr 2 (\"%s\") and Zarr 3 (\"%s\"); remove the metadata of "
+            "one version",
+            z->found[2], z->found[3]);
     if (error || z->key_count == 0)
         return bags_source_fail(s, error ? BAGS_ERROR_IO : BAGS_ERROR_MISSING, "%s",
             error ? strerror(error) : "no Zarr array in it");
@@ -1191,13 +749,14 @@ static bags_code zr_open(bags_source *s) {
     z->root = "";
     FORMAT_TRY(zr_open_arrays(s));
     FORMAT_TRY(zr_l5kit(s));
+    FORMAT_TRY(z->scenes ? BAGS_OK : zr_replay(s));
     const zr_array *first = z->frames;
     for (size_t i = 0; !first && i < z->count; i++)
         first = z->arrays[i].dims ? &z->arrays[i] : NULL;
-    s->length = first ? first->shape[0] : 1;
+    s->length = z->ends ? z->ends->shape[0] : first ? first->shape[0] : 1;
     for (size_t i = 0; i < z->count; i++) {
         zr_array *a = &z->arrays[i];
-        if (!z->scenes && a->dims && a->shape[0] != s->length)
+        if (!z->scenes && !z->ends && a->dims && a->shape[0] != s->length)
             return bags_source_fail(s, BAGS_ERROR_TYPE,
                 "the arrays differ in length (%s %" PRIu64 ", %s %" PRIu64
                 "); import a group or an array of it",
@@ -1215,6 +774,8 @@ static bags_code zr_read_row(bags_source *s, uint64_t index) {
         return BAGS_OK;
     if (z->scenes)
         return zr_read_frame(s, index);
+    if (z->ends)
+        return zr_read_episode(s, index);
     for (size_t i = 0; i < z->count; i++) {
         uint64_t row = z->arrays[i].dims ? index : 0;
         FORMAT_TRY(zr_rows(s, &z->arrays[i], row, row + 1));

@@ -20,6 +20,8 @@ MODULES = [
     'importing',
     'decoding',
     'lmdbs',
+    'zarr3',
+    'rlds',
     'exporting',
     'lerobot_out',
     'help_and_output',

@@ -5,10 +5,12 @@
  *
  *     t  a TFRecord file, as it is
  *     e  a TFRecord file of one record, with valid checksums
+ *     r  a features.json, and one record with valid checksums
  *     w  a tar file, compressed or not
  *     g  a .gmeta and its .gulp
  *     m  index.json and the shard 0.mds
  *     z  a .zarray and its chunks
+ *     y  a zarr.json and its chunks or shards
  *     Z  a Zarr group in a .zip
  *     b  a .bzna
  *     c  an MCAP file
@@ -26,17 +28,21 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define RECORD "x-t.tfrecord-00000-of-00001"
 
 static char directory[64];
 static volatile unsigned sink; /* every byte was read */
 
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
-        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip", "x.bzna",
-        "x.mcap", "x.h5", "data.mdb", "x.arrow", "x.csv", "x.idx", "x.bin", "x.npy"};
+        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "zarr.json", "x.zip",
+        "x.bzna", "x.mcap", "x.h5", "data.mdb", "x.arrow", "x.csv", "x.idx", "x.bin",
+        "x.npy", "features.json", "dataset_info.json", RECORD};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -81,7 +87,8 @@ static uint32_t masked(const void *data, size_t size) {
     return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-static void read_record(const uint8_t *data, size_t size) {
+/* Save a file of one record. */
+static const char *save_record(const char *name, const uint8_t *data, size_t size) {
     unsigned char *file = (unsigned char *)calloc(1, size + 16);
     uint32_t crc;
     if (!file || size >= 1 << 24)
@@ -93,9 +100,31 @@ static void read_record(const uint8_t *data, size_t size) {
     memcpy(file + 12, data, size);
     crc = masked(data, size);
     memcpy(file + 12 + size, &crc, 4);
-    read_all(&bags_import_tfrecord, save("x.tfrecord", file, size + 16), false);
+    const char *path = save(name, file, size + 16);
     free(file);
+    return path;
 }
+
+static void read_record(const uint8_t *data, size_t size) {
+#ifdef BAGS_WITH_IMPORT_TFRECORD
+    read_all(&bags_import_tfrecord, save_record("x.tfrecord", data, size), false);
+#else
+    (void)data;
+    (void)size;
+#endif
+}
+
+#ifdef BAGS_WITH_IMPORT_RLDS
+static void read_features(
+    const uint8_t *text, size_t text_size, const uint8_t *data, size_t size) {
+    static const char info[] =
+        "{\"name\":\"x\",\"splits\":[{\"name\":\"t\",\"shardLengths\":[\"1\"]}]}";
+    save("dataset_info.json", info, sizeof info - 1);
+    save("features.json", text, text_size);
+    save_record(RECORD, data, size);
+    read_all(&bags_import_rlds, directory, false);
+}
+#endif
 
 /* The files of each kind: the first has all bytes or, if there is a second, those up to
  * the first zero byte; the second has the others. */
@@ -104,7 +133,9 @@ static const struct {
     const bags_importer *importer;
     const char *name, *rest_name;
 } kinds[] = {
+#ifdef BAGS_WITH_IMPORT_TFRECORD
     {'t', &bags_import_tfrecord, "x.tfrecord", NULL},
+#endif
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     {'w', &bags_import_webdataset, "x.tar", NULL},
 #endif
@@ -116,6 +147,7 @@ static const struct {
 #endif
 #ifdef BAGS_WITH_IMPORT_ZARR
     {'z', &bags_import_zarr, ".zarray", "0"},
+    {'y', &bags_import_zarr, "zarr.json", "0"},
     {'Z', &bags_import_zarr, "x.zip", NULL},
 #endif
     {'b', &bags_import_benzina, "x.bzna", NULL},
@@ -161,15 +193,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t rest_size = (size_t)(data + size - rest);
     if (kind == 'e')
         read_record(data, size);
+#ifdef BAGS_WITH_IMPORT_RLDS
+    if (kind == 'r')
+        read_features(data, text, rest, rest_size);
+#endif
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (kinds[i].kind != kind)
             continue;
         if (kinds[i].rest_name)
             save(kinds[i].rest_name, rest, rest_size);
-        if (kind == 'z')
+        if (kind == 'z' || kind == 'y') {
+            remove_directory(); /* one version of Zarr */
+            if (mkdir(directory, 0700))
+                abort();
+            save("0", rest, rest_size);
             save("1", rest, rest_size);
+        }
         const char *path = save(kinds[i].name, data, kinds[i].rest_name ? text : size);
-        read_all(kinds[i].importer, kind == 'z' ? directory : path, kind == 'C');
+        read_all(kinds[i].importer, kind == 'z' || kind == 'y' ? directory : path,
+            kind == 'C');
     }
     return 0;
 }

@@ -20,6 +20,11 @@ static const sample sources[] = {
 #ifdef BAGS_WITH_IMPORT_TFRECORD
     {&bags_import_tfrecord, "tfrecord/examples.tfrecord", "", 5, true, false},
 #endif
+#ifdef BAGS_WITH_IMPORT_RLDS
+    {&bags_import_rlds, "rlds", "robot-train.tfrecord-00000-of-00001", 2, true, true},
+    {&bags_import_rlds, "rlds", "features.json", 2, false, false},
+    {&bags_import_rlds, "rlds", "dataset_info.json", 2, false, false},
+#endif
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     {&bags_import_webdataset, "webdataset/samples.tar", "", 5, false, true},
     {&bags_import_webdataset, "webdataset/samples.tar.gz", "", 5, true, true},

@@ -1,4 +1,5 @@
-/* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py. */
+/* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py; replay3.zarr:
+ * make_robots.py. */
 // flavours: test: release; check: asan
 #include "import_check.h"
 
@@ -86,7 +87,7 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     make_dir(at("v3"));
     save_text(at("v3/zarr.json"), "{\"zarr_format\":3}");
     assert_true(bags_import_zarr.detect(at("v3")));
-    check_import_fails(ZARR, BAGS_ERROR_TYPE, at("v3"), "Zarr version 3");
+    check_import_fails(ZARR, BAGS_ERROR_TYPE, at("v3"), "node_type*(none)");
     check_import_fails(ZARR, BAGS_ERROR_MISSING, at("none"), "No such file");
     make_dir(at("group"));
     save_text(at("group/.zgroup"), "{\"zarr_format\":2}");
@@ -470,9 +471,57 @@ static void members_of_a_zip_that_cannot_be_read_are_refused(void **state) {
     }
 }
 
+static bool is_float(const void *data, size_t i, float expected) {
+    uint32_t bits;
+    memcpy(&bits, &expected, sizeof bits);
+    return bags_load_bytes((const char *)data + 4 * i, 4, false) == bits;
+}
+
+/* Shards, transposed chunks, a missing chunk; tests/command/zarr3.py has every codec. */
+static void a_replay_buffer_of_zarr_3_is_its_episodes(void **state) {
+    static const uint64_t starts[] = {0, 3, 4, 7};
+    static const int64_t rewards[] = {3, 1, 4, 5, 5, 5, 2};
+    const bags_entry *entries;
+    (void)state;
+    bags_source *source =
+        bags_source_open(ZARR, IMPORT_DATA "replay3.zarr", NULL, &said);
+    assert_non_null(source);
+    assert_int_equal(source->length, 3);
+    assert_int_equal(source->count, 2);
+    assert_string_equal(source->fields[0].name, "action");
+    assert_string_equal(source->fields[0].type, "array(float32,3)[]");
+    assert_string_equal(source->fields[1].name, "reward");
+    assert_string_equal(source->fields[1].type, "i64[]");
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_ok(bags_source_read(source, i, &entries, &said));
+        assert_int_equal(entries[0].count, starts[i + 1] - starts[i]);
+        assert_int_equal(entries[1].count, starts[i + 1] - starts[i]);
+        for (uint64_t row = starts[i]; row < starts[i + 1]; row++) {
+            const bags_value *action = &entries[0].values[row - starts[i]];
+            const float expected[] = {(float)row / 2, (float)(row + 1), -1};
+            for (size_t k = 0; k < 3; k++)
+                assert_true(is_float(action->data, k, expected[k]));
+            assert_int_equal(entries[1].values[row - starts[i]].sint, rewards[row]);
+        }
+    }
+    bags_source_close(source);
+}
+
+static void damage_of_zarr_3_is_an_error_or_without_effect(void **state) {
+    (void)state;
+    copy_tree(IMPORT_DATA "replay3.zarr", at("replay"));
+    check_damage(ZARR, at("replay"), at("replay/data/action/c/1/0"), true, 16 << 20);
+    check_damage(ZARR, at("replay"), at("replay/data/reward/c/2"), true, 16 << 20);
+    check_damage(
+        ZARR, at("replay"), at("replay/meta/episode_ends/c/0"), false, 16 << 20);
+    check_damage(ZARR, at("replay"), at("replay/data/action/zarr.json"), false,
+        (uint64_t)1 << 30);
+}
+
 static void an_allocation_that_fails_is_an_error(void **state) {
     (void)state;
     check_out_of_memory(ZARR, L5KIT "chunked-dataset/data.zarr");
+    check_out_of_memory(ZARR, IMPORT_DATA "replay3.zarr");
 }
 
 int main(void) {
@@ -492,6 +541,8 @@ int main(void) {
         TEST(damage_is_an_error_or_without_effect),
         TEST(a_damaged_zip_is_an_error_or_without_effect),
         TEST(members_of_a_zip_that_cannot_be_read_are_refused),
+        TEST(a_replay_buffer_of_zarr_3_is_its_episodes),
+        TEST(damage_of_zarr_3_is_an_error_or_without_effect),
         TEST(an_allocation_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
