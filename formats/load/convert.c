@@ -87,6 +87,30 @@ static bool loader_store_real(bags_dtype dtype, unsigned char *to, double value)
     return dtype == BAGS_DTYPE_FLOAT64 || !isinf(narrow) || isinf(value);
 }
 
+/* Convert tokens, uint16 or uint32, to 64 bits, where all of them fit, several times as
+ * fast as one by one. False for other dtypes. */
+static bool loader_widen(bags_dtype to_dtype, unsigned char *to, bags_dtype from_dtype,
+    const unsigned char *from, size_t count) {
+    bool wide = to_dtype == BAGS_DTYPE_INT64 || to_dtype == BAGS_DTYPE_UINT64;
+    if (wide && from_dtype == BAGS_DTYPE_UINT16)
+        for (size_t i = 0; i < count; i++) {
+            uint16_t two;
+            memcpy(&two, from + 2 * i, sizeof two);
+            uint64_t eight = two;
+            memcpy(to + 8 * i, &eight, sizeof eight);
+        }
+    else if (wide && from_dtype == BAGS_DTYPE_UINT32)
+        for (size_t i = 0; i < count; i++) {
+            uint32_t four;
+            memcpy(&four, from + 4 * i, sizeof four);
+            uint64_t eight = four;
+            memcpy(to + 8 * i, &eight, sizeof eight);
+        }
+    else
+        return false;
+    return true;
+}
+
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from) {
     return to == from || (loader_is_number(to) && loader_is_number(from) &&
                              (loader_is_whole(from) || !loader_is_whole(to)));
@@ -105,6 +129,8 @@ bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
     if (!bagi_loader_is_convertible(to_dtype, from_dtype))
         return bags_fail(err, BAGS_ERROR_TYPE, "%s cannot become %s",
             bags_dtype_name(from_dtype), bags_dtype_name(to_dtype));
+    if (loader_widen(to_dtype, to, from_dtype, from, count))
+        return BAGS_OK;
     for (size_t i = 0; i < count && fits; i++) {
         uint64_t bits = whole ? loader_load_whole(from_dtype, from) : 0;
         bool negative = loader_is_signed(from_dtype) && bits >> 63;

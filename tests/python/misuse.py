@@ -293,7 +293,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (ValueError, lambda: loader.load_state_dict({}), 'x: not a state of this Loader'),
             (TypeError, lambda: loader.load_state_dict(3), "x: a dict of state_dict is required, not <class 'int'>")):
         raises(kind, call, says=says)
-    assert repr(reader).startswith("<bags.DatasetReader 'x', 50 datapoints: ") and repr(closed) == "<bags.DatasetReader 'x', closed>"
+    assert repr(reader).startswith("<bags.DatasetReader 'x', 50 datapoints, ") and repr(closed) == "<bags.DatasetReader 'x', closed>"
     assert repr(writer) == "<bags.DatasetWriter 'y', 0 datapoints>" and repr(loader) == "<bags.Loader 'x', batch 0 of epoch 0>"
     assert repr(reader.column('n')) == '<bags.Column "n" of \'x\', 50 datapoints>'
     assert repr(reader.index('n')) == "<bags.Index of 'x'>" and bag.path == 'x/n.bag' and writer.path == 'y'

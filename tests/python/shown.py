@@ -40,11 +40,12 @@ def readers_show_fields_and_first_images():
                            'big': np.zeros(100, 'u1'), 'deep': {'k': HOSTILE}, 'no': HOSTILE.encode()})
     reader = bags.DatasetReader('x')
     shown = repr(reader)
-    assert shown.startswith("<bags.DatasetReader 'x', 6 datapoints: a array(float32,3), big") and 'n int(4)' in shown
+    assert shown.startswith("<bags.DatasetReader 'x', 6 datapoints, ") and ' KB: a array(float32,3), big' in shown and 'n int(4)' in shown
     page = _Page(reader._repr_html_())
     assert set(page.tags) == {'table', 'caption', 'tr', 'th', 'td', 'img'}
     for name, kind in spec.items():
         assert name in page.text and kind in page.text
+    assert '72 bytes' in page.text and '600 bytes' in page.text  # of a and big
     assert 'uint8 100' in page.text and '[0.0, 1.0, 2.0]' in page.text and '6 datapoints' in ''.join(page.text)
     blobs = [base64.b64decode(src.removeprefix(f'data:image/{kind};base64,'))
              for src, kind in zip(page.images, 4 * ['jpeg'] + 4 * ['png'], strict=True)]
@@ -83,6 +84,8 @@ def hostile_datasets_cannot_inject_html():
         repr(reader)
     assert 'division by zero' in ''.join(page.text)
     pathlib.Path('y/n.bag').write_bytes(pathlib.Path('y/n.bag').read_bytes()[:-3])
+    reader = bags.DatasetReader('y', no_mmap=True)
+    assert 'n int' in repr(reader) and 'y/n.bag' in reader._repr_html_()
     many = {f'field{i}': 'int' for i in range(50)}
     with bags.DatasetWriter('many', many):
         pass

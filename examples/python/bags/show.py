@@ -6,6 +6,7 @@ _FIELDS = 20  # most fields that are listed
 _IMAGES = 4  # most images per field
 _LARGEST = 200_000  # bytes of an image that is shown
 _ALL = 2_000_000  # bytes of all images together
+_FILES = 100  # most files that are opened for a repr
 _PLAIN = {'jpeg': 'jpeg', 'jpg': 'jpeg', 'png': 'png', 'webp': 'webp'}
 
 
@@ -32,10 +33,16 @@ def text(reader):
         return f'{name}, not opened>'
     if reader.closed:
         return f'{name} {reader.path!r}, closed>'
+    about = f'{len(reader)} datapoints'
+    if reader.shards * len(reader.spec) <= _FILES and '://' not in str(reader.path):
+        try:
+            about += f', {size(reader.size)}'
+        except (OSError, ValueError):  # damaged
+            pass
     fields = [_printable(f'{name} {kind}') for name, kind in list(reader.spec.items())[:_FIELDS]]
     if len(reader.spec) > _FIELDS:
         fields.append(f'and {len(reader.spec) - _FIELDS} more')
-    return f'{name} {reader.path!r}, {len(reader)} datapoints: {", ".join(fields) or "no fields"}>'
+    return f'{name} {reader.path!r}, {about}: {", ".join(fields) or "no fields"}>'
 
 
 def _image(blob, kind, left):
@@ -89,7 +96,12 @@ def html(reader, open_raw):
     rows, left, raw = [], _ALL, None
     kinds = list(reader.spec.items())
     try:
-        for name, kind in kinds[:_FIELDS]:
+        sizes = list(map(size, reader._sizes))
+        about = f'{len(reader)} datapoints, {size(reader.size)}'
+    except (OSError, ValueError) as error:  # damaged
+        sizes, about = [''] * len(kinds), f'{len(reader)} datapoints, {error}'
+    try:
+        for (name, kind), one in zip(kinds[:_FIELDS], sizes):
             if not len(reader):
                 shown = ''
             elif kind.removesuffix('[]').partition('(')[0] in _PLAIN:
@@ -101,17 +113,13 @@ def html(reader, open_raw):
                 shown = ''  # decoding takes long
             else:
                 shown = escaping.escape(_printable(_value(reader, name)))
-            cells = escaping.escape(_printable(name)), escaping.escape(_printable(kind)), shown
+            cells = *map(escaping.escape, map(_printable, (name, kind, one))), shown
             rows.append(f'<tr>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
     finally:
         if raw:
             raw.close()
     if len(kinds) > _FIELDS:
-        rows.append(f'<tr><td colspan="3">and {len(kinds) - _FIELDS} more</td></tr>')
-    try:
-        about = f'{len(reader)} datapoints, {size(reader.size)}'
-    except OSError as error:
-        about = f'{len(reader)} datapoints, {error}'
+        rows.append(f'<tr><td colspan="4">and {len(kinds) - _FIELDS} more</td></tr>')
     title = escaping.escape(_printable(f'{reader.path}: {about}'))
-    return (f'<table><caption>{title}</caption><tr><th>field</th><th>type</th><th>first values</th></tr>'
+    return (f'<table><caption>{title}</caption><tr><th>field</th><th>type</th><th>size</th><th>first values</th></tr>'
             f'{"".join(rows)}</table>')

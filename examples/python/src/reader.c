@@ -593,6 +593,33 @@ static PyObject *reader_info(PyObject *self, void *what) {
                   : PyLong_FromUnsignedLongLong(info.size);
 }
 
+/* [size of each field's blobs] */
+static PyObject *reader_sizes(PyObject *self, void *unused) {
+    OWNED Source *source = source_of(self);
+    size_t count = ((Opened *)self)->base.count;
+    bags_info info;
+    bags_error err;
+    bags_code code;
+    (void)unused;
+    if (!source)
+        return NULL;
+    bags_field_info *fields =
+        (bags_field_info *)PyMem_Calloc(count + 1, sizeof *fields);
+    if (!fields)
+        return PyErr_NoMemory();
+    WITHOUT_GIL(code = bags_reader_info(source->reader, &info, fields, &err));
+    PyObject *out = call_failed(source->state, code, &err, source->path)
+                        ? NULL
+                        : PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; out && i < count; i++) {
+        PyObject *size = PyLong_FromUnsignedLongLong(fields[i].size);
+        if (!size || PyList_SetItem(out, (Py_ssize_t)i, size))
+            Py_CLEAR(out);
+    }
+    PyMem_Free(fields);
+    return out;
+}
+
 static PyObject *reader_shards(PyObject *self, void *unused) {
     Source *source = ((Opened *)self)->source;
     size_t count;
@@ -625,6 +652,7 @@ static PyGetSetDef reader_gets[] = {
     {"size", reader_info, NULL, "Bytes of all Bags.", NULL},
     {"sharded", reader_info, NULL, "True if it is a directory of shards.", (void *)1},
     {"shards", reader_shards, NULL, "Number of shards that are read.", NULL},
+    {"_sizes", reader_sizes, NULL, NULL, NULL},
     {"_source", reader_source, NULL, NULL, NULL}, {0}};
 static PyType_Slot reader_slots[] = {{Py_tp_init, reader_init},
     {Py_tp_methods, reader_methods}, {Py_tp_getset, reader_gets},
