@@ -7,11 +7,11 @@ from .commands import _Sources
 from .options import number, pack, stepping, suggest
 from .storage import hooks, local, writable
 
-_SOURCE = ('layout', 'header', 'dtype', 'separator', 'document', 'skip_damaged')
+_SOURCE = ('layout', 'header', 'dtype', 'separator', 'document', 'skip_damaged', 'decode')
 _WRITER = ('shard_size', 'shard_length', 'shard_start', 'shard_step', 'shard_stop', 'checksum',
            'keep_idx', 'sync', 'flush_seconds')
 _OF = {'layout': 'hdf5', 'header': 'csv', 'dtype': 'tokens', 'separator': 'tokens',
-       'document': 'tokens', 'classes': 'images', 'skip_damaged': 'images'}
+       'document': 'tokens', 'classes': 'images', 'skip_damaged': 'images', 'decode': 'mcap'}
 
 
 
@@ -118,8 +118,8 @@ def _existing(resume, append):
 def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dry_run=False,
             resume=False, append=False, checksum=True, progress=None, **options):
     """import_(source, out, *, from_=None, fields=None, type=None, layout='detect',
-    header='detect', dtype=None, separator=None, document=0, classes=None, skip_damaged=False,
-    dry_run=False, resume=False, append=False, checksum=True, shard_size=0, shard_length=0,
+    header='detect', dtype=None, separator=None, document=0, decode=False, classes=None,
+    skip_damaged=False, dry_run=False, resume=False, append=False, checksum=True, shard_size=0, shard_length=0,
     shard_start=0, shard_step=0, keep_idx=False, sync=True, flush_seconds=1, progress=None)
 
     Import a file or directory in the format of another program: see bags.formats. from_ is its

@@ -4,6 +4,7 @@
 
 #include "doors.h"
 
+/* The same as in examples/bags/import.c, and below as in examples/bags/target.c. */
 static const bags_importer *const importers[] = {
 #ifdef BAGS_WITH_IMPORT_LEROBOT
     &bags_import_lerobot,
@@ -34,8 +35,9 @@ static const bags_importer *const importers[] = {
 #ifdef BAGS_WITH_IMPORT_CSV
     &bags_import_csv,
 #endif
-    &bags_import_megatron, &bags_import_tokens, &bags_import_npy, &bags_import_video,
-    &bags_import_images, &bags_import_parquet, &bags_import_sql, NULL};
+    &bags_import_lmdb, &bags_import_megatron, &bags_import_tokens, &bags_import_npy,
+    &bags_import_video, &bags_import_images, &bags_import_parquet, &bags_import_sql,
+    NULL};
 
 static const bags_exporter *const exporters[] = {&bags_export_webdataset,
     &bags_export_tfrecord, &bags_export_mds, &bags_export_images, &bags_export_csv,

@@ -73,7 +73,7 @@ static const Member copied[] = {COPIED(copied), COPIED(kept), COPIED(size), {0}}
 static const Member source[] = {SOURCE("detect rows episodes", layout),
     SOURCE("detect yes no", header), SOURCE("dtype", dtype), SOURCE("?", has_separator),
     SOURCE("Q", separator), SOURCE("Q", document), SOURCE("?", class_numbers),
-    SOURCE("?", skip_damaged), {0}};
+    SOURCE("?", skip_damaged), SOURCE("?", decode), {0}};
 
 #define EXPORT(kind, name) MEMBER(kind, bags_export_options, name)
 static const Member exported[] = {EXPORT("Q", shard_size), EXPORT("Q", shard_length),
