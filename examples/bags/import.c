@@ -159,41 +159,20 @@ static const bags_importer *importer_open(const struct built *importer) {
     return opened;
 }
 
-static bool importer_accepts(const struct built *importer, const char *path) {
-    bool (*detect)(const char *path) =
-        importer->detect ? importer->detect : importer->importer->detect;
-    return detect && detect(path);
-}
-
-/* Each importer checks the path. If two accept it, --from is required. A path that no
- * importer accepts may already be a dataset, or be a manifest. */
+/* Find the importer of a path, unless --from names it. */
 static const bags_importer *importer_find(const char *path) {
-    const struct built *found = NULL;
+    static bags_importer known[sizeof importers / sizeof *importers];
+    static const bags_importer *list[sizeof importers / sizeof *importers];
+    size_t found = from.value;
     for (size_t i = 0; importers[i].name; i++) {
-        const struct built *one = &importers[i];
-        if (from.given ? i != from.value : !importer_accepts(one, path))
-            continue;
-        if (found)
-            usage("%s: is it of format %s or %s? pass --from KIND", path, found->name,
-                one->name);
-        found = one;
+        known[i].name = importers[i].name;
+        known[i].detect =
+            importers[i].detect ? importers[i].detect : importers[i].importer->detect;
+        list[i] = &known[i];
     }
-    if (!found && !path_exists(path) && strchr(path, '*'))
-        fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
-    if (!found && !path_exists(path))
-        fail_system(ENOENT, path, "open");
-    if (!found && path_has(path, "spec.json"))
-        fail(BAGS_ERROR_TYPE,
-            "%s: is a dataset already, or was exported; use `bags copy` or "
-            "`bags pack`",
-            path);
-    if (!found && has_ending(path, ".jsonl"))
-        fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`", path);
-    if (!found)
-        fail(BAGS_ERROR_TYPE,
-            "%s: unknown format; pass --from KIND if it is one of: %s", path,
-            importers_names());
-    return importer_open(found);
+    if (!from.given)
+        must(bags_import_recognize(list, path, &found, &failure));
+    return importer_open(&importers[found]);
 }
 
 /* ---- fields ---- */

@@ -63,6 +63,6 @@ class Source(sdist):
 setup(
     version=version(),
     ext_modules=[Extension(f'bags.{name}', [], py_limited_api=True)
-                 for name in ('_core', '_far')],
+                 for name in ('_core', '_doors', '_far')],
     cmdclass={'build_ext': Make, 'sdist': Source},
     options={'bdist_wheel': {'py_limited_api': 'cp311'}})

@@ -619,6 +619,46 @@ bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     return !im_find(&listing, path, NULL) && listing.found;
 }
 
+bags_code bags_import_recognize(const bags_importer *const *importers, const char *path,
+    size_t *found, bags_error *err) {
+    bags_error unused;
+    const bags_importer *one = NULL;
+    err = err ? err : &unused;
+    for (size_t i = 0; importers[i]; i++) {
+        if (!importers[i]->detect || !importers[i]->detect(path))
+            continue;
+        if (one)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%s: is it of format %s or %s? pass --from KIND", path, one->name,
+                importers[i]->name);
+        one = importers[i];
+        *found = i;
+    }
+    if (one)
+        return BAGS_OK;
+    if (bags_import_kind(path, NULL) == BAGS_PATH_NONE) {
+        if (strchr(path, '*'))
+            return bags_fail(
+                err, BAGS_ERROR_MISSING, "%s: no file has such a name", path);
+        bags_fail(
+            err, BAGS_ERROR_MISSING, "%s: cannot open: %s", path, strerror(ENOENT));
+        err->system = ENOENT;
+        return err->code;
+    }
+    if (bags_import_kind(path, "spec.json") != BAGS_PATH_NONE)
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "%s: is a dataset already, or was exported; use `bags copy` or `bags pack`",
+            path);
+    if (bags_import_ends(path, ".jsonl"))
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "%s: lines of JSON are packed: use `bags pack`", path);
+    bags_fail(err, BAGS_ERROR_TYPE,
+        "%s: unknown format; pass --from KIND if it is one of:", path);
+    for (size_t i = 0; importers[i]; i++)
+        bags_suffix(err, " %s", importers[i]->name);
+    return err->code;
+}
+
 const char *bags_import_base(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

@@ -251,6 +251,16 @@ extern const bags_importer bags_import_sql;
 BAGS_EXPERIMENTAL bags_source *bags_source_open(const bags_importer *importer,
     const char *path, const bags_source_options *options, bags_error *err);
 
+/* Find the format of a path: the only importer in a list, ended by NULL, whose `detect`
+ * accepts the path. Only the members `name` and `detect` are used. Returns BAGS_OK
+ * with the importer's index in *found, or
+ *   BAGS_ERROR_ARGUMENT  two of them accept it
+ *   BAGS_ERROR_MISSING   the path does not exist
+ *   BAGS_ERROR_TYPE      none accepts it
+ * Threads: any. Cost: a few reads of the first bytes of a file, or a listing. */
+BAGS_EXPERIMENTAL bags_code bags_import_recognize(const bags_importer *const *importers,
+    const char *path, size_t *found, bags_error *err);
+
 /* Read datapoint `index`: *entries becomes an array of source->count entries, in the
  * order of source->fields, or NULL if there are only `index` datapoints or fewer.
  * Indices must increase, and may skip datapoints; a stream reads past those. The

@@ -373,7 +373,7 @@ def a_type_that_this_build_lacks_names_the_package_to_install():
 
 def long_a_build_without_libraries_says_so():
     root = HERE.parent.parent
-    built = subprocess.run(['make', 'python', 'FLAVOUR=lean', 'FORMATS=png', 'CC_lean=gcc', 'FLAGS_lean=-O0'],
+    built = subprocess.run(['make', 'python', 'FLAVOUR=lean', 'FORMATS=png', 'CC_lean=gcc', 'FLAGS_lean=-O0', 'JSON='],
                            cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert built.returncode == 0 and 'includes: png; without' in built.stdout, built.stdout
     image = np.zeros((4, 4, 3), 'u1')

@@ -22,18 +22,21 @@ from .arrays import Column, indices_of, stream
 from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
 from .commands import Rows, copy, derive, index, split, sql, zip
+from .doors import export, formats, images, import_
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
 from .tools import Index, checksum, diff, finalize, recover, stats, verify
+from .viewing import View, view
 from .writing import write
 
 build_index, write_zip = index, zip  # their names in earlier versions
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
-           'build', 'build_index', 'checksum', 'copy', 'decoders', 'derive', 'diff', 'encoders',
-           'finalize', 'index', 'recover', 'split', 'sql', 'stats', 'verify', 'write', 'write_zip', 'zip']
+           'View', 'build', 'build_index', 'checksum', 'copy', 'decoders', 'derive', 'diff', 'encoders',
+           'export', 'finalize', 'formats', 'images', 'import_', 'index', 'recover', 'split', 'sql',
+           'stats', 'verify', 'view', 'write', 'write_zip', 'zip']
 __version__ = _core.version
 GB = 1024 ** 3
 

@@ -10,8 +10,8 @@ import re
 import sys
 
 import bags
+from bags.program import command
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 _WHY = ('is not in this build of the package, which was made without json-c; install '
         'libjson-c-dev and build it again')
 # The subcommands that the command has, and the package does not, without it.
@@ -40,21 +40,6 @@ _COMMANDS = (
     ('info', info), ('get', get, 'index'), ('stats', stats, 'field'), ('diff', bags.diff, 'other'),
     ('verify', bags.verify), ('recover', bags.recover), ('checksum', bags.checksum),
     ('finalize', bags.finalize), ('index', bags.build_index, 'field'), ('zip', bags.write_zip, 'to'))
-
-
-def _is_program(path):
-    """True for a program that is not a script, such as the one that runs this file."""
-    try:
-        with open(path, 'rb') as file:
-            return os.access(path, os.X_OK) and file.read(2) != b'#!'
-    except OSError:
-        return False
-
-
-def command():
-    """The path of the command `bags`: of this package, or else an installed one; or None."""
-    folders = [os.path.join(HERE, 'command'), *os.get_exec_path()]
-    return next(filter(_is_program, (os.path.join(one, 'bags') for one in folders)), None)
 
 
 def _summary(call):

@@ -14,6 +14,8 @@
  *     storage.c  archives, servers, Python file systems
  *     tools.c    functions on datasets, Index
  *     commands.c commands as functions
+ *     doors.c    import and export as functions
+ *     formats.c  bags._doors: importers and exporters, and their libraries
  *     module.c   the module
  *
  * Everything else is in Python: bags/__init__.py has the public classes.
@@ -75,7 +77,7 @@ extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
-    tool_functions[], command_functions[], loader_functions[];
+    tool_functions[], command_functions[], loader_functions[], door_functions[];
 
 /* ---- objects ---- */
 

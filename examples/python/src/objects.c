@@ -138,7 +138,8 @@ size_t path_in_message(const char *message, PyObject *path) {
 /* Names in C, and the corresponding names in Python. */
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
-    {"bags_reader_length", "len of a reader"},
+    {"bags_reader_length", "len of a reader"}, {"--from", "from_"},
+    {"use `bags copy` or `bags pack`", "bags.copy copies it"},
     {"set BAGS_EXISTING_RESUME", "set existing='resume'"},
     {"set BAGS_EXISTING_APPEND", "set existing='append'"},
     {"bags_reader_get_range", "reader.values"},
@@ -165,6 +166,13 @@ void message_of_python(
             (void)snprintf(out + used, BAGS_ERROR_SIZE - used, "%s", words[i][1]);
             used += strlen(out + used);
             size = length;
+        }
+        if (!size && starts && !strncmp(message, "--", 2)) {
+            /* An option of the command. Arguments have the same names. */
+            for (size = 2; strchr("-abcdefghijklmnopqrstuvwxyz", message[size]) &&
+                           message[size] && used + 1 < BAGS_ERROR_SIZE;
+                 size++)
+                out[used++] = message[size] == '-' ? '_' : message[size];
         }
         if (!size)
             out[used++] = *message;

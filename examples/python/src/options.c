@@ -2,6 +2,8 @@
  * reads the structs as bytes. Their contents are trusted: nothing else creates them. */
 #include "core.h"
 
+#include "doors.h"
+
 /* `kind` is a format of Python's struct module; "!" for a bool with the opposite
  * meaning; "dtype"; "start" for an item or 'random'; or the names of an enum's values
  * in order. */
@@ -66,6 +68,17 @@ static const Member derived[] = {
 
 #define COPIED(name) MEMBER("Q", bags_copy_report, name)
 static const Member copied[] = {COPIED(copied), COPIED(kept), COPIED(size), {0}};
+
+#define SOURCE(kind, name) MEMBER(kind, bags_source_options, name)
+static const Member source[] = {SOURCE("detect rows episodes", layout),
+    SOURCE("detect yes no", header), SOURCE("dtype", dtype), SOURCE("?", has_separator),
+    SOURCE("Q", separator), SOURCE("Q", document), SOURCE("?", class_numbers),
+    SOURCE("?", skip_damaged), SOURCE("?", decode), {0}};
+
+#define EXPORT(kind, name) MEMBER(kind, bags_export_options, name)
+static const Member exported[] = {EXPORT("Q", shard_size), EXPORT("Q", shard_length),
+    WORKER(bags_export_options), EXPORT("rows episodes", layout), EXPORT("d", fps),
+    EXPORT("?", resume), AS("sync", "!", bags_export_options, no_sync), {0}};
 
 static const Member checksum[] = {MEMBER("?", bags_checksum_options, replace),
     AS("sync", "!", bags_checksum_options, no_sync), WORKER(bags_checksum_options),
@@ -136,6 +149,8 @@ static const struct Struct {
     {"derive", sizeof(bags_derive_options), derive},
     {"derive report", sizeof(bags_derive_report), derived},
     {"copy report", sizeof(bags_copy_report), copied},
+    {"source", sizeof(bags_source_options), source},
+    {"export", sizeof(bags_export_options), exported},
     {"checksum", sizeof(bags_checksum_options), checksum},
     {"checksum report", sizeof(bags_checksum_report), checksummed},
     {"loader", sizeof(bags_loader_options), loader},

@@ -380,9 +380,46 @@ static void images_of_folders_are_datapoints_or_left_out(void **state) {
     assert_int_equal(damaged, 1);
 }
 
+static bool accepts_tests(const char *path) { return strstr(path, "tests") != NULL; }
+
+static void the_only_importer_that_accepts_a_path_is_found(void **state) {
+    static const bags_importer always = {"tests", accepts_tests, 0, NULL, NULL, NULL};
+    const bags_importer *list[] = {
+        &bags_import_benzina, &bags_import_npy, &always, NULL, NULL};
+    const struct {
+        const char *path;
+        bags_code code;
+        const char *message;
+    } others[] = {
+        {"missing", BAGS_ERROR_MISSING, "missing: cannot open: No such file"},
+        {"missing/*.tar", BAGS_ERROR_MISSING, "missing/*.tar: no file has such a name"},
+        {"Makefile", BAGS_ERROR_TYPE,
+            "Makefile: unknown format; pass --from KIND if it is one of: benzina npy "
+            "tests"},
+    };
+    size_t found = 9;
+    (void)state;
+    assert_int_equal(bags_import_recognize(list, "tests", &found, &said), BAGS_OK);
+    assert_int_equal(found, 2);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(
+            bags_import_recognize(list, others[i].path, &found, &said), others[i].code);
+        assert_ptr_equal(strstr(said.message, others[i].message), said.message);
+        assert_int_equal(
+            bags_import_recognize(list, others[i].path, &found, NULL), others[i].code);
+    }
+    assert_int_equal(found, 2);
+    list[3] = list[2];
+    assert_int_equal(
+        bags_import_recognize(list, "tests", &found, &said), BAGS_ERROR_ARGUMENT);
+    assert_string_equal(
+        said.message, "tests: is it of format tests or tests? pass --from KIND");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_steps_and_detected_by_one_importer),
+        TEST(the_only_importer_that_accepts_a_path_is_found),
         TEST(a_first_pass_reports_its_progress),
         TEST(every_byte_flipped_and_every_length_is_found_or_harmless),
         TEST(the_failure_of_every_allocation_is_an_error),

@@ -1,0 +1,245 @@
+"""bags.import_, images, export and view."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+import bags
+from run import HERE, Skip, raises
+
+PHOTOS = HERE.parent / 'data' / 'photos'
+
+
+def _rows(path):
+    with bags.DatasetReader(path) as reader:
+        return [*reader]
+
+
+def _csv(count, path='in.csv'):
+    pathlib.Path(path).write_text('name,n\n' + ''.join(f'row {i},{i}\n' for i in range(count)))
+
+
+def _needs(what, name):
+    if name not in bags.formats()[what]:
+        raise Skip(f'{name} was not built')
+
+
+def all_formats_of_the_command_are_here():
+    command = bags.program.command()
+    if not command or str(bags.program.HERE) not in command:
+        raise Skip('the command was not built')
+    said = subprocess.run([command, '--version'], stdout=subprocess.PIPE, text=True, check=True).stdout
+    listed = next(line for line in said.split('\n') if line.startswith('importers: '))
+    assert listed.split()[1:] == bags.formats()['import'], listed
+    said = subprocess.run([command, 'export', 'none', 'x.unknown'], stderr=subprocess.PIPE, text=True).stderr
+    listed = said.partition('one of: ')[2].partition(' (')[0].split()
+    assert listed == ['lines', *bags.formats()['export']], listed
+
+
+def a_file_of_text_is_imported():
+    _needs('import', 'csv')
+    _csv(100)
+    calls = []
+    done = bags.import_('in.csv', 'a', progress=lambda *args: calls.append(args))
+    assert done['datapoints'] == 100 and done['spec'] == {'n': 'i64', 'name': 'utf8'}
+    assert calls[-1] == (100, 100)
+    assert _rows('a') == [{'n': i, 'name': f'row {i}'} for i in range(100)]
+    assert not bags.verify('a')
+    done = bags.import_('in.csv', 'b', fields={'n': 'm'}, type={'n': 'int(4)'}, shard_length=30)
+    assert done['spec'] == {'m': 'int(4)'} and [row['m'] for row in _rows('b')] == [*range(100)]
+    assert bags.import_('in.csv', 'c', dry_run=True)['spec'] == {'n': 'i64', 'name': 'utf8'}
+    assert not os.path.exists('c')
+    for worker in range(3):
+        bags.import_('in.csv', 'w', shard_start=worker, shard_step=3)
+    assert [row['n'] for row in _rows('w')] == [n for k in range(3) for n in range(k, 100, 3)]
+
+
+def what_is_wrong_is_an_error_and_nothing_is_written():
+    _needs('import', 'csv')
+    _csv(3)
+    bags.import_('in.csv', 'a')
+    pathlib.Path('x.bin').write_bytes(b'abcd')
+    for kind, says, args, options in (
+            (FileNotFoundError, 'cannot open', ('none',), {}),
+            (TypeError, 'a: is a dataset already', ('a',), {}),
+            (TypeError, 'unknown format; pass from_ KIND', (__file__,), {}),
+            (ValueError, "from_: 'x'", ('in.csv',), {'from_': 'x'}),
+            (KeyError, 'field "q": unknown; known are', ('in.csv',), {'fields': ['q']}),
+            (KeyError, 'type: field "q": unknown', ('in.csv',), {'type': {'q': 'int'}}),
+            (ValueError, 'duplicate', ('in.csv',), {'fields': {'n': 'a', 'name': 'a'}}),
+            (ValueError, 'not among fields', ('in.csv',), {'fields': ['n'], 'type': {'name': 'bytes'}}),
+            (TypeError, 'utf8 is not converted to int', ('in.csv',), {'type': {'name': 'int'}}),
+            (TypeError, 'i64 is not converted to array(float32)', ('in.csv',), {'type': {'n': 'float32'}}),
+            (TypeError, 'layout: an option of hdf5 only', ('in.csv',), {'layout': 'rows'}),
+            (TypeError, 'classes: an option of images only', ('in.csv',), {'classes': 'c'}),
+            (TypeError, 'bogus: unknown option', ('in.csv',), {'bogus': 1}),
+            (TypeError, 'pass dtype, such as uint16', ('x.bin',), {}),
+            (ValueError, 'mutually exclusive', ('in.csv',), {'resume': True, 'append': True}),
+            (ValueError, 'out of range for int(1)', ('in.csv',), {'type': {'n': 'int(1)'}})):
+        if 'int(1)' in str(options):
+            _csv(300)
+            raises(kind, bags.import_, *args, 'big', says='big: field "n": datapoint 256', **options)
+            continue
+        raises(kind, bags.import_, *args, 'out', says=says, **options)
+        assert not os.path.exists('out'), (args, options)
+    raises(FileExistsError, bags.import_, 'in.csv', 'a')
+    raises(ValueError, bags.import_, 'in.csv', 'a.bag')
+    raises(ValueError, bags.import_, 'https://host/in.csv', 'out')
+
+
+def an_interrupted_import_is_resumed():
+    _needs('import', 'csv')
+    _csv(1000)
+
+    def stop(done, total):
+        time.sleep(0.06)
+        if done > 1:
+            raise RuntimeError('enough')
+    for path, options in (('a', {}), ('b', {'shard_length': 300})):
+        error = raises(RuntimeError, bags.import_, 'in.csv', path, progress=stop, says='enough', **options)
+        assert 'datapoints are kept, resume=True continues' in error.__notes__[0]
+        raises(bags.DataError, bags.DatasetReader, path, says='unfinished')
+        kept = int(error.__notes__[0].split()[1])
+        assert bags.import_('in.csv', path, resume=True, **options)['datapoints'] == 1000 - kept
+        assert [row['n'] for row in _rows(path)] == [*range(1000)] and not bags.verify(path)
+
+    def at_once(done, total):
+        raise RuntimeError('no')
+    raises(RuntimeError, bags.import_, 'in.csv', 'c', progress=at_once)
+    assert not os.path.exists('c') or not os.listdir('c')
+    bags.import_('in.csv', 'd', append=False, shard_length=600)
+    bags.import_('in.csv', 'd', append=True)
+    assert [row['n'] for row in _rows('d')] == [*range(1000)] * 2
+
+
+def a_signal_ends_an_import_and_an_export():
+    _needs('import', 'csv')
+    _csv(300000)
+
+    def interrupted(call, *args):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        try:
+            call(*args)
+        except KeyboardInterrupt:
+            return True
+        time.sleep(max(0, 0.3 - (time.monotonic() - start)))
+        return False
+    try:
+        assert interrupted(bags.import_, 'in.csv', 'a')
+    finally:
+        shutil.rmtree('a', ignore_errors=True)
+    bags.write('b', {'n': np.arange(200000)})
+    assert interrupted(bags.export, 'b', 'b.tar')
+    assert os.path.exists('b.tar.unfinished')
+    assert bags.export('b', 'b.tar', resume=True)['datapoints'] == 200000
+
+
+def folders_of_images_are_imported():
+    if not bags.build['jpeg'] or not bags.build['png']:
+        raise Skip('jpeg or png was not built')
+    names = sorted(path.name for path in PHOTOS.glob('*.jpg'))
+    for i, name in enumerate(names):
+        os.makedirs(f'in/{"ab"[i % 2]}', exist_ok=True)
+        shutil.copy(PHOTOS / name, f'in/{"ab"[i % 2]}')
+    done = bags.images('in', 'x')
+    assert done['spec'] == {'image': 'jpeg', 'label': 'utf8', 'path': 'utf8'}
+    assert done['images']['jpegs'] == done['datapoints'] == len(names)
+    with bags.DatasetReader('x', None) as reader:
+        for row in reader:
+            assert row['image'] == pathlib.Path('in', row['path'].decode()).read_bytes()
+    done = bags.images('in', 'y', type='png', classes='names.txt')
+    assert done['spec']['label'] == 'int(4)' and done['images']['converted'] == len(names)
+    assert pathlib.Path('names.txt').read_text() == 'a\nb\n'
+    assert all(row['label'] == 'ab'.index(row['path'][0]) for row in _rows('y'))
+    pathlib.Path('names.txt').write_text('b\nz\na\n')
+    bags.images('in', 'z', classes='names.txt')
+    assert all(row['label'] == 'bza'.index(row['path'][0]) for row in _rows('z'))
+    pathlib.Path('names.txt').write_text('b\n')
+    raises(ValueError, bags.images, 'in', 'w', classes='names.txt', says='no line "a"')
+    raises(ValueError, bags.images, 'in', 'w', type='utf8')
+    pathlib.Path('in/a/bad.jpg').write_bytes(b'\xff\xd8\xff' + bytes(20))
+    raises(bags.DataError, bags.images, 'in', 'v', says='bad.jpg')
+    assert bags.images('in', 'u', skip_damaged=True)['images']['damaged'] == 1
+    bags.export('x', 'out', to='images', label='label', key='path')
+    assert sorted(os.listdir('out')) == ['a', 'b'][:len(names)]
+
+
+def exports_are_imported_again():
+    rng = np.random.default_rng(1)
+    spec = {'n': 'i64', 't': 'utf8', 'x': 'array(float32,3)', 'y': 'bytes'}
+    points = [{'n': int(rng.integers(-9, 9)), 't': f'é{i}', 'x': rng.random(3, 'f4'), 'y': bytes([i, 0, 255])}
+              for i in range(20)]
+    bags.write('a', points, spec)
+    for to, out in (('tfrecord', 'a.tfrecord'), ('mds', 'mds'), ('webdataset', 'a.tar'), ('hdf5', 'a.h5')):
+        if to not in bags.formats()['export']:
+            continue
+        calls = []
+        fields = ['n', 'x'] if to == 'hdf5' else None
+        done = bags.export('a', out, to=to if to == 'mds' else None, fields=fields,
+                           progress=lambda *args: calls.append(args))
+        assert done['datapoints'] == 20 and done['files'] >= 1 and calls[-1] == (20, 20)
+        if to not in bags.formats()['import']:
+            continue
+        back = f'{to} back'
+        options = {'layout': 'rows'} if to == 'hdf5' else {}
+        bags.import_(out, back, **options)
+        for one, other in zip(points, _rows(back), strict=True):
+            found = next(value for name, value in other.items() if name.split('.')[0] == 'x')
+            assert np.array_equal(np.ravel(found), one['x']), (to, one, other)
+
+
+def rows_and_fields_of_an_export_are_chosen():
+    bags.write('a', [{'n': i, 't': str(i)} for i in range(10)], {'n': 'i64', 't': 'utf8'})
+    bags.export('a', 'a.tfrecord', rows=[7, 2], fields={'n': 'm'})
+    bags.import_('a.tfrecord', 'b')
+    assert [row['m'] for row in _rows('b')] == [7, 2]
+    assert bags.export('a', 'w', to='mds', where='n >= 8')['datapoints'] == 2
+    for kind, says, args, options in (
+            (ValueError, 'unknown ending .x', ('a', 'o.x'), {}), (ValueError, 'no ending', ('a', 'o'), {}),
+            (ValueError, "to: 'lines'", ('a', 'o'), {'to': 'lines'}),
+            (ValueError, 'ends like csv, but to is mds', ('a', 'o.csv'), {'to': 'mds'}),
+            (TypeError, 'key: an option of webdataset', ('a', 'o.tfrecord'), {'key': 'n'}),
+            (TypeError, 'layout: an option of hdf5', ('a', 'o.tfrecord'), {'layout': 'rows'}),
+            (KeyError, 'field "z": unknown', ('a', 'o.tar'), {'fields': ['z']}),
+            (KeyError, 'field "z": unknown', ('a', 'o.tar'), {'key': 'z'}),
+            (ValueError, 'no field is named', ('a', 'o.tar'), {'fields': []}),
+            (IndexError, 'out of range', ('a', 'o.tar'), {'rows': [10]}),
+            (TypeError, 'bogus', ('a', 'o.tar'), {'bogus': 1}),
+            (FileExistsError, 'a.tfrecord', ('a', 'a.tfrecord'), {}),
+            (FileNotFoundError, 'none', ('none', 'o.tar'), {}),
+            (ValueError, 'URL', ('a', 's3://b/o.tar'), {})):
+        raises(kind, bags.export, *args, says=says, **options)
+        assert not os.path.exists(args[1]) or args[1] == 'a.tfrecord'
+
+    def stop(done, total):
+        raise RuntimeError('enough')
+    raises(RuntimeError, bags.export, 'a', 'o.tar', progress=stop, says='enough')
+
+
+def a_dataset_is_served():
+    command = bags.program.command()
+    if not command or not (pathlib.Path(bags.program.HERE) / 'viewer.html').exists():
+        raise Skip('the command or the viewer was not built')
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    try:
+        view = bags.view('a', browser=False)
+    except RuntimeError as error:
+        if 'microhttpd' in str(error):
+            raise Skip(str(error)) from None
+        raise
+    with view:
+        page = view.url.partition('#')[0]
+        assert b'<html' in urllib.request.urlopen(page).read()
+        assert b'"int"' in urllib.request.urlopen(page + 'a/spec.json').read()
+        assert not view.closed
+    assert view.closed
+    raises(urllib.error.URLError, urllib.request.urlopen, page)
+    assert 'none' in str(raises(RuntimeError, bags.view, 'none', browser=False))
