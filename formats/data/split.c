@@ -229,7 +229,7 @@ static bags_code split_check(splitting *s, bags_error *err) {
     }
     if (!o->parts_count || sum > 1 + 1e-9)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "the parts add up to %g, which is not above 0 and up to 1", sum);
+            "the parts add up to %g, not above 0 and up to 1", sum);
     if (o->parts_count >= UINT32_MAX || s->length > SIZE_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many parts or datapoints");
     unsigned char *seen = (unsigned char *)format_block_add(

@@ -288,7 +288,7 @@ static int copy_compare_shards(const void *a, const void *b) {
     return one < two ? -1 : one > two;
 }
 
-/* List all shards of the destination, including those that no reader accepts. */
+/* List all shards of the destination, also shards that no reader accepts. */
 static bags_code copy_list_shards(copying *c, size_t *count, bags_error *err) {
     copy_shards list = {c, err, 0};
     bags_path_kind kind;

@@ -473,7 +473,7 @@ static PyObject *run_split(PyObject *module, PyObject *args) {
 
 /* ---- zip ---- */
 
-/* Take a list of bytes objects, which must outlive the result. NULL with an
+/* Take a list of bytes objects. It must outlive the result. NULL with an
  * exception. */
 static const char **take_files(PyObject *list, size_t *count) {
     *count = (size_t)PyList_Size(list);
