@@ -174,7 +174,7 @@ static inline bags_code message_add(
     bags_source *s = call->source;
     bool opened = s->opened;
     if (!member)
-        return s->err->code;
+        return s->err->code ? s->err->code : BAGS_ERROR_MEMORY;
     s->opened = false;
     message_node **grown = (message_node **)bags_source_grow(
         s, parent->members, parent->member_count, sizeof *grown);
@@ -601,8 +601,8 @@ static inline bags_code message_fill(const message_sink *to, const message_node 
     if (value->kind == MESSAGE_NUMBER)
         return message_emit_number(to, node, value);
     if (value->kind == MESSAGE_TEXT)
-        return message_emit(
-            to, node->field, bags_utf8_sized((const char *)value->is.data, value->size));
+        return message_emit(to, node->field,
+            bags_utf8_sized((const char *)value->is.data, value->size));
     if (value->kind == MESSAGE_BYTES)
         return message_emit(to, node->field, bags_blob(value->is.data, value->size));
     return message_emit_numbers(to, node, value);

@@ -87,7 +87,7 @@ static inline bool idl_take(ros2_text *from, const char *word) {
     return true;
 }
 
-/* Skip tokens until the end of the group that `open` began. *body (may be NULL) receives the
+/* Skip tokens up to the `close` of an `open` already taken. *body (may be NULL) gets the
  * text between them. */
 static inline bool idl_balance(
     ros2_text *from, const char *open, const char *close, ros2_text *body) {

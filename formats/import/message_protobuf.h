@@ -101,7 +101,7 @@ static inline bool protobuf_get(
 }
 
 static inline uint64_t protobuf_number(bags_view from, uint64_t number) {
-    wire_part part;
+    wire_part part = {0, 0, 0, {NULL, 0}};
     bool found;
     return protobuf_get(from, number, &part, &found) && found &&
                    part.wire == WIRE_VARINT
@@ -204,7 +204,7 @@ static inline bags_code protobuf_member(protobuf_schema *schema, message_node *n
     const message_call *call = schema->call;
     bags_view name = protobuf_bytes(field, 1);
     uint64_t label = protobuf_number(field, 4), kind = protobuf_number(field, 5);
-    wire_part part;
+    wire_part part = {0, 0, 0, {NULL, 0}};
     bool in_one_of = false;
     if (!protobuf_get(field, 9, &part, &in_one_of) || name.size == 0 ||
         memchr(name.data, 0, name.size))
