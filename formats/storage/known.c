@@ -76,6 +76,7 @@ bool bagi_http_find_known(bags_http *http, http_object *object) {
     object->bag = bag;
     object->record = record;
     object->in_dataset = object->is_real = true;
+    object->answered = object->asked = 0;
     object->size = is_spec ? of->spec_size : catalogue_size(of, shard, bag);
     object->identity.device = http_hash(known->path);
     object->identity.inode = known->hash;
