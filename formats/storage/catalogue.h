@@ -54,8 +54,7 @@ static inline uint64_t catalogue_load(const unsigned char *data, size_t size) {
 }
 
 static inline void catalogue_store(unsigned char *data, uint64_t number, size_t size) {
-    for (size_t i = 0; i < size; i++)
-        data[i] = (unsigned char)(number >> 8 * i);
+    bags_store_bytes(data, size, false, number);
 }
 
 static inline const unsigned char *catalogue_record(

@@ -208,7 +208,10 @@ static void http_part_arrived(http_request *request, bool good) {
     http_part *part = (http_part *)request->user;
     http_object *object = part->object;
     bags_http *http = (bags_http *)request->engine->user;
+    bool first = object->known && !object->adopted;
     if (good && bagi_http_adopt(http, object, request)) {
+        if (first)
+            bagi_http_answered(http, object);
         bagi_http_part_fill(part, request);
         if (object->error != ESTALE)
             object->error = 0;

@@ -2,7 +2,7 @@
  * known.c - files that are known from a catalogue, without a request: catalogue.h
  * describes its bytes. All functions expect the mutex to be held.
  *
- *     listing.c: bagi_http_catalogue     parses 000000/catalogue
+ *     listing.c: bagi_http_add_known     parses 000000/catalogue
  *         |      bagi_http_check_bound   compares the first and the last shard
  *         v      bagi_http_know          from now on
  *     lookup.c:  bagi_http_find_known    "finds" an object: its size, no ETag
@@ -149,7 +149,6 @@ bool bagi_http_adopt(bags_http *http, http_object *object, http_request *request
     }
     http->unversioned = http->unversioned || !object->tag;
     object->adopted = true;
-    bagi_http_answered(http, object);
     return true;
 }
 

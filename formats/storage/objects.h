@@ -1,8 +1,8 @@
 /*
  * objects.h - the state http.c keeps per URL, shared by its parts: objects and their
  * bytes (objects.c), files known from a catalogue (known.c), change detection
- * (version.c), lookups (lookup.c) and listings (listing.c). Each file uses only the files listed before it. Programs do not include
- * this header.
+ * (version.c), lookups (lookup.c) and listings (listing.c). Each file uses only the
+ * files listed before it. Programs do not include this header.
  *
  * The first request for an object fetches its last bytes. The response states its size
  * and ETag and, for a Bag, contains most of the table. All of this is remembered, and

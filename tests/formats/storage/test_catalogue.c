@@ -32,7 +32,15 @@
 static bool plain = true; /* refs.bag is */
 static bytes catalogue_bytes;
 
-enum { FILE_NONE, FILE_SPEC, FILE_REFS, FILE_BAG, FILE_CRC, FILE_CATALOGUE, FILE_INDEX };
+enum {
+    FILE_NONE,
+    FILE_SPEC,
+    FILE_REFS,
+    FILE_BAG,
+    FILE_CRC,
+    FILE_CATALOGUE,
+    FILE_INDEX
+};
 
 typedef struct computed {
     int kind;
@@ -222,7 +230,8 @@ static void make_computed_catalogue(void) {
 
 typedef struct counted {
     volatile unsigned requests, trips;
-    volatile unsigned changed; /* after this many requests, files are in new/; 0: never */
+    volatile unsigned
+        changed; /* after this many requests, files are in new/; 0: never */
 } counted;
 
 static counted *counts; /* shared with the server */
@@ -474,10 +483,11 @@ typedef struct report {
 
 /* Count the round trips again, with longer pauses, if there are too many: a slow machine
  * may send the requests of one with pauses in between. */
-static void check_computed(bool index, size_t batch, unsigned open_most, unsigned most) {
+static void check_computed(
+    bool index, size_t batch, unsigned open_most, unsigned most) {
     static const int quiet[] = {60, 300, 1500};
-    report *out = (report *)mmap(NULL, sizeof *out, PROT_READ | PROT_WRITE,
-        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    report *out = (report *)mmap(
+        NULL, sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     bool good = false;
     make_computed_catalogue();
     for (size_t i = 0; i < 3 && !good; i++) {
@@ -537,14 +547,15 @@ static void make_dataset(const char *path, unsigned version, uint64_t shard_leng
     options.shard_length = shard_length;
     options.checksum = true;
     options.no_sync = true;
-    assert_opens(writer, bags_writer_open(path, fields, version < 2 ? 2 : 3, &options,
-                             &said));
+    assert_opens(
+        writer, bags_writer_open(path, fields, version < 2 ? 2 : 3, &options, &said));
     for (unsigned i = 0; i < ROWS; i++) {
         static unsigned char blob[SIZE];
         fill(blob, sizeof blob, version % 2 * ROWS + i);
         bags_value data = bags_bytes(blob, sizeof blob);
         bags_value n = bags_int(version % 2 * ROWS + i), word = bags_utf8("word");
-        bags_entry entries[] = {{"data", &data, 1}, {"n", &n, 1}, {"words", &word, i % 2}};
+        bags_entry entries[] = {
+            {"data", &data, 1}, {"n", &n, 1}, {"words", &word, i % 2}};
         assert_ok(bags_writer_append(writer, entries, version < 2 ? 2 : 3, &said));
     }
     assert_ok(bags_writer_close(writer, &said));
@@ -604,7 +615,7 @@ static void plain_refs_are_as_a_writer_writes_them(void **state) {
         unsigned length = lengths[k];
         bags_field fields[40];
         bags_entry entries[40];
-        char names[40][8];
+        char names[40][24];
         bags_writer_options options = {0};
         bags_value value = bags_int(1);
         bags_writer *writer;
@@ -617,14 +628,15 @@ static void plain_refs_are_as_a_writer_writes_them(void **state) {
             entries[i].values = &value;
             entries[i].count = 1;
         }
-        assert_opens(writer,
-            bags_writer_open(at("p%zu", k), fields, count, &options, &said));
+        assert_opens(
+            writer, bags_writer_open(at("p%zu", k), fields, count, &options, &said));
         for (unsigned i = 0; i < length; i++)
             assert_ok(bags_writer_append(writer, entries, count, &said));
         assert_ok(bags_writer_close(writer, &said));
         bytes refs = load(at("p%zu/refs.bag", k));
         unsigned char *out = (unsigned char *)malloc(refs.size);
-        assert_int_equal(refs.size, catalogue_row_start(count, length) + 8 * (length + 1));
+        assert_int_equal(
+            refs.size, catalogue_row_start(count, length) + 8 * (length + 1));
         catalogue_read_plain(count, length, 0, out, refs.size);
         assert_memory_equal(out, refs.data, refs.size);
         for (int i = 0; i < 300; i++) {
@@ -637,8 +649,8 @@ static void plain_refs_are_as_a_writer_writes_them(void **state) {
         free(out);
         bytes_free(&refs);
     }
-    assert_int_equal(catalogue_row_at(3, catalogue_row_start(3, 1ull << 33) + 5),
-        1ull << 33);
+    assert_int_equal(
+        catalogue_row_at(3, catalogue_row_start(3, 1ull << 33) + 5), 1ull << 33);
 }
 
 static void a_catalogue_has_the_sizes_of_all_bags(void **state) {
@@ -663,9 +675,9 @@ static void a_catalogue_has_the_sizes_of_all_bags(void **state) {
     }
     /* Any other byte, or fewer, is damage. */
     for (size_t i = 0; i < b.size; i++) {
-        b.data[i] ^= 1u << i % 8;
+        b.data[i] ^= (unsigned char)(1 << i % 8);
         assert_false(catalogue_parse(b.data, b.size, &of));
-        b.data[i] ^= 1u << i % 8;
+        b.data[i] ^= (unsigned char)(1 << i % 8);
         assert_false(catalogue_parse(b.data, i, &of));
     }
     /* Sequences are not plain. */
