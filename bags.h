@@ -7185,7 +7185,7 @@ static int bagi_span_order(const void *a, const void *b) {
 }
 
 /* A remote read is valid only if the shard is checked afterwards: announce the check,
- * read, then check. Refs are checked together with the blobs they refer to. */
+ * read or request, then check what was read. Refs are checked together with the blobs they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -7260,7 +7260,7 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
  * unpins them. That hook reports no failure, so missing bytes are read again. */
 static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
     const bags_io *io = &step->any->env->io;
-    bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
+    bool check = io->expect && step->which == BAGI_BLOBS;
     for (size_t i = 0; i < step->count; i++) {
         const bag_reader *bag = step->bags[i];
         const bagi_file *file = bagi_bag_file(bag, step->which);
@@ -7282,7 +7282,9 @@ static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
             bagi_file_read(bag, bagi_bag_file(bag, step->which), read->offset + done,
                 (unsigned char *)read->data + done, read->size - done, err));
     }
-    return check ? bagi_fetch_check(step->bags, step->count, false, err) : BAGS_OK;
+    if (!check || step->request)
+        return BAGS_OK;
+    return bagi_fetch_check(step->bags, step->count, false, err);
 }
 
 /* One step of a fetch: read the ranges start .. stop of all spans, or request them. */

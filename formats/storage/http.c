@@ -212,6 +212,10 @@ static void http_part_arrived(http_request *request, bool good) {
     if (good && bagi_http_adopt(http, object, request)) {
         if (first)
             bagi_http_answered(http, object);
+        /* Refs are checked together with the Bags they refer to. */
+        if (first && object->bag < object->known->catalogue.fields)
+            bagi_http_check_known(http, object->record);
+        bagi_http_wake(&http->engine);
         bagi_http_part_fill(part, request);
         if (object->error != ESTALE)
             object->error = 0;

@@ -14,8 +14,7 @@
  *     http.c:    bagi_http_adopt         the first answer: its ETag is now the object's
  *         |
  *         v
- *     version.c: bagi_http_check_bound   after it, with the next read: the end of the
- *                                        shard's refs.crc
+ *                bagi_http_check_known   after it: the end of the shard's refs.crc
  *
  * An object's identity stays the catalogue's, because it was returned before the first
  * answer.
@@ -179,10 +178,13 @@ static void http_bound_arrived(http_request *request, bool good) {
     if (!record)
         return;
     record->checks--;
-    if (!same && changed) {
+    if (same) { /* files may have been answered meanwhile */
+        bagi_http_check_known((bags_http *)request->engine->user, record);
+        bagi_http_wake(request->engine);
+    } else if (changed) {
         record->identity.device++;
         bagi_http_fail(record, ESTALE, HTTP_OUTDATED);
-    } else if (!same && record->error != ESTALE) {
+    } else if (record->error != ESTALE) {
         record->asked = 0;
         bagi_http_fail(record, error, request->why);
     }
@@ -213,6 +215,18 @@ bool bagi_http_check_bound(
     else
         known->checks++;
     return true;
+}
+
+void bagi_http_check_known(bags_http *http, http_object *record) {
+    if (!record->answered || record->checks || bagi_http_rests(record, 1) ||
+        record->asked > record->answered)
+        return;
+    record->error = 0;
+    record->asked = http->looked + 1;
+    if (bagi_http_check_bound(http, record->known, record->shard, record))
+        return;
+    record->asked = 0;
+    bagi_http_fail(record, ENOMEM, "out of memory");
 }
 
 /* ---- catalogues ---- */

@@ -195,6 +195,10 @@ http_known *bagi_http_add_known(
 bool bagi_http_check_bound(
     bags_http *http, http_known *known, uint64_t shard, http_object *record);
 
+/* Check the shard of this spec.json, known from a catalogue, if one of its files was
+ * answered for the first time since the last check was requested. */
+void bagi_http_check_known(bags_http *http, http_object *record);
+
 /* If a catalogue describes a new object, set its size and its identity, as if it was
  * looked up. Returns false otherwise. */
 bool bagi_http_find_known(bags_http *http, http_object *object);

@@ -113,22 +113,9 @@ static void http_check_end(bags_http *http, http_object *record) {
     free(path);
 }
 
-/* Check a shard that is known from a catalogue, if one of its files was read since the
- * last check. */
-static void http_check_known(bags_http *http, http_object *record) {
-    if (!record->answered || bagi_http_rests(record, 1) ||
-        record->asked > record->answered)
-        return;
-    record->error = 0;
-    http_check_end(http, record);
-    record->asked = http->looked + 1;
-    if (!bagi_http_check_bound(http, record->known, record->shard, record))
-        http_fail_check(record, ENOMEM, "out of memory");
-}
-
 void bagi_http_check(bags_http *http, http_object *record) {
     if (record->known) {
-        http_check_known(http, record);
+        bagi_http_check_known(http, record);
         return;
     }
     bool hashes = http_hides_change(record);
@@ -156,7 +143,7 @@ int bagi_http_wait_checks(bags_http *http, http_object *record) {
         /* A file may have been read for the first time after the check was
          * requested. */
         if (record->known && record->asked)
-            bagi_http_check(http, record);
+            bagi_http_check_known(http, record);
         again = record->checks > 0;
     }
     return record->state == HTTP_DONE ? record->error : 0;

@@ -531,7 +531,7 @@ static void the_first_batch_takes_five_round_trips(void **state) {
 static void other_refs_take_two_more(void **state) {
     (void)state;
     plain = false;
-    check_computed(true, 128, 3, 7);
+    check_computed(true, 128, 3, 7); /* with the checks of 128 shards */
     plain = true;
 }
 
