@@ -116,7 +116,7 @@ static uint32_t catalogue_plain_crc(catalogue_maker *m, uint64_t length) {
     return m->crc;
 }
 
-/* True if refs.bag is plain: its size and its checksums are those of a plain one. */
+/* True if refs.bag is plain: compares its size and the CRC of its CRCs. */
 static bool catalogue_check_plain(
     catalogue_maker *m, const unsigned char *record, const bags_trailer *refs) {
     uint64_t length = refs->length;

@@ -84,8 +84,8 @@ bool bagi_http_find_known(bags_http *http, http_object *object) {
     return true;
 }
 
-/* Copy the part of `from`, which lies at `at` in the file, that a read requests. Returns
- * true if that is all of the read. */
+/* Copy the requested part of `from`, the bytes at offset `at` in the file. Returns true
+ * if that is the entire read. */
 static bool http_copy_known(
     bags_io_read *read, uint64_t at, const unsigned char *from, size_t size) {
     if (read->offset < at || read->offset - at > size ||

@@ -120,7 +120,7 @@ static http_object *http_look_catalogue(bags_http *http, const char *path) {
     return http->engine.recall ? NULL : bagi_http_look_in(http, path, CATALOGUE_NAME);
 }
 
-/* Get bytes of an object, those that its lookup did not return. The mutex is not held.
+/* Get bytes of an object that its lookup did not return. The mutex is not held.
  * Returns false on failure. */
 static bool http_get_range(bags_http *http, const http_object *object, uint64_t start,
     uint64_t stop, unsigned char *out) {

@@ -190,7 +190,7 @@ http_known *bagi_http_add_known(
     bags_http *http, const char *path, unsigned char *data, size_t size);
 
 /* Request the end of a shard's refs.crc, to compare the shard with its catalogue.
- * `record` is the shard's spec.json, which fails if it differs; NULL: the result is for
+ * `record` is the shard's spec.json: it fails if the shard differs. NULL: the result is for
  * the catalogue itself. Returns false if out of memory. */
 bool bagi_http_check_bound(
     bags_http *http, http_known *known, uint64_t shard, http_object *record);

@@ -418,8 +418,8 @@ typedef struct bags_catalogue_options {
 BAGS_EXPERIMENTAL bags_code bags_catalogue(
     const char *path, const bags_catalogue_options *options, bags_error *err);
 
-/* Make the same bytes in memory, for another place where the dataset will be: *size
- * bytes of an empty buffer, which the caller frees. `env` may be NULL. Errors, threads
+/* Make the same bytes in memory, for a copy of the dataset: *size bytes of an empty
+ * buffer. The caller frees it. `env` may be NULL. Errors, threads
  * and cost as for bags_catalogue. */
 BAGS_EXPERIMENTAL bags_code bags_catalogue_make(const char *path, const bags_env *env,
     bags_buffer *out, size_t *size, bags_error *err);
