@@ -897,6 +897,23 @@ BAGS_API BAGS_EXPERIMENTAL bags_code bag_reader_checksums(const bag_reader *read
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_checksums *out,
     bags_error *err);
 
+#define BAGS_TRAILER_SIZE 44 /* bytes */
+
+/* Experimental. The last bytes of NAME.crc; >>crc draws them. */
+typedef struct bags_trailer {
+    uint64_t length; /* number of blobs */
+    uint64_t size;   /* of NAME.bag */
+    /* CRC-32C of the table, of the CRCs, of the name, and of all Bags of the shard and
+     * its spec.json: `shard` is the same in all trailers of a shard. */
+    uint32_t table, crcs, name, shard;
+    bool binds_shard; /* false: a standalone Bag; `shard` is 0 */
+} bags_trailer;
+
+/* Parse the last BAGS_TRAILER_SIZE bytes of a NAME.crc. Returns false if they are not a
+ * trailer, or are damaged. */
+BAGS_API BAGS_EXPERIMENTAL bool bags_trailer_load(
+    const void *data, size_t size, bags_trailer *trailer);
+
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
@@ -3619,14 +3636,9 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  * written by version 0.1 of this library have BAGSCRC1 and are refused, because that
  * CRC covered only spec.json.
  */
-typedef struct bagi_trailer {
-    uint64_t length;                   /* number of blobs */
-    uint64_t size;                     /* of NAME.bag */
-    uint32_t table, crcs, name, shard; /* CRCs */
-    bool binds_shard;                  /* with BAGSCRC2 */
-} bagi_trailer;
+typedef bags_trailer bagi_trailer;
 
-enum { BAGI_TRAILER_SIZE = 44 };
+enum { BAGI_TRAILER_SIZE = BAGS_TRAILER_SIZE };
 
 /* Constant, so that the compiler drops code used only with checksums. */
 #ifdef BAGS_NO_CHECKSUM
@@ -3675,6 +3687,11 @@ static bool bagi_trailer_load(
     trailer->binds_shard = memcmp(data + 32, BAGI_TRAILER_SHARD, 8) == 0;
     return (trailer->binds_shard || memcmp(data + 32, BAGI_TRAILER_ALONE, 8) == 0) &&
            bagi_load_u32(data + 40) == bags_crc32c(0, data, 40);
+}
+
+BAGS_API bool bags_trailer_load(const void *data, size_t size, bags_trailer *trailer) {
+    return data && trailer && size == BAGI_TRAILER_SIZE &&
+           bagi_trailer_load((const unsigned char *)data, trailer);
 }
 
 /* ========================================================================
@@ -7168,7 +7185,7 @@ static int bagi_span_order(const void *a, const void *b) {
 }
 
 /* A remote read is valid only if the shard is checked afterwards: announce the check,
- * read, then check. Refs are checked together with the blobs they refer to. */
+ * read or request, then check what was read. Refs are checked together with the blobs they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -7243,7 +7260,7 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
  * unpins them. That hook reports no failure, so missing bytes are read again. */
 static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
     const bags_io *io = &step->any->env->io;
-    bool check = io->expect && step->which == BAGI_BLOBS && !step->request;
+    bool check = io->expect && step->which == BAGI_BLOBS;
     for (size_t i = 0; i < step->count; i++) {
         const bag_reader *bag = step->bags[i];
         const bagi_file *file = bagi_bag_file(bag, step->which);
@@ -7265,7 +7282,9 @@ static bags_code bagi_fetch_read(const bagi_step *step, bags_error *err) {
             bagi_file_read(bag, bagi_bag_file(bag, step->which), read->offset + done,
                 (unsigned char *)read->data + done, read->size - done, err));
     }
-    return check ? bagi_fetch_check(step->bags, step->count, false, err) : BAGS_OK;
+    if (!check || step->request)
+        return BAGS_OK;
+    return bagi_fetch_check(step->bags, step->count, false, err);
 }
 
 /* One step of a fetch: read the ranges start .. stop of all spans, or request them. */
@@ -10026,6 +10045,18 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
         writer->shown);
 }
 
+/* The catalogue of a dataset (formats/storage/catalogue.h) is a file in the first shard.
+ * It describes all shards, so it is removed before they change. */
+BAGI_COLD static bags_code bagi_drop_catalogue(
+    const bagi_env *env, const char *path, bagi_shard_id first, bags_error *err) {
+    bagi_dir dir;
+    bags_code code = bagi_shard_dir(&dir, env, path, first, err);
+    if (!code)
+        code = bagi_dir_remove(&dir, "catalogue", "", err);
+    bagi_dir_free(&dir);
+    return code;
+}
+
 /* The path to create already exists. In a sharded dataset it is this worker's next
  * shard, created by another worker with the same number or by an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
@@ -10127,6 +10158,8 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
             &writer->outputs[i], dir, bagi_spec_name(spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
+    if (!err->code && writer->sharded)
+        bagi_drop_catalogue(dir->env, writer->path, bagi_shard_name(0), err);
     return err->code;
 }
 
@@ -13708,6 +13741,8 @@ BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
             if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
+        if (gaps && !code)
+            code = bagi_drop_catalogue(&env, path, list.ids[0], err);
         for (size_t i = 0; i < (round ? list.count : 1) && gaps && !code; i++)
             if (!bagi_is_numbered(list.ids[i], i)) {
                 code = bagi_finalize_rename(&env, path, list.ids[i], i, err);

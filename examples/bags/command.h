@@ -13,6 +13,7 @@
  *     select.c      --rows, --where (formats/data/sql.c runs its SQL), --exclude,
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
+ *     catalogue.c   catalogues
  *     live.c        a dataset that is being written, for `bags view --live`
  *     compact.c     copies of datasets without unreferenced blobs
  *     sink.c        writes a Bag or a dataset
@@ -324,6 +325,13 @@ bags_code object_upload(const char *url, const bags_io *io, const char *path,
     void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err);
 bags_code object_same(
     const char *url, const bags_io *io, const char *path, bool *same, bags_error *err);
+
+/* ---- catalogue.c ---- */
+
+/* Write the catalogue of the complete dataset `to`, a copy of `from` (or the same path),
+ * unless it is unsharded, has gaps or no checksums, or is one of granular 0.20 or
+ * later. Any other failure is printed as a note. */
+void catalogue_add(const char *from, const char *to);
 
 /* ---- options.c ---- */
 

@@ -81,6 +81,8 @@ static int run(char **operands) {
     if (code)
         path_hint(source);
     must(code);
+    if (kind == BAGS_PATH_DIRECTORY)
+        catalogue_add(source, target);
     progress_end();
     print("%s: %s copied%s, %ju already equal, %ju bytes\n", target,
         counted(made.copied, "file"), archived ? " out of the archive" : "",
@@ -102,7 +104,8 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "complete. "
     "A single Bag of a dataset is copied without its checksums: they belong to the "
     "dataset. An object store also receives the indexes that are "
-    "not older than the dataset. FROM is a path, an http:// or https:// URL, "
+    "not older than the dataset. A sharded copy with checksums receives a catalogue: "
+    "see `bags help catalogue`. FROM is a path, an http:// or https:// URL, "
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
     "not copied. FROM.zip or FROM.tar is unpacked: TO is a directory. A dataset with "
     "blobs that no datapoint refers to, such as a selection by `bags derive`, needs "

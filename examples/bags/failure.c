@@ -49,6 +49,7 @@ static const struct remedy {
     {"bags_recover", "`bags recover`"},
     {"bags_finalize", "`bags finalize`"},
     {"bags_checksum", "`bags checksum`"},
+    {"bags_catalogue", "`bags catalogue`"},
     {"bags_reader_length", "`bags info`"},
     {"with `unfinished`", "with `bags export --live`"},
     {"resume it without", "pass --no-checksum to resume it"},

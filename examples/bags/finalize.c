@@ -15,6 +15,7 @@ static int run(char **operands) {
     if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)
         failure_suffix("; only a sharded dataset can have gaps");
     must(code);
+    catalogue_add(operands[0], operands[0]);
     bool any = text_missing(&missing, shards, shards_count);
     print("%s: %s renamed%s%s\n", operands[0], counted(renamed, "shard"),
         any ? "; missing before: " : "", text_string(&missing));
@@ -28,6 +29,7 @@ const command command_finalize = {"finalize",
     "which the Python readers refuse. This renames the shards to 000000, "
     "000001, ... in the same order; their content does not change. Call it "
     "when all workers are done; if it is interrupted, call it again.\n"
-    "Renumbered shards are marked by a file `finalized` in the first one: "
+    "It also writes 000000/catalogue if the dataset has checksums: see `bags help "
+    "catalogue`. Renumbered shards are marked by a file `finalized` in the first one: "
     "`bags pack --resume` is then refused, `bags pack --append` adds shards.\n",
     "  bags finalize pets\n", run};

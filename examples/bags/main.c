@@ -7,11 +7,11 @@
 #include "modules.h"
 #include "system.h"
 
-extern const command command_card, command_checksum, command_copy, command_derive,
-    command_diff, command_export, command_finalize, command_get, command_images,
-    command_import, command_index, command_info, command_load, command_pack,
-    command_recover, command_sheet, command_sql, command_stats, command_verify,
-    command_view, command_zip;
+extern const command command_card, command_catalogue, command_checksum, command_copy,
+    command_derive, command_diff, command_export, command_finalize, command_get,
+    command_images, command_import, command_index, command_info, command_load,
+    command_pack, command_recover, command_sheet, command_sql, command_stats,
+    command_verify, command_view, command_zip;
 
 /* To add a subcommand, add its name above and here. */
 static const command *const commands[] = {
@@ -33,6 +33,7 @@ static const command *const commands[] = {
     &command_recover,
     &command_verify,
     &command_checksum,
+    &command_catalogue,
     &command_card,
     &command_zip,
     &command_copy,

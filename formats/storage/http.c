@@ -1,8 +1,8 @@
 /*
  * http.c - the hooks that read datasets from web servers and object stores. transfer.h
  * describes the engine, and objects.h the state kept for each URL. Requires url.c,
- * aws.c, request.c, transfer.c, objects.c, version.c, lookup.c and listing.c; uploads
- * are in s3.c.
+ * aws.c, request.c, transfer.c, objects.c, known.c, version.c, lookup.c and listing.c;
+ * uploads are in s3.c.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -89,7 +89,7 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         code = bagi_http_refuse_page(http, object);
     if (!code && object->record)
         object->record->used = true;
-    if (!code && !object->tag && object->size > 0)
+    if (!code && !object->tag && !object->known && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->engine.mutex);
     if (!code)
@@ -133,7 +133,7 @@ static int http_identify(
         code = http_check_again(http, object);
     if (file && !object->record && object->error == ESTALE)
         code = ESTALE; /* bytes already read are from another version */
-    else if (code == ESTALE && !object->record && !object->grown)
+    else if (code == ESTALE && !object->record && !object->grown && !object->known)
         code = 0; /* it has changed since the file was opened */
     if (!code)
         *identity = object->identity;
@@ -207,13 +207,21 @@ static int http_want_order(const void *a, const void *b) {
 static void http_part_arrived(http_request *request, bool good) {
     http_part *part = (http_part *)request->user;
     http_object *object = part->object;
-    if (good) {
+    bags_http *http = (bags_http *)request->engine->user;
+    bool first = object->known && !object->adopted;
+    if (good && bagi_http_adopt(http, object, request)) {
+        if (first)
+            bagi_http_answered(http, object);
+        /* Refs are checked together with the Bags they refer to. */
+        if (first && object->bag < object->known->catalogue.fields)
+            bagi_http_check_known(http, object->record);
+        bagi_http_wake(&http->engine);
         bagi_http_part_fill(part, request);
         if (object->error != ESTALE)
             object->error = 0;
     } else {
         part->state = HTTP_FAILED;
-        bagi_http_fail(object, request->error, request->why);
+        bagi_http_fail_known(object, request->error, request->why);
     }
 }
 
@@ -232,6 +240,7 @@ static void http_request_part(bags_http *http, http_part *part) {
     request->stop = part->stop;
     request->object_size = object->size;
     request->object_tag = object->tag;
+    request->any_tag = object->known && !object->adopted;
     request->ended = http_part_arrived;
     request->user = part;
     bagi_http_queue(request);
@@ -403,6 +412,8 @@ static int http_read(bags_http *http, bags_io_read *reads, size_t count) {
         http_want want = {object, read->offset, object->size, read->data != NULL};
         wait = wait || read->data;
         uint64_t most = read->size < HTTP_READ ? read->size : HTTP_READ;
+        if (bagi_http_read_known(read))
+            continue;
         if (want.start >= want.stop || most == 0)
             continue;
         if (want.stop - want.start > most)
@@ -461,6 +472,7 @@ void bags_http_close(bags_http *http) {
         return;
     bagi_http_stop(&http->engine);
     bagi_http_free_objects(http);
+    bagi_http_free_known(http);
     free(http);
 }
 

@@ -33,7 +33,7 @@ http_object *bagi_http_control(bags_http *http, const char *path) {
 bool bagi_http_is_extra(const char *path) {
     return bagi_http_ends_in(path, ".idx .crc .dict .partial ") ||
            strcmp(strrchr(path, '/'), "/finalized") == 0 ||
-           strcmp(strrchr(path, '/'), "/info.json") == 0;
+           strcmp(strrchr(path, '/'), "/info.json") == 0 || http_is_catalogue(path);
 }
 
 /* True if this server answers 403 for missing names. */
@@ -111,6 +111,69 @@ int bagi_http_refuse_page(bags_http *http, http_object *object) {
     return object->error;
 }
 
+/* ---- catalogues ---- */
+
+/* Start looking up a dataset's catalogue. With recorded answers, none is used: every
+ * file's version is asked for once, so that its bytes can be kept. NULL: none, or out
+ * of memory. */
+static http_object *http_look_catalogue(bags_http *http, const char *path) {
+    return http->engine.recall ? NULL : bagi_http_look_in(http, path, CATALOGUE_NAME);
+}
+
+/* Get bytes of an object that its lookup did not return. The mutex is not held.
+ * Returns false on failure. */
+static bool http_get_range(bags_http *http, const http_object *object, uint64_t start,
+    uint64_t stop, unsigned char *out) {
+    if (start == stop)
+        return true;
+    http_request *request =
+        bagi_http_request_new(&http->engine, object->path, false, true, NULL);
+    if (!request)
+        return false;
+    request->bytes = HTTP_RANGE;
+    request->start = start;
+    request->stop = stop;
+    request->object_size = object->size;
+    request->object_tag = object->tag;
+    int code = bagi_http_run(request);
+    if (code == EINTR)
+        return false;
+    if (!code)
+        memcpy(out, request->body.data, (size_t)(stop - start));
+    bagi_http_request_free(request);
+    return !code;
+}
+
+/* Find the catalogue of a dataset, and parse it. NULL: none, damaged, or known to be
+ * outdated. The mutex is held, except while it waits. */
+static http_known *http_find_catalogue(bags_http *http, const char *path) {
+    http_known *known = bagi_http_known(http, path);
+    if (known)
+        return known->wrong ? NULL : known;
+    http_object *object = http_look_catalogue(http, path);
+    if (!object || bagi_http_wait(http, object) || object->is_html ||
+        object->size < CATALOGUE_HEAD || object->size > CATALOGUE_SIZE)
+        return NULL;
+    const http_part *part = http_first_part(object);
+    uint64_t start = part ? part->start : 0, stop = part ? part->stop : 0;
+    unsigned char *data = (unsigned char *)malloc((size_t)object->size);
+    if (!data)
+        return NULL;
+    if (part)
+        memcpy(data + start, part->data.data, (size_t)(stop - start));
+    pthread_mutex_unlock(&http->engine.mutex);
+    bool good = http_get_range(http, object, 0, start, data) &&
+                http_get_range(http, object, stop, object->size, data + stop);
+    pthread_mutex_lock(&http->engine.mutex);
+    known = bagi_http_known(http, path); /* another thread may have been faster */
+    if (known || !good ||
+        !(known = bagi_http_add_known(http, path, data, (size_t)object->size)))
+        free(data);
+    while (known && object->count > 0 && http_parts(object)[0]->users == 0)
+        bagi_http_part_free(http, http_parts(object)[0]); /* `data` is enough */
+    return known && !known->wrong ? known : NULL;
+}
+
 /* ---- lists ---- */
 
 typedef struct http_names {
@@ -118,6 +181,7 @@ typedef struct http_names {
     size_t size;
     bool dataset; /* a spec.json or a shard number was listed */
     size_t read;  /* bytes of pages read so far */
+    bool cut;     /* the other pages were not requested */
 } http_names;
 
 /* Add one name from a listing. */
@@ -215,6 +279,12 @@ static int http_list_pages(
             code = EFBIG;
             strcpy(why, "the listing does not end");
         }
+        if (!code && more) { /* a catalogue makes the other pages unnecessary */
+            pthread_mutex_lock(&http->engine.mutex);
+            names->cut = http_find_catalogue(http, path) != NULL;
+            pthread_mutex_unlock(&http->engine.mutex);
+            code = names->cut ? ENOENT : 0;
+        }
         if (code) {
             free(more);
             bags_buffer_free(&names->text);
@@ -246,6 +316,7 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     if (code != EINTR && !object->names.data) {
         object->state = code ? HTTP_FAILED : HTTP_DONE;
         object->error = 0;
+        object->cut = names.cut;
         if (code)
             bagi_http_fail(object, code, why);
         if (!code || code == ENOENT) {
@@ -327,6 +398,8 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
         bagi_http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = bagi_http_look_in(http, path, names[i]);
+    if (!file)
+        (void)http_look_catalogue(http, path);
     /* A file known from a cache is compared with the control: look up both in one round
      * trip. */
     if (http->engine.recall && inside[0] && !http_is_s3(path))
@@ -395,25 +468,33 @@ static int http_probe_shard(
     return code;
 }
 
-/* Find shards by probing 000000, 000001, ... when the server lists nothing. */
-static int http_probe(bags_http *http, const char *path,
+/* Start looking up these shards, and the control in the same round trip. */
+static void http_look_ahead(
+    bags_http *http, const char *path, uint64_t start, uint64_t stop) {
+    for (; start < stop; start++) {
+        const http_object *next = http_look_in_shard(http, path, start);
+        if (next)
+            (void)bagi_http_control(http, next->path);
+    }
+}
+
+/* Find shards by probing `from`, `from` + 1, ... when the server lists nothing. */
+static int http_probe(bags_http *http, const char *path, uint64_t from,
     int (*each)(void *each_user, const char *name), void *each_user) {
-    uint64_t ahead = 0, missing = 0;
+    uint64_t ahead = from, missing = 0;
     http_object *first = NULL;
-    for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
+    for (uint64_t i = from; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
         char name[32];
         int code = 0;
         pthread_mutex_lock(&http->engine.mutex);
         /* The more shards have been found in a row, the more are looked up at once. */
-        uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
+        uint64_t more =
+            missing ? HTTP_MISSING - missing : 3 * (i - from) + HTTP_MISSING;
         uint64_t stop =
             i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
-        for (; ahead < stop; ahead++) {
-            const http_object *next = http_look_in_shard(http, path, ahead);
-            if (next) /* fetched in the same round trip */
-                (void)bagi_http_control(http, next->path);
-        }
-        bool ignored = i == 0 && http_ignores_folder(http, path, &code);
+        http_look_ahead(http, path, ahead, stop);
+        ahead = stop;
+        bool ignored = i == from && http_ignores_folder(http, path, &code);
         if (!ignored)
             code = http_probe_shard(http, path, i, &first);
         pthread_mutex_unlock(&http->engine.mutex);
@@ -428,7 +509,45 @@ static int http_probe(bags_http *http, const char *path,
     return 0;
 }
 
-/* If the server has no listing, probe for shards by number. */
+/* Begin to use a catalogue, unless it differs from the first or last shard. Unless the
+ * server lists the shards, those after the last one are looked up in the same round
+ * trip. Returns an errno. *out: NULL if there is no catalogue to use. The mutex is
+ * held. */
+static int http_use_catalogue(
+    bags_http *http, const char *path, bool listed, http_known **out) {
+    http_known *known = http_find_catalogue(http, path);
+    double due = 0;
+    *out = known;
+    if (!known || known->used)
+        return 0;
+    uint64_t shards = known->catalogue.shards;
+    if (!known->begun)
+        for (uint64_t i = 0; i<shards; i += shards> 1 ? shards - 1 : 1)
+            known->wrong |= !bagi_http_check_bound(http, known, i, NULL);
+    known->begun = true;
+    http_object *record = http_look_in_shard(http, path, 0);
+    if (!listed && shards < HTTP_SHARDS) {
+        http_look_ahead(http, path, shards, shards + HTTP_MISSING);
+        (void)http_look_in_shard(http, path, HTTP_SHARDS);
+    }
+    bagi_http_wake(&http->engine);
+    while (known->checks)
+        if (bagi_http_pause(&http->engine, &due))
+            return EINTR;
+    if (bagi_http_wait(http, record) == EINTR)
+        return EINTR;
+    if (known->wrong || known->used) {
+        *out = known->wrong ? NULL : known;
+        return 0;
+    }
+    known->used = true;
+    if (record && record->state == HTTP_DONE && !record->used)
+        (void)bagi_http_find_known(http, record);
+    return 0;
+}
+
+/* If the server has no listing, name the shards of the catalogue, if there is one, and
+ * probe for others by number. */
 int bagi_http_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     bags_http *http = (bags_http *)user;
@@ -438,12 +557,31 @@ int bagi_http_list(void *user, const char *path,
         return code;
     code = http_listing(http, path, &listing);
     pthread_mutex_lock(&http->engine.mutex);
+    http_known *known = NULL;
+    int interrupted = http_use_catalogue(http, path, !code, &known);
+    bool again = !known && listing && listing->cut && !interrupted;
+    if (again)
+        listing->error = 0;
+    pthread_mutex_unlock(&http->engine.mutex);
+    if (interrupted)
+        return interrupted;
+    if (again)
+        code = http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->engine.mutex);
     const http_object *object = bagi_http_find(http, path, http_path_size(path), false);
     if (code == ENOENT && object && object->is_directory && listing->names.data)
         code = 0; /* a listing is acceptable because it belongs to a directory */
     pthread_mutex_unlock(&http->engine.mutex);
-    if (code == ENOENT || code == EACCES)
-        return http_probe(http, path, each, each_user);
+    if (code == ENOENT || code == EACCES) {
+        uint64_t shards = known ? known->catalogue.shards : 0;
+        code = 0;
+        for (uint64_t i = 0; i < shards && !code; i++) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "%06" PRIu64, i);
+            code = each(each_user, name);
+        }
+        return code ? code : http_probe(http, path, shards, each, each_user);
+    }
     for (size_t at = 0; !code && at < listing->names_size;
          at += strlen((const char *)listing->names.data + at) + 1)
         code = each(each_user, (const char *)listing->names.data + at);

@@ -3,8 +3,9 @@
  */
 #include "objects.h"
 
-#define HTTP_DICT ((size_t)112 << 10) /* bytes fetched of a dictionary: all of it, */
-#define HTTP_ZIP ((size_t)1 << 20)    /* and of a zip: usually its entire directory */
+#define HTTP_DICT ((size_t)112 << 10)    /* bytes fetched of a dictionary: all of it, */
+#define HTTP_ZIP ((size_t)1 << 20)       /* of a zip: usually its entire directory, */
+#define HTTP_CATALOGUE ((size_t)8 << 20) /* and of a catalogue: usually all of it */
 
 /* True if the server redirected to the same path plus a slash, so the path is a
  * directory. */
@@ -65,9 +66,10 @@ static bool http_request_lookup(bags_http *http, http_object *object) {
         &http->engine, object->path, false, object->in_dataset, NULL);
     if (!request)
         return false;
-    bool dictionary = bagi_http_ends_in(object->path, ".dict ");
     request->bytes = HTTP_ENDS;
-    request->first_size = dictionary ? HTTP_DICT : HTTP_TAIL;
+    request->first_size = bagi_http_ends_in(object->path, ".dict ") ? HTTP_DICT
+                          : http_is_catalogue(object->path)         ? HTTP_CATALOGUE
+                                                                    : HTTP_TAIL;
     request->last_size =
         bagi_http_ends_in(object->path, ".zip ") ? HTTP_ZIP : request->first_size;
     request->from_start = http->engine.from_start;
@@ -82,6 +84,8 @@ void bagi_http_look(bags_http *http, http_object *object) {
     bool again = object->state == HTTP_FAILED && object->error != ENOENT &&
                  object->error != EACCES && !bagi_http_rests(object, HTTP_FORGET);
     if (object->state != HTTP_NEW && !again)
+        return;
+    if (object->state == HTTP_NEW && bagi_http_find_known(http, object))
         return;
     if (object->state == HTTP_NEW &&
         bagi_http_is_unlisted(http, object->path, strlen(object->path))) {

@@ -1,8 +1,8 @@
 /*
  * objects.h - the state http.c keeps per URL, shared by its parts: objects and their
- * bytes (objects.c), change detection (version.c), lookups (lookup.c) and listings
- * (listing.c). Each file uses only the files listed before it. Programs do not include
- * this header.
+ * bytes (objects.c), files known from a catalogue (known.c), change detection
+ * (version.c), lookups (lookup.c) and listings (listing.c). Each file uses only the
+ * files listed before it. Programs do not include this header.
  *
  * The first request for an object fetches its last bytes. The response states its size
  * and ETag and, for a Bag, contains most of the table. All of this is remembered, and
@@ -16,6 +16,8 @@
 #define BAGS_FORMATS_OBJECTS_H
 
 #include "transfer.h"
+
+#include "catalogue.h"
 
 #define HTTP_TAIL ((uint64_t)32 << 10) /* bytes fetched when an object is looked up */
 #define HTTP_BUCKETS 4096
@@ -52,6 +54,11 @@ typedef struct http_object {
     bool in_dataset; /* spec.json was already found or requested, so this is a field's
                         file */
     bool early;      /* requested before spec.json was found */
+    /* If a catalogue describes it: */
+    struct http_known *known;
+    uint64_t shard;
+    size_t bag;   /* index of the field; for refs, their number */
+    bool adopted; /* `tag` is from the first answer */
     bool is_html;
     bool is_real;      /* not the page that bagi_http_refuse_page refuses */
     bool is_directory; /* the server redirects to the path plus a slash */
@@ -68,11 +75,26 @@ typedef struct http_object {
     struct http_object *files; /* the files next to it that were looked up */
     uint64_t answered;         /* `looked` after the last of these lookups */
     size_t checks;             /* running requests that check these files */
+    bool cut; /* of a directory: the listing ended early, because of a catalogue */
     /* For sequential reads: */
     uint64_t last;   /* where the last read ended */
     uint64_t ahead;  /* where the read-ahead ends */
     uint64_t window; /* how far to read ahead; 0: reads are not sequential */
 } http_object;
+
+/* The catalogue of a dataset. */
+typedef struct http_known {
+    struct http_known *next;
+    char *path; /* of the dataset, with a slash */
+    size_t path_size;
+    unsigned char *data; /* the catalogue's bytes */
+    catalogue_view catalogue;
+    uint64_t hash;   /* identifies them */
+    unsigned checks; /* running requests that decide if it is used */
+    bool begun;      /* they were started */
+    bool wrong;      /* it differs from the dataset, and is ignored */
+    bool used;
+} http_known;
 
 struct bags_http {
     bags_io io;
@@ -82,7 +104,8 @@ struct bags_http {
     http_object *objects[HTTP_BUCKETS];
     http_part *newest, *oldest;
     uint64_t cached;
-    uint64_t looked;  /* count of answered lookups of files next to a spec.json */
+    uint64_t looked; /* count of answered lookups of files next to a spec.json */
+    http_known *known;
     bool unversioned; /* some object has neither an ETag nor a Last-Modified */
 };
 
@@ -151,6 +174,50 @@ int bagi_http_refuse_path(const bags_http *http, const char *path);
 /* Free all objects. */
 void bagi_http_free_objects(bags_http *http);
 
+/* ---- files known from a catalogue: known.c ---- */
+
+static inline bool http_is_catalogue(const char *path) {
+    size_t size = strlen(path), end = sizeof "/" CATALOGUE_NAME - 1;
+    return size > end && strcmp(path + size - end, "/" CATALOGUE_NAME) == 0;
+}
+
+/* Find the catalogue of a dataset. NULL: none was added. */
+http_known *bagi_http_known(const bags_http *http, const char *path);
+
+/* Parse and add the catalogue of a dataset, and take the bytes over. NULL: damaged, or
+ * out of memory; the bytes are still the caller's. */
+http_known *bagi_http_add_known(
+    bags_http *http, const char *path, unsigned char *data, size_t size);
+
+/* Request the end of a shard's refs.crc, to compare the shard with its catalogue.
+ * `record` is the shard's spec.json: it fails if the shard differs. NULL: the result is for
+ * the catalogue itself. Returns false if out of memory. */
+bool bagi_http_check_bound(
+    bags_http *http, http_known *known, uint64_t shard, http_object *record);
+
+/* Check the shard of this spec.json, known from a catalogue, if one of its files was
+ * answered for the first time since the last check was requested. */
+void bagi_http_check_known(bags_http *http, http_object *record);
+
+/* If a catalogue describes a new object, set its size and its identity, as if it was
+ * looked up. Returns false otherwise. */
+bool bagi_http_find_known(bags_http *http, http_object *object);
+
+/* Read bytes that follow from a catalogue. Returns false if they do not. */
+bool bagi_http_read_known(bags_io_read *read);
+
+/* Call when a range has arrived: the first answer decides the ETag of an object that is
+ * known from a catalogue. Returns false, with the request's error set, if a later
+ * answer has another one. */
+bool bagi_http_adopt(bags_http *http, http_object *object, http_request *request);
+
+/* Record why an object failed; if its first answer contradicts the catalogue, as a
+ * change. */
+void bagi_http_fail_known(http_object *object, int error, const char *why);
+
+/* Free all catalogues. */
+void bagi_http_free_known(bags_http *http);
+
 /* ---- versions: version.c ---- */
 
 /* Call before looking up an object: records its spec.json, and whether that was
@@ -171,7 +238,7 @@ void bagi_http_check(bags_http *http, http_object *record);
 void bagi_http_check_object(bags_http *http, http_object *record, http_object *object);
 
 /* Wait until all checks of a shard have ended. Returns an errno. */
-int bagi_http_wait_checks(bags_http *http, const http_object *record);
+int bagi_http_wait_checks(bags_http *http, http_object *record);
 
 /* Record that a shard is no longer the version that was opened. */
 void bagi_http_changed(http_object *record);

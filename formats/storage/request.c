@@ -135,6 +135,8 @@ static bool http_parse_range(http_request *request) {
 static bool http_same(http_request *request, uint64_t total) {
     if (total != request->object_size)
         return http_refuse(request, ESTALE, "changed while open (its size differs)");
+    if (request->any_tag)
+        return true;
     const char *tag = bagi_http_strong(bagi_http_tag(request));
     return !strcmp(bagi_http_strong(request->object_tag), tag) ||
            http_refuse(request, ESTALE, "changed while open (its ETag differs)");
@@ -360,6 +362,8 @@ static bool http_set(http_request *request, CURL *easy) {
     double stall = engine->stall_seconds < 1 ? 1 : engine->stall_seconds;
     char bytes[64] = "", sign[128];
     bool good = true;
+    if (request->any_tag) /* bytes of an earlier try may be of another version */
+        request->size = 0;
     curl_slist_free_all(request->headers);
     request->headers = NULL;
     good =
@@ -373,7 +377,7 @@ static bool http_set(http_request *request, CURL *easy) {
             *request->known.tag ? request->known.tag : NULL) &&
         /* For caches on the way to the server. */
         http_add_header(request, "Cache-Control",
-            request->bytes == HTTP_NONE ? "no-cache" : NULL) &&
+            request->bytes == HTTP_NONE || request->fresh ? "no-cache" : NULL) &&
         http_add_header(request, "Content-MD5", *request->md5 ? request->md5 : NULL) &&
         http_add_header(request, "Content-Type",
             request->method ? "application/octet-stream" : NULL);

@@ -9,6 +9,7 @@
  *     http.c        URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
  *                   (storage/README.md lists its other files)
  *     cache.c       what was read     none             -pthread (with cache_files.c)
+ *     catalogue.c   lists of shards   none
  */
 #ifndef BAGS_STORAGE_H
 #define BAGS_STORAGE_H
@@ -373,6 +374,55 @@ BAGS_EXPERIMENTAL bags_code bags_http_same(bags_http *http, const char *url,
  * contain a slash, . and .. are left out. `page` need not be valid. */
 BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
     const char *prefix, int (*each)(void *user, const char *name), void *user);
+
+/* ========================================================================
+ * >>catalogue
+ * A file in the first shard, 000000/catalogue, that describes the files of all shards.
+ * bags_http then opens a dataset with any number of shards in at most three round
+ * trips, and requests nothing else from a shard before a datapoint in it is read. Other
+ * readers ignore the file. No library.
+ *
+ * A catalogue contains, for each shard, the size of each Bag, the offset of its table,
+ * and the CRC that binds the shard's files together (the same in all NAME.crc). Until a
+ * file is read, its size is the catalogue's. The first answer for a file must state
+ * this size, and all later answers the same ETag. Before the data of a shard are
+ * returned, the CRC at the end of its refs.crc must equal the catalogue's. A difference
+ * is an error that names the catalogue. If the CRC of the first or last shard differs
+ * when a dataset is opened, or the catalogue is damaged, it is ignored.
+ *
+ * Writing or renumbering a shard with bags.h removes the catalogue. Copies and other
+ * versions of a dataset do not contain it.
+ * ====================================================================== */
+
+typedef struct bags_catalogue_options {
+    bool no_sync; /* do not wait for stable storage */
+    bags_env env;
+} bags_catalogue_options;
+
+/*
+ * Write the catalogue of a finished dataset, or replace it. The file is written as
+ * 000000/catalogue.partial, locked, and renamed when it is complete.
+ *
+ * Returns BAGS_OK, an error from bags_reader_open with verify_checksums, or
+ *   BAGS_ERROR_MISSING  not sharded; or it has no checksums (bags_checksum writes them)
+ *   BAGS_ERROR_GAP      the shards are not numbered 000000, 000001, ...
+ *   BAGS_ERROR_VALUE    a Bag has no leading 0 in its table (granular 0.20 and later)
+ *   BAGS_ERROR_LOCKED   another process is writing the catalogue
+ *   BAGS_ERROR_CHANGED  the dataset changed meanwhile
+ *   BAGS_ERROR_LIMIT    the catalogue would have more than 512 MiB
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: any. Cost: three small reads per Bag. Memory: 8 bytes per shard and 16 per
+ * Bag, in addition to a reader of the dataset.
+ */
+BAGS_EXPERIMENTAL bags_code bags_catalogue(
+    const char *path, const bags_catalogue_options *options, bags_error *err);
+
+/* Make the same bytes in memory, for a copy of the dataset: *size bytes of an empty
+ * buffer. The caller frees it. `env` may be NULL. Errors, threads
+ * and cost as for bags_catalogue. */
+BAGS_EXPERIMENTAL bags_code bags_catalogue_make(const char *path, const bags_env *env,
+    bags_buffer *out, size_t *size, bags_error *err);
 
 /* ========================================================================
  * >>cache

@@ -59,6 +59,7 @@ typedef struct http_request {
      * the caller of bagi_http_run reads the response and frees the request. */
     void (*ended)(struct http_request *request, bool good);
     void *user, *also; /* for `ended` */
+    uint64_t number;   /* likewise */
     http_state state;
     char *url;
     bool is_s3;
@@ -68,6 +69,8 @@ typedef struct http_request {
     uint64_t start, stop;   /* HTTP_RANGE */
     uint64_t object_size;   /* HTTP_RANGE */
     const char *object_tag; /* HTTP_RANGE: the object's ETag or time, or NULL */
+    bool any_tag;           /* HTTP_RANGE: only the size is known */
+    bool fresh;             /* not from a cache on the way to the server */
     const char *path;       /* the key for remembering the answer, or NULL */
     bool from_start;        /* HTTP_ENDS, HTTP_NONE: the first bytes */
     bags_http_answer known; /* with its ETag for If-None-Match, or "" */

@@ -114,6 +114,10 @@ static void http_check_end(bags_http *http, http_object *record) {
 }
 
 void bagi_http_check(bags_http *http, http_object *record) {
+    if (record->known) {
+        bagi_http_check_known(http, record);
+        return;
+    }
     bool hashes = http_hides_change(record);
     if (record->state != HTTP_DONE || bagi_http_rests(record, 1) ||
         record->asked > (hashes ? http->looked : record->answered))
@@ -128,12 +132,20 @@ void bagi_http_check(bags_http *http, http_object *record) {
             bagi_http_check_object(http, record, file);
 }
 
-int bagi_http_wait_checks(bags_http *http, const http_object *record) {
+int bagi_http_wait_checks(bags_http *http, http_object *record) {
     double due = 0;
-    bagi_http_wake(&http->engine);
-    while (record->checks)
-        if (bagi_http_pause(&http->engine, &due))
-            return EINTR;
+    bool again = true;
+    while (again) {
+        bagi_http_wake(&http->engine);
+        while (record->checks)
+            if (bagi_http_pause(&http->engine, &due))
+                return EINTR;
+        /* A file may have been read for the first time after the check was
+         * requested. */
+        if (record->known && record->asked)
+            bagi_http_check_known(http, record);
+        again = record->checks > 0;
+    }
     return record->state == HTTP_DONE ? record->error : 0;
 }
 

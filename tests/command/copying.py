@@ -20,6 +20,8 @@ LOCKED = 'locked by another running copy'
 def _pack(name, first, *options):
     pack([{'n': first + i, 'm': i} for i in range(200)], 'n=int(4),m=int(4)', name,
          *options)
+    if '--shard-length' in options:
+        run('catalogue', name)  # a copy has one, too
 
 
 @contextlib.contextmanager

@@ -60,6 +60,7 @@ def what_was_not_selected_is_not_passed_on_unasked():
     assert len(rows) == 19
     assert run('info', 'out', '--json').json['unreferenced'] == {'blobs': 3, 'bytes': 2 + 6 + 4}
     assert 'unreferenced  12 bytes of 3 blobs' in run('info', 'out').out.decode()
+    run('catalogue', 'out')  # as a copy has
     before = files('out')
     for words in [['zip', 'out', 'out.zip'], ['copy', 'out', 'to'], ['copy', 'out/000001', 'to']]:
         refuse(*words, says=['field "', 'that no datapoint refers to; --compact writes', '--whole'])

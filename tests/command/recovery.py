@@ -405,6 +405,7 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
     for worker in '0', '1':
         _pack(LINES[:18], 'out', *shards, '--shard-start', worker)
     # Without a gap there is nothing to renumber, and workers may go on.
+    run('catalogue', 'out')
     before = files('out')
     run('finalize', 'out')
     assert files('out') == before

@@ -61,6 +61,8 @@ def workers_of_different_load_leave_gaps_that_finalize_closes():
     assert b'4 shards' in run('finalize', 'shards').out
     content['000000']['finalized'] = \
         pathlib.Path('shards/000000/finalized').read_bytes()
+    content['000000']['catalogue'] = \
+        pathlib.Path('shards/000000/catalogue').read_bytes()
     assert sorted(f.name for f in pathlib.Path('shards').iterdir()) == \
         [f'{i:06}' for i in range(6)]
     assert [files(f'shards/{i:06}') for i in range(6)] == \

@@ -93,6 +93,10 @@ pack('shards', 1000, 100, '--shard-length', '1')
 pack('ten', 100, 3000, '--shard-length', '10')
 pack('hundred', 100, 100, '--shard-length', '1')
 END
+for data in shards ten; do
+    cp -r "$dir/www/$data" "$dir/www/known_$data"
+    "$build/bags" catalogue "$dir/www/known_$data" >/dev/null
+done
 passed=0 failed=0
 part() {
     if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
@@ -135,6 +139,13 @@ done
 part repeat "1 4 16" trips 4 info "http://127.0.0.1:$port/big"
 part repeat "1 4 16" trips 5 info "http://127.0.0.1:$port/ten"
 part repeat "1 4 16" trips 20 get "http://127.0.0.1:$port/shards" 5 label
+# With a catalogue.
+for data in shards ten; do
+    part repeat "1 4 16" trips 3 get "http://127.0.0.1:$port/known_$data" 0:0
+    part repeat "1 4 16" trips 5 get "http://127.0.0.1:$port/known_$data" 5 label
+done
+part repeat "1 4 16" trips 9 load "http://127.0.0.1:$port/known_shards" --batch 256 \
+    --batches 1 --threads 1
 # Opening, and the connections and Bags of the first batch, are the rest.
 for count in 32 256; do
     part repeat "1 4 16" trips 9 load "http://127.0.0.1:$port/big" --batch $count --batches 1 \
