@@ -252,6 +252,23 @@ def a_split_is_exact_disjoint_and_repeatable():
     refuse('info', '.', says='it contains the dataset src')
 
 
+def a_stratified_split_has_the_share_of_each_value():
+    chance = random.Random(4)
+    rows = [{'id': f'x{i}', 'group': chance.choice('aaab'), 'pair': f'{i // 2}'} for i in range(150)]
+    _pack(rows, 'src', '--shard-length', 40, spec={name: 'utf8' for name in rows[0]})
+    run('derive', 'src', 'out', '--split', 'train=0.8,val=0.2', '--stratify', 'group')
+    for name, part in ('train', 0.8), ('val', 0.2):
+        found = _values(f'out/{name}')
+        assert len(found) == round(150 * part)
+        for group in 'ab':
+            every = sum(row['group'] == group for row in rows)
+            assert abs(sum(row['group'] == group for row in found) - part * every) < 2
+    refuse('derive', 'src', 'no', '--split', 'a=0.5', '--stratify', 'grop', says='group')
+    refuse('derive', 'src', 'no', '--split', 'a=0.5', '--stratify', 'group', '--by', 'pair',
+           says='have equal values of field "pair", but different values of field "group"')
+    refuse('derive', 'src', 'no', '--stratify', 'group', code=2)
+
+
 @each(range(20))
 def a_split_keeps_equal_values_together(seed):
     chance = random.Random(seed)

@@ -155,6 +155,30 @@ def a_derived_dataset_has_the_fields_and_checksums_that_were_chosen():
     assert _read('shared') == list(range(35))
 
 
+def fields_are_added_by_a_key():
+    _write('x', 12)
+    order = [5, 2, 9, 0, 7]
+    for path, ids in (('y', order), ('twice', order + [5])):
+        with bags.DatasetWriter(path, {'id': 'int', 'score': 'float32'}) as writer:
+            for n in ids:
+                writer.append({'id': n, 'score': np.float32(n / 2)})
+    raises(Exception, bags.derive, 'x', 'out', add='y', on='n=id', says='y')
+    assert not os.path.exists('out')
+    report = bags.derive('x', 'out', add='y', on='n=id', missing='drop', copy=True)
+    assert report['length'] == 5 and report['missing'] == 7
+    with bags.DatasetReader('out') as reader:
+        assert [(p['n'], p['score']) for p in reader] == [(n, n / 2) for n in sorted(order)]
+        assert 'id' not in reader.spec
+    raises(ValueError, bags.derive, 'x', 'no', rows=[5], add='twice', on='n=id', copy=True, says='twice')
+    bags.derive('x', 'first', rows=[5], add='twice', on='n=id', duplicate='first', copy=True)
+    assert _read('first', 'score') == [2.5]
+    for kind, options, says in (
+            (KeyError, {'on': 'q=id'}, 'x: field "q"'), (KeyError, {'on': 'n=q'}, 'y: field "q"'), (TypeError, {'on': 3}, 'on: 3'),
+            (ValueError, {'missing': 'drop'}, 'missing needs on'), (ValueError, {'on': 'n=id', 'missing': 'no'}, "missing: 'no'")):
+        raises(kind, bags.derive, 'x', 'no', add='y', says=says, **options)
+    raises(ValueError, bags.split, 'x', 'no', {'a': .5}, add='y', on='n=id', missing='drop', says='would not be exact')
+
+
 def what_is_wrong_with_a_selection_is_an_error():
     _write('x', 35)
     _write('y', 4)

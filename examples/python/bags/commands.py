@@ -38,7 +38,7 @@ class _Sources:
     next."""
 
     def __init__(self, path, storage):
-        self.storage, self.stack, self.readers = storage, contextlib.ExitStack(), []
+        self.storage, self.stack, self.readers, self.others = storage, contextlib.ExitStack(), [], []
         try:
             for one in _paths(path):
                 self.readers.append(self.open(one))
@@ -177,6 +177,7 @@ def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard
         options.update(shard_length=max(fact[1] for fact in facts), shard_step=1)
     if shard_step > 1 and (not options['shard_length'] or shard_size):
         raise ValueError('workers copy shards of a given shard_length, without a shard_size')
+    facts += [_core.facts(reader, checksum is None) for reader in sources.others]
     options['checksum'] = all(fact[3] for fact in facts) if checksum is None else checksum
     return pack('writer', options)
 
@@ -188,7 +189,7 @@ class _Derive:
 
     def __init__(self, path, out, *, where=None, rows=None, exclude=None, range=None,
                  shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
-                 copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
+                 missing='error', duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
                  sync=True, shard_start=0, shard_step=0, storage=None):
         self.out, self.sources = _out(out), _Sources(path, storage)
         try:
@@ -199,10 +200,17 @@ class _Derive:
                                  f'{max(shard_step, 1)})')
             self.workers = number(shard_step)
             self.fields = sources.fields(fields, drop, rename)
+            for name, value, known in (('missing', missing, ('error', 'drop')),
+                                       ('duplicate', duplicate, ('error', 'first'))):
+                if value not in known:
+                    raise ValueError(f'{name}: {value!r} is none of: {" ".join(known)}')
+                if value != 'error' and on is None:
+                    raise ValueError(f'{name} needs on')
             if on is not None and add is None:
                 raise ValueError('on needs add')
+            self.join = None
             if add is not None:
-                self.fields += self.added(add, on)
+                self.add(add, on, missing == 'drop', duplicate == 'first')
             self.writer = _copying(sources, copy, shard_size, shard_length, unsharded, checksum,
                                    self.workers)
             self.rows = sources.select(rows, where, exclude, range, shuffle)
@@ -218,13 +226,20 @@ class _Derive:
                 raise TypeError(f'{name}: unknown option; {suggest(name, known)}')
         return cls(path, out, **options)
 
-    def added(self, add, on):
-        """The fields of another dataset."""
-        if on is not None:
-            raise ValueError('on: this build adds fields only by the number of a datapoint')
+    def add(self, add, on, drop, first):
+        """Add the fields of another dataset, by position or by the key `on`."""
         other = self.sources.open(add)
-        place = self.sources.place(other)
-        return [(name, None, place) for name in other.spec]
+        self.sources.others.append(other)
+        place, key = self.sources.place(other), None
+        if on is not None:
+            if not isinstance(on, str):
+                raise TypeError(f'on: {on!r} (expected the name of a field)')
+            own, equals, key = on.partition('=')
+            key = key if equals else own
+            self.sources.first._field(own)
+            other._field(key)
+            self.join = (*place, own, key, drop, first)
+        self.fields += [(name, None, place) for name in other.spec if name != key]
 
     def __enter__(self):
         return self
@@ -237,7 +252,7 @@ class _Derive:
             step(0, self.sources.length if rows is None else len(rows))
         places = [self.sources.place(reader) for reader in self.sources.readers]
         report, metadata = _core.derive(
-            out, places, self.fields, None if rows is None else rows.tobytes(), self.options,
+            out, places, self.fields, self.join, None if rows is None else rows.tobytes(), self.options,
             self.writer, step)
         if metadata and not self.warned:
             warnings.warn(f'{metadata}: its info.json differs from the info.json of '
@@ -248,19 +263,21 @@ class _Derive:
 
 def derive(path, out, *, progress=None, **options):
     """derive(path, out, *, where=None, rows=None, exclude=None, range=None, shuffle=None,
-    fields=None, drop=None, rename=None, add=None, on=None, copy=False, shard_size=0,
-    shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
+    fields=None, drop=None, rename=None, add=None, on=None, missing='error', duplicate='error',
+    copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
     storage=None, progress=None)
 
     Make another version of a dataset. Its Bags are hard links: nothing is copied, and out must
     be on the same file system. Returns a dict of numbers: shards, length (datapoints), linked
-    and made (bytes).
+    and made (bytes), and missing (datapoints that `add` lacks).
 
     Selections apply in this order: rows are numbers of datapoints, in the order of the result,
     or a bool for each; where is an SQL expression ('label = 3 AND score > 0.5'); exclude are
     numbers of datapoints; range is a slice or a range of what is left; shuffle is a seed.
     fields or drop are lists of names. rename is a dict of new names. add is another dataset,
-    whose fields are added.
+    whose fields are added: by position or, with on='id' (or 'id=name_there'), to the datapoint
+    with an equal value of that field. missing='drop' drops datapoints whose value add lacks, and
+    duplicate='first' uses the first of several with an equal value; otherwise both are errors.
 
     copy=True copies the blobs instead, which allows any order, shards of other sizes, a list of
     several datasets of one spec as path, and a path on a server or in an archive. checksum=None:
@@ -310,6 +327,9 @@ def split(path, out, parts, *, seed=0, by=None, stratify=None, progress=None, **
     with _Derive.open(path, out, options) as work, stepping(progress) as step:
         import numpy as np
         first, rows = work.sources.first, work.rows
+        if options.get('missing') == 'drop':
+            raise ValueError("missing='drop': the parts would not be exact; derive the dataset "
+                             'first, and split it then')
         for name in by, stratify:
             if name is not None:
                 first._field(name)

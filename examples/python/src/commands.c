@@ -278,6 +278,7 @@ static PyObject *permute(PyObject *module, PyObject *args) {
 typedef struct Sources {
     bags_derive_more *more; /* all sources; the first one too */
     bags_derived_field *fields;
+    bags_derive_join join;
     PyObject **paths; /* borrowed bytes objects: all paths that messages may name */
     size_t count, fields_count, paths_count;
 } Sources;
@@ -334,12 +335,30 @@ static bool take_sources(
     return true;
 }
 
-/* derive(out, sources, fields, rows, options, writer options or None, progress): (a
+/* Take None, or (path, storage, version, key in the source, key there, drop, first). */
+static bool take_join(State *state, PyObject *from, Sources *to) {
+    bags_derive_join *join = &to->join;
+    unsigned long long version;
+    PyObject *storage;
+    int drop, first;
+    if (from == Py_None)
+        return true;
+    if (!PyArg_ParseTuple(from, "yOKsspp", &join->dataset, &storage, &version,
+            &join->on, &join->from, &drop, &first))
+        return false;
+    join->version = version;
+    join->drop = drop;
+    join->first = first;
+    join->io = storage_io(state, storage, tool_io());
+    return join->io != NULL;
+}
+
+/* derive(out, sources, fields, join, rows, options, writer options or None, progress): (a
  * report as the bytes of a struct, the path of a dataset whose info.json is not kept or
  * None). rows has 64-bit numbers as bytes, or is None. */
 static PyObject *run_derive(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
-    PyObject *out, *sources, *fields, *packed, *copy;
+    PyObject *out, *sources, *fields, *join, *packed, *copy;
     const char *rows;
     Py_ssize_t rows_size;
     AT_END(sources_free) Sources from = {0};
@@ -349,12 +368,16 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
     Progress progress = {0};
     bags_error err;
     bags_code code;
-    if (!PyArg_ParseTuple(args, "SO!O!z#OOO", &out, &PyList_Type, &sources,
-            &PyList_Type, &fields, &rows, &rows_size, &packed, &copy, &progress.call) ||
+    if (!PyArg_ParseTuple(args, "SO!O!Oz#OOO", &out, &PyList_Type, &sources,
+            &PyList_Type, &fields, &join, &rows, &rows_size, &packed, &copy,
+            &progress.call) ||
         !take_struct(&options, sizeof options, packed) ||
         (copy != Py_None && !take_struct(&writing, sizeof writing, copy)) ||
-        !take_sources(state, sources, fields, out, &from))
+        !take_sources(state, sources, fields, out, &from) ||
+        !take_join(state, join, &from))
         return NULL;
+    options.joins = join == Py_None ? NULL : &from.join;
+    options.joins_count = join != Py_None;
     options.copy = copy == Py_None ? NULL : &writing;
     options.fields = from.fields;
     options.fields_count = from.fields_count;

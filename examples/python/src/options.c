@@ -63,8 +63,8 @@ static const Member verify[] = {VERIFY("?", quick), VERIFY("?", decode),
 static const Member derive[] = {
     WORKER(bags_derive_options), AS("sync", "!", bags_derive_options, no_sync), {0}};
 #define DERIVED(name) MEMBER("Q", bags_derive_report, name)
-static const Member derived[] = {
-    DERIVED(shards), DERIVED(length), DERIVED(linked), DERIVED(made), {0}};
+static const Member derived[] = {DERIVED(shards), DERIVED(length), DERIVED(linked),
+    DERIVED(made), DERIVED(missing), {0}};
 
 #define COPIED(name) MEMBER("Q", bags_copy_report, name)
 static const Member copied[] = {COPIED(copied), COPIED(kept), COPIED(size), {0}};
