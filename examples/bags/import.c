@@ -110,7 +110,7 @@ static const option options[] = {
     {"header", OPTION_CHOICE, &header, "yes|no",
         "of CSV: the first line is the header, or data"},
     {"decode", OPTION_FLAG, &decode, NULL,
-        "of MCAP: fields are members of ROS 2, protobuf, JSON"},
+        "of MCAP: fields are the members of messages"},
     {"dtype", OPTION_CHOICE, &raw_dtype, "DTYPE",
         "of raw tokens: what a .bin file contains"},
     {"separator", OPTION_NUMBER, &separator, "ID",
