@@ -15,7 +15,7 @@ from bags.program import command
 _WHY = ('is not in this build of the package, which was made without json-c; install '
         'libjson-c-dev and build it again')
 # The subcommands that the command has, and the package does not, without it.
-_OTHERS = 'export pack images import sheet view derive sql load card copy'.split()
+_OTHERS = 'export pack images import sheet view derive sql load catalogue card copy'.split()
 
 
 def info(path):

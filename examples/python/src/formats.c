@@ -19,7 +19,12 @@ static const bags_importer *const importers[] = {
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
     &bags_import_webdataset,
 #endif
+#ifdef BAGS_WITH_IMPORT_RLDS
+    &bags_import_rlds,
+#endif
+#ifdef BAGS_WITH_IMPORT_TFRECORD
     &bags_import_tfrecord,
+#endif
 #ifdef BAGS_WITH_IMPORT_MDS
     &bags_import_mds,
 #endif
