@@ -838,10 +838,8 @@ BAGI_INLINE bool bagi_mapped_blob(
 /* Private: load a length that another thread may set. */
 #if defined(__GNUC__) && __SIZEOF_POINTER__ == 8
 #define BAGI_LENGTH(length) __atomic_load_n(&(length), __ATOMIC_RELAXED)
-#define BAGI_SET_LENGTH(length, to) __atomic_store_n(&(length), to, __ATOMIC_RELAXED)
 #else
 #define BAGI_LENGTH(length) (length)
-#define BAGI_SET_LENGTH(length, to) ((void)(length), (void)(to)) /* none is set */
 #endif
 
 /* Private: also false if the blob must be read another way. */
@@ -2319,6 +2317,10 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_ADD(number, more) __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
+/* For BAGI_LENGTH. A CPU of 32 bits may need a library for it. */
+#if __SIZEOF_POINTER__ == 8
+#define BAGI_SET_LENGTH(length, to) __atomic_store_n(&(length), to, __ATOMIC_RELAXED)
+#endif
 #define BAGI_COLD __attribute__((cold, noinline))
 /* BAGI_NOINLINE is for the slow path of a fast function, so that the function saves no
  * registers for it. BAGI_HOT is for the parts of a fast function: they must not become
@@ -7119,9 +7121,11 @@ BAGI_NOINLINE static void bagi_bag_request(
         bagi_file_advise(bag, file, start, size, BAGS_ADVICE_SOON);
         (void)BAGI_ADD(&bag->resident, -BAGI_ADD(&bag->resident, 0));
     } else if (BAGI_ADD(&bag->resident, 1) == 4096 && !bag->random && !bag->verify) {
+#ifdef BAGI_SET_LENGTH
         BAGI_SET_LENGTH(bag->mapped.length, bag->mapped_length);
         if (bag->touch)
             BAGI_SET_LENGTH(bag->touch_length, bag->mapped_length);
+#endif
     }
 }
 
@@ -14798,6 +14802,7 @@ BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_vie
 #undef BAGI_REFS_STEP
 #undef BAGI_RETRY
 #undef BAGI_ROW_MANY
+#undef BAGI_SET_LENGTH
 #undef BAGI_SHARDS_AHEAD
 #undef BAGI_SHARD_LIMIT
 #undef BAGI_SPAN_SIZE

@@ -17,7 +17,7 @@
 
 #ifndef BAGS_NO_WRITER
 
-#define COPY_AHEAD 64                 /* datapoints requested at once */
+#define DERIVE_AHEAD 64               /* datapoints requested at once */
 #define COPY_STORED ((size_t)1 << 21) /* capacity of the largest table */
 
 /* The fields read from a source, and the current datapoint. */
@@ -108,9 +108,9 @@ static bool copy_is_stored(copier *c, size_t field, size_t s, uint64_t *blob) {
 
 /* Request datapoints of a part and of the joined datasets from servers, or read one
  * datapoint with its refs. */
-static bags_code copy_read(
+static bags_code derive_copy_read(
     copier *c, size_t part, uint64_t at, size_t count, bool request, bags_error *err) {
-    uint64_t rows[COPY_AHEAD];
+    uint64_t rows[DERIVE_AHEAD];
     for (size_t s = 0; s < c->d->sources_count; s++) {
         derive_source *source = &c->d->sources[s];
         copy_source *own = &c->sources[s];
@@ -191,12 +191,12 @@ static bags_code copy_rows(copier *c, uint64_t at, uint64_t stop, bags_error *er
     const bags_derive_options *options = d->options;
     while (at < stop) {
         size_t part = derive_part_of(d, derive_row(d, at)), count = 1;
-        while (count < COPY_AHEAD && count < stop - at &&
+        while (count < DERIVE_AHEAD && count < stop - at &&
                derive_part_of(d, derive_row(d, at + count)) == part)
             count++;
-        FORMAT_TRY(copy_read(c, part, at, count, true, err));
+        FORMAT_TRY(derive_copy_read(c, part, at, count, true, err));
         for (; count > 0; count--, at++) {
-            FORMAT_TRY(copy_read(c, part, at, 1, false, err));
+            FORMAT_TRY(derive_copy_read(c, part, at, 1, false, err));
             FORMAT_TRY(copy_append(c, part, err));
         }
         if (options->progress && !options->progress(options->user, at, d->length))
@@ -295,7 +295,7 @@ static bags_code copy_open(
 }
 
 /* Copy all datapoints of this worker. */
-static bags_code copy_shards(
+static bags_code derive_copy_shards(
     copier *c, const bags_writer_options *copy, bags_error *err) {
     const derive *d = c->d;
     uint64_t block = d->stop == 1 ? d->length : copy->shard_length;
@@ -342,7 +342,7 @@ static bags_code copy_all(copier *c, const bags_writer_options *copy, bags_error
     if (d->stop == 1)
         FORMAT_TRY(copy_stage(c, err));
     FORMAT_TRY(copy_plan(c, copy, err));
-    FORMAT_TRY(copy_end(c, copy_shards(c, copy, err), err));
+    FORMAT_TRY(copy_end(c, derive_copy_shards(c, copy, err), err));
     if (!d->length)
         FORMAT_TRY(bagi_derived_put_metadata(d, err));
     return d->stop == 1 ? copy_unstage(c, to, err) : BAGS_OK;

@@ -185,10 +185,10 @@ static bags_code lx_add_feature(
     f->is_list = field && field->dims == 1 && f->size == 1 &&
                  (!f->stored || lx_member(f->stored, "is_list", json_type_boolean));
     if (kind == LX_VIDEO) {
-        f->video = (join_video *)bags_target_alloc(t, 1, sizeof *f->video);
+        f->video = (mp4_join_video *)bags_target_alloc(t, 1, sizeof *f->video);
         if (!f->video)
             return BAGS_ERROR_MEMORY;
-        join_open(f->video, t->options.allocator);
+        mp4_join_open(f->video, t->options.allocator);
     }
     if (!lx_has_numbers(f))
         return BAGS_OK;
@@ -380,7 +380,7 @@ static bags_code lx_count_frames(bags_target *t) {
         lx_feature *f = &l->features[i];
         if (f->kind != LX_VIDEO)
             continue;
-        FORMAT_TRY(join_read(t, f->field, f->video, l->fps));
+        FORMAT_TRY(mp4_join_read(t, f->field, f->video, l->fps));
         if (first && f->video->count != l->frame_count)
             return bags_target_fail_value(t, f->field,
                 "%zu frames, and \"%.100s\" has %zu items", f->video->count,
@@ -435,11 +435,11 @@ static bags_code lx_check_image(bags_target *t, lx_feature *f, size_t frame) {
 static bags_code lx_check_video(bags_target *t, lx_feature *f) {
     const lx_state *l = (const lx_state *)t->state;
     for (size_t i = 0; i < l->frame_count; i++) {
-        double off = join_time(f->video, i) - lx_times(l)[i];
+        double off = mp4_join_time(f->video, i) - lx_times(l)[i];
         if (!(fabs(off) < 0.5 / l->fps))
             return bags_target_fail_value(t, f->field,
                 "frame %zu is at %.6f s, its row at %.6f s (%.6g frames per second)", i,
-                join_time(f->video, i), lx_times(l)[i], l->fps);
+                mp4_join_time(f->video, i), lx_times(l)[i], l->fps);
     }
     return lx_check_shape(t, f, 0, f->video->height, f->video->width, 3);
 }
@@ -506,24 +506,24 @@ static bags_code lx_put_videos(bags_target *t) {
     char name[64];
     for (size_t i = 0; i < l->feature_count; i++) {
         lx_feature *f = &l->features[i];
-        join_video *v = f->video;
+        mp4_join_video *v = f->video;
         if (!v)
             continue;
         bool is_full =
             v->at + v->size > l->video_limit ||
             (t->options.shard_length && v->videos == t->options.shard_length);
-        if (v->is_open && (is_full || !join_fits(v))) {
-            FORMAT_TRY(join_end(t, v));
+        if (v->is_open && (is_full || !mp4_join_fits(v))) {
+            FORMAT_TRY(mp4_join_end(t, v));
             f->video_file++;
         }
         if (!v->is_open) {
             lx_file_name(name, f->video_file);
             char *path =
                 bags_target_format(t, "%s/videos/%s/%s.mp4", t->path, f->name, name);
-            FORMAT_TRY(path ? join_begin(t, v, path) : BAGS_ERROR_MEMORY);
+            FORMAT_TRY(path ? mp4_join_begin(t, v, path) : BAGS_ERROR_MEMORY);
         }
         f->from = (double)v->ticks / (double)v->form.scale;
-        FORMAT_TRY(join_put(t, v));
+        FORMAT_TRY(mp4_join_put(t, v));
         f->to = (double)v->ticks / (double)v->form.scale;
     }
     return BAGS_OK;
@@ -1200,7 +1200,7 @@ static bags_code lx_finish(bags_target *t) {
     uint64_t files = 0;
     for (size_t i = 0; i < l->feature_count; i++)
         if (l->features[i].video)
-            FORMAT_TRY(join_end(t, l->features[i].video));
+            FORMAT_TRY(mp4_join_end(t, l->features[i].video));
     FORMAT_TRY(lx_write_tasks(t));
     FORMAT_TRY(lx_write_stats(t));
     FORMAT_TRY(lx_write_info(t));
@@ -1243,10 +1243,10 @@ static bags_code lx_find_rate(bags_target *t) {
         const lx_feature *f = &l->features[i];
         if (!f->video)
             continue;
-        FORMAT_TRY(join_read(t, f->field, f->video, 1));
+        FORMAT_TRY(mp4_join_read(t, f->field, f->video, 1));
         if (f->video->count > 1)
             l->fps = lx_round((double)(f->video->count - 1) /
-                              join_time(f->video, f->video->count - 1));
+                              mp4_join_time(f->video, f->video->count - 1));
     }
     return l->fps > 0 && l->fps <= 1e6
                ? BAGS_OK
@@ -1312,7 +1312,7 @@ static void lx_close(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     for (size_t i = 0; i < l->feature_count; i++) {
         if (l->features[i].video)
-            join_free(l->features[i].video);
+            mp4_join_free(l->features[i].video);
         json_object_put(l->features[i].lists);
     }
     bags_buffer_free(&l->task_texts.buffer);

@@ -53,7 +53,7 @@ typedef struct lx_feature {
     lx_numbers pixels;
     json_object *lists;
     bool lacks_pixels; /* in some episode */
-    join_video *video;
+    mp4_join_video *video;
     uint64_t video_file; /* number of the file of its last video, */
     double from, to;     /* and its times in it */
 } lx_feature;

@@ -18,7 +18,7 @@
 
 #define JOIN_ENTRY 94 /* bytes of stsd up to the boxes of its first entry */
 
-typedef struct join_video {
+typedef struct mp4_join_video {
     /* The file that is written. */
     bags_export_file *file;
     bool is_open;
@@ -37,14 +37,14 @@ typedef struct join_video {
     int64_t length;            /* in units of time */
     uint64_t width, height;
     char codec[5]; /* "avc1" */
-} join_video;
+} mp4_join_video;
 
-static inline void join_open(join_video *v, const bags_allocator *allocator) {
+static inline void mp4_join_open(mp4_join_video *v, const bags_allocator *allocator) {
     v->moov.buffer = v->units.buffer = v->chunks.buffer = v->packets.buffer =
         v->times.buffer = bags_buffer_of(allocator);
 }
 
-static inline void join_free(join_video *v) {
+static inline void mp4_join_free(mp4_join_video *v) {
     bags_buffer_free(&v->moov.buffer);
     bags_buffer_free(&v->units.buffer);
     bags_buffer_free(&v->chunks.buffer);
@@ -52,22 +52,22 @@ static inline void join_free(join_video *v) {
     bags_buffer_free(&v->times.buffer);
 }
 
-static inline int join_compare(const void *left, const void *right) {
+static inline int mp4_join_compare(const void *left, const void *right) {
     int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
     return a < b ? -1 : a > b;
 }
 
-static inline int64_t *join_times(const join_video *v) {
+static inline int64_t *mp4_join_times(const mp4_join_video *v) {
     return (int64_t *)(void *)v->times.buffer.data;
 }
 
-static inline double join_time(const join_video *v, size_t frame) {
-    return (double)join_times(v)[frame] / (double)v->video.scale;
+static inline double mp4_join_time(const mp4_join_video *v, size_t frame) {
+    return (double)mp4_join_times(v)[frame] / (double)v->video.scale;
 }
 
 /* Read the packets of the open track. */
-static inline bags_code join_read_packets(
-    bags_target *t, const bags_target_field *field, join_video *v, mp4_track *track) {
+static inline bags_code join_read_packets(bags_target *t,
+    const bags_target_field *field, mp4_join_video *v, mp4_track *track) {
     size_t count = (size_t)track->places.sizes.count;
     v->packets.size = v->times.size = 0;
     v->size = 0;
@@ -96,8 +96,8 @@ static inline bags_code join_read_packets(
 
 /* Read a video: the value of a field. It is valid until the next datapoint is read. `rate`:
  * its frames per second, for a last packet without a duration. */
-static inline bags_code join_read(
-    bags_target *t, const bags_target_field *field, join_video *v, double rate) {
+static inline bags_code mp4_join_read(
+    bags_target *t, const bags_target_field *field, mp4_join_video *v, double rate) {
     mp4_track track;
     v->blob.data = (const unsigned char *)field->values->data;
     v->blob.size = field->values->size;
@@ -113,8 +113,8 @@ static inline bags_code join_read(
         return bags_target_fail_value(t, field, "%s", MP4_ADVICE);
     FORMAT_TRY(join_read_packets(t, field, v, &track));
     mp4_unit *units = (mp4_unit *)(void *)v->packets.buffer.data;
-    int64_t *times = join_times(v);
-    qsort(times, v->count, sizeof *times, join_compare);
+    int64_t *times = mp4_join_times(v);
+    qsort(times, v->count, sizeof *times, mp4_join_compare);
     if (!units[0].is_key || units[0].shown != times[0])
         return bags_target_fail_value(
             t, field, "its first packet is not a keyframe that is shown first");
@@ -140,7 +140,7 @@ static inline bags_code join_read(
 }
 
 /* Consume the next box in a description of samples, but for bitrates. Empty at the end. */
-static inline bags_view join_part(bags_view *rest) {
+static inline bags_view mp4_join_part(bags_view *rest) {
     char type[4] = "";
     bags_view box, part = *rest;
     while (mp4_box(rest, type, &box)) {
@@ -166,7 +166,7 @@ static inline bool join_same_description(bags_view a, bags_view b) {
     b.data += fixed;
     b.size -= fixed;
     while (a.size > 0 || b.size > 0) {
-        bags_view left = join_part(&a), right = join_part(&b);
+        bags_view left = mp4_join_part(&a), right = mp4_join_part(&b);
         if (left.size != right.size ||
             (left.size && memcmp(left.data, right.data, left.size) != 0))
             return false;
@@ -175,7 +175,7 @@ static inline bool join_same_description(bags_view a, bags_view b) {
 }
 
 /* True if the video that was read may follow those in the open file. */
-static inline bool join_fits(const join_video *v) {
+static inline bool mp4_join_fits(const mp4_join_video *v) {
     const mp4_unit *first = (const mp4_unit *)(const void *)v->units.buffer.data;
     const mp4_unit *next = (const mp4_unit *)(const void *)v->packets.buffer.data;
     return v->form.scale == v->video.scale && first->shown == next->shown &&
@@ -183,7 +183,7 @@ static inline bool join_fits(const join_video *v) {
 }
 
 /* Complete the open file. Does nothing without one. */
-static inline bags_code join_end(bags_target *t, join_video *v) {
+static inline bags_code mp4_join_end(bags_target *t, mp4_join_video *v) {
     size_t count = v->units.size / sizeof(mp4_unit);
     size_t chunks = v->chunks.size / sizeof(mp4_chunk);
     bags_export_bytes index = {bags_buffer_of(t->options.allocator), 0};
@@ -212,7 +212,8 @@ static inline bags_code join_end(bags_target *t, join_video *v) {
 }
 
 /* Begin a file with the description of the video that was read. */
-static inline bags_code join_begin(bags_target *t, join_video *v, const char *path) {
+static inline bags_code mp4_join_begin(
+    bags_target *t, mp4_join_video *v, const char *path) {
     unsigned char head[64], *to = head;
     mp4_put_ftyp(&to);
     v->at = (uint64_t)(to - head);
@@ -232,7 +233,7 @@ static inline bags_code join_begin(bags_target *t, join_video *v, const char *pa
 }
 
 /* Append the video that was read to the open file. It begins at `ticks`. */
-static inline bags_code join_put(bags_target *t, join_video *v) {
+static inline bags_code mp4_join_put(bags_target *t, mp4_join_video *v) {
     const mp4_unit *units = (const mp4_unit *)(const void *)v->packets.buffer.data;
     unsigned char head[16], *to = head;
     bool is_wide = v->size + 8 > UINT32_MAX;

@@ -104,7 +104,7 @@ public_only() {
 # After the implementation only the internal macros of the API are defined, on every
 # system: what is defined under any #if is removed again.
 macros_removed() {
-    local api='ADDRESS|ALWAYS|CAST|CHECKED|IMPLEMENTED|INLINE|NODISCARD|NULL|PRINTF|SIZE|UNLIKELY|UNUSED'
+    local api='ADDRESS|ALWAYS|CAST|CHECKED|IMPLEMENTED|INLINE|LENGTH|NODISCARD|NULL|PRINTF|SIZE|UNLIKELY|UNUSED'
     ! "$1" -std=c99 -I"$root" -dM -E "$dir/library.c" | grep "#define BAGI_" |
         grep -vE "BAGI_($api)\>" &&
         diff <(grep -oE '^# *define BAGI_[A-Z0-9_]+' "$root/bags.h" | grep -o 'BAGI_.*' |
