@@ -119,7 +119,7 @@ def broken_links(path):
 def matches(expected, got):
     pattern = ''.join('(?s:.*\n)?' if line == '...' else re.escape(line + '\n')
                       for line in expected.splitlines())
-    if not got.endswith('\n'):
+    if got and not got.endswith('\n'):
         got += '\n'
     return re.fullmatch(pattern, got) is not None
 
