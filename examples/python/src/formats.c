@@ -56,7 +56,7 @@ static const bags_exporter *const exporters[] = {&bags_export_webdataset,
     NULL};
 
 static Doors functions = {importers, exporters, bags_import_recognize, bags_source_open,
-    bags_source_read, bags_source_close, bags_export, bags_export_accepts};
+    bags_source_read, bags_source_close, bags_export};
 
 static int doors_exec(PyObject *module) {
     PyObject *capsule = PyCapsule_New(&functions, DOORS_CAPSULE, NULL);
