@@ -240,7 +240,7 @@ BAGS_EXPERIMENTAL char *bags_target_format(bags_target *target, const char *form
 /* Append bytes, or NUL-terminated text, or an item of a field (text, or a whole number as
  * decimal digits), or the number of the datapoint in the export, with at least 6 digits and
  * as many for all, or a JSON string, or a field's items as a JSON list (numbers and text).
- * A zero byte, which does not count, follows them. BAGS_ERROR_MEMORY. */
+ * A zero byte follows them; the size does not count it. BAGS_ERROR_MEMORY. */
 BAGS_EXPERIMENTAL bags_code bags_target_put(
     bags_target *target, bags_export_bytes *to, const void *data, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_put_text(
