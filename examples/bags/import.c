@@ -11,55 +11,15 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The importers of this build, in the order in which they are tried. An importer
- * without an #ifdef needs no library. */
+/* The importers of this build, in the order in which they are tried. */
+#define IMPORTER(name) {#name, NULL, &bags_import_##name, NULL},
+#define IMPORTER_WITH(name, detect) {#name, LINKED(bags_import_##name), detect},
 static const struct built {
     const char *name, *symbol;
     const bags_importer *importer;    /* NULL: it is in a module, under this symbol, */
     bool (*detect)(const char *path); /* and has this function; otherwise may be NULL */
 } importers[] = {
-#ifdef BAGS_WITH_IMPORT_LEROBOT
-    {"lerobot", LINKED(bags_import_lerobot), bags_import_is_lerobot},
-#endif
-#ifdef BAGS_WITH_IMPORT_GULP
-    {"gulp", LINKED(bags_import_gulp), bags_import_is_gulp},
-#endif
-#ifdef BAGS_WITH_IMPORT_ZARR
-    {"zarr", LINKED(bags_import_zarr), bags_import_is_zarr},
-#endif
-    {"benzina", NULL, &bags_import_benzina, NULL},
-#ifdef BAGS_WITH_IMPORT_WEBDATASET
-    {"webdataset", LINKED(bags_import_webdataset), bags_import_is_webdataset},
-#endif
-#ifdef BAGS_WITH_IMPORT_RLDS
-    {"rlds", LINKED(bags_import_rlds), bags_import_is_rlds},
-#endif
-#ifdef BAGS_WITH_IMPORT_TFRECORD
-    {"tfrecord", LINKED(bags_import_tfrecord), bags_import_is_tfrecord},
-#endif
-#ifdef BAGS_WITH_IMPORT_MDS
-    {"mds", LINKED(bags_import_mds), bags_import_is_mds},
-#endif
-#ifdef BAGS_WITH_IMPORT_HDF5
-    {"hdf5", LINKED(bags_import_hdf5), bags_import_is_hdf5},
-#endif
-#ifdef BAGS_WITH_IMPORT_MCAP
-    {"mcap", LINKED(bags_import_mcap), bags_import_is_mcap},
-#endif
-#ifdef BAGS_WITH_IMPORT_ARROW
-    {"arrow", LINKED(bags_import_arrow), bags_import_is_arrow},
-#endif
-#ifdef BAGS_WITH_IMPORT_CSV
-    {"csv", LINKED(bags_import_csv), bags_import_is_csv},
-#endif
-    {"lmdb", NULL, &bags_import_lmdb, NULL},
-    {"megatron", NULL, &bags_import_megatron, NULL},
-    {"tokens", NULL, &bags_import_tokens, NULL},
-    {"npy", NULL, &bags_import_npy, NULL},
-    {"video", NULL, &bags_import_video, NULL},
-    {"images", NULL, &bags_import_images, NULL},
-    {"parquet", NULL, &bags_import_parquet, NULL},
-    {"sql", NULL, &bags_import_sql, NULL},
+#include "importers.h"
     {NULL, NULL, NULL, NULL},
 };
 

@@ -17,25 +17,16 @@ static const char *layout_name(size_t i) {
 export_options exporting = {
     .to = {exporter_name, 0, false}, .layout = {layout_name, 0, false}};
 
-/* The exporters of this build. An exporter without an #ifdef needs no library. */
+/* The exporters of this build. */
+#define EXPORTER(name) {#name, NULL, &bags_export_##name, NULL},
+#define EXPORTER_WITH(name, endings) {#name, LINKED(bags_export_##name), endings},
 static const struct built {
     const char *name, *symbol;
     const bags_exporter *exporter; /* NULL: in a module, under this symbol */
     const char *endings;           /* of an exporter in a module */
 } exporters[] = {
     {"lines", NULL, NULL, ".lines"}, /* export.c */
-    {"webdataset", NULL, &bags_export_webdataset, NULL},
-    {"tfrecord", NULL, &bags_export_tfrecord, NULL},
-    {"mds", NULL, &bags_export_mds, NULL},
-    {"images", NULL, &bags_export_images, NULL},
-    {"csv", NULL, &bags_export_csv, NULL},
-    {"parquet", NULL, &bags_export_parquet, NULL},
-#ifdef BAGS_WITH_EXPORT_HDF5
-    {"hdf5", LINKED(bags_export_hdf5), ".h5 .hdf5"},
-#endif
-#ifdef BAGS_WITH_EXPORT_LEROBOT
-    {"lerobot", LINKED(bags_export_lerobot), ""},
-#endif
+#include "exporters.h"
     {"arrow", NULL, NULL, ".arrow .feather"}, /* refused: see refuse_arrow */
     {NULL, NULL, NULL, NULL},
 };

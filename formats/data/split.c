@@ -60,23 +60,12 @@ static uint64_t split_row(const splitting *s, size_t i) {
 
 /* ---- values ---- */
 
-static bags_code split_find(
-    const bags_reader *reader, const char *name, size_t *field, bags_error *err) {
-    size_t count;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    for (*field = 0; *field < count; ++*field)
-        if (!strcmp(fields[*field].name, name))
-            return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
-        bags_path_tail(bags_reader_path(reader)), name);
-}
-
 /* Only whole numbers, utf8 and bytes have shares: floats are rarely equal. */
 static bags_code split_check_strata(
     const bags_reader *reader, const char *name, bags_error *err) {
     index_key_type type;
     size_t field;
-    FORMAT_TRY(split_find(reader, name, &field, err));
+    FORMAT_TRY(bags_reader_field(reader, name, &field, err));
     type = index_key_type_of(bags_reader_type(reader, field));
     if (type.order != INDEX_NONE && type.order != INDEX_FLOAT)
         return BAGS_OK;
@@ -96,7 +85,7 @@ static bags_code split_hash(
     size_t field;
     for (; index >= bags_reader_length(*reader); reader++)
         index -= bags_reader_length(*reader);
-    FORMAT_TRY(split_find(*reader, name, &field, err));
+    FORMAT_TRY(bags_reader_field(*reader, name, &field, err));
     bool compressed = format_type_inside(bags_reader_type(*reader, field), &inside);
     bags_select select = bags_select_all(field);
     FORMAT_TRY(bags_reader_get(*reader, index, &select, 1, &s->row, err));

@@ -43,12 +43,7 @@ static bags_code dx_prepare_csv(bags_target *t, bags_target_field *field) {
 static bool dx_is_csv(const bags_target *t) { return t->exporter == &bags_export_csv; }
 
 static bags_code dx_prepare_field(bags_target *t, bags_target_field *field) {
-    for (bags_target_field *other = t->fields; other < field; other++)
-        if (dx_same_name(other->name, field->name))
-            return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
-                "differs only in case from the field \"%.100s\": rename it with "
-                "--fields",
-                other->name);
+    FORMAT_TRY(dx_check_name(t, field));
     if (field->form == BAGS_FORM_ARRAY && !dx_dtype(field->dtype))
         return bags_target_fail_field(t, field, BAGS_ERROR_TYPE,
             "%s has no type for %s", dx_is_csv(t) ? "CSV" : "Parquet", field->type);
@@ -67,8 +62,6 @@ static void dx_bind(void *info) {
         call->destroy_logical_type(&type);
     }
 }
-
-static void dx_init(void *info) { (void)info; }
 
 /* Put the datapoint that was read into row `index` of a chunk. */
 static bags_code dx_put_row(bags_target *t, void *chunk, uint64_t index) {
@@ -134,34 +127,22 @@ static bags_code dx_open(bags_target *t) {
     dx_state *d = (dx_state *)t->state;
     for (size_t i = 0; i < t->count; i++)
         FORMAT_TRY(dx_prepare_field(t, &t->fields[i]));
-    return dx_connect(t, &d->session, "CSV and Parquet", dx_bind, dx_init, dx_fill);
+    return dx_connect(t, &d->session, "CSV and Parquet", dx_bind, dx_fill);
 }
 
 static bags_code dx_shard(bags_target *t) {
     dx_state *d = (dx_state *)t->state;
-    char *path = bags_target_shard_path(t);
-    const char *partial = NULL;
     bool more = false;
-    FORMAT_TRY(path ? bags_target_made_open(t, path, &partial) : BAGS_ERROR_MEMORY);
     d->session.failed = BAGS_OK;
     FORMAT_TRY(bags_target_next(t, &more));
     d->begun = more;
     d->ended = !more;
-    uint64_t group = dx_group(more ? dx_row_bytes(t) : 0);
-    char *quoted = dx_quote(t, partial, '\'');
-    if (!quoted)
-        return BAGS_ERROR_MEMORY;
-    char *query =
-        dx_is_csv(t)
-            ? bags_target_format(t,
-                  "COPY (SELECT * FROM bags_rows()) TO '%s' (FORMAT csv, HEADER true)",
-                  quoted)
-            : bags_target_format(t,
-                  "COPY (SELECT * FROM bags_rows()) TO '%s' (FORMAT parquet, "
-                  "ROW_GROUP_SIZE %" PRIu64 ")",
-                  quoted, group);
-    FORMAT_TRY(dx_query(t, &d->session, query));
-    return bags_target_made_close(t);
+    const char *how =
+        dx_is_csv(t) ? "FORMAT csv, HEADER true"
+                     : bags_target_format(t, "FORMAT parquet, ROW_GROUP_SIZE %" PRIu64,
+                           dx_group(more ? dx_row_bytes(t) : 0));
+    return dx_copy(
+        t, &d->session, "SELECT * FROM bags_rows()", bags_target_shard_path(t), how);
 }
 
 static void dx_close(bags_target *t) {

@@ -23,6 +23,7 @@
 typedef struct dx_session {
     duck_library call;
     void *database, *connection;
+    bags_export_bytes query;
     bags_code failed; /* in the table function; the error is in target->err */
 } dx_session;
 
@@ -58,6 +59,16 @@ static inline bool dx_same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
+static inline bags_code dx_check_name(bags_target *t, const bags_target_field *field) {
+    for (const bags_target_field *other = t->fields; other < field; other++)
+        if (dx_same_name(other->name, field->name))
+            return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
+                "differs only in case from the field \"%.100s\": rename it with "
+                "--fields",
+                other->name);
+    return BAGS_OK;
+}
+
 /* ---- queries ---- */
 
 /* DuckDB's message, as one line. */
@@ -87,22 +98,45 @@ static inline bags_code dx_query(
     return code;
 }
 
-/* Text for SQL, without its outer quotes: each `quote` in it is doubled. NULL if out of
- * memory. */
-static inline char *dx_quote(bags_target *t, const char *text, char quote) {
-    char *quoted = (char *)bags_target_alloc(t, 2 * strlen(text) + 1, 1), *to = quoted;
-    for (const char *c = text; quoted && *c; c++) {
-        *to++ = *c;
+/* Append text for SQL, in quotes: each `quote` in it is doubled. */
+static inline bags_code dx_put_quoted(
+    bags_target *t, bags_export_bytes *to, const char *text, char quote) {
+    FORMAT_TRY(bags_target_put(t, to, &quote, 1));
+    for (const char *c = text; *c; c++) {
+        FORMAT_TRY(bags_target_put(t, to, c, 1));
         if (*c == quote)
-            *to++ = *c;
+            FORMAT_TRY(bags_target_put(t, to, c, 1));
     }
-    return quoted;
+    return bags_target_put(t, to, &quote, 1);
 }
+
+/* Write the rows of a query to a file of the export. `how` has the options of COPY. `path`
+ * and `how` are NULL if out of memory. */
+static inline bags_code dx_copy(bags_target *t, dx_session *session, const char *from,
+    const char *path, const char *how) {
+    bags_export_bytes *query = &session->query;
+    const char *partial = NULL;
+    if (!path || !how)
+        return BAGS_ERROR_MEMORY;
+    FORMAT_TRY(bags_target_made_open(t, path, &partial));
+    query->size = 0;
+    FORMAT_TRY(bags_target_put_text(t, query, "COPY ("));
+    FORMAT_TRY(bags_target_put_text(t, query, from));
+    FORMAT_TRY(bags_target_put_text(t, query, ") TO "));
+    FORMAT_TRY(dx_put_quoted(t, query, partial, '\''));
+    FORMAT_TRY(bags_target_put_text(t, query, " ("));
+    FORMAT_TRY(bags_target_put_text(t, query, how));
+    FORMAT_TRY(bags_target_put_text(t, query, ")"));
+    FORMAT_TRY(dx_query(t, session, (const char *)query->buffer.data));
+    return bags_target_made_close(t);
+}
+
+static inline void dx_ignore(void *info) { (void)info; }
 
 /* Load the library, connect, and register the table function bags_rows. Its extra
  * information is the target. `users`: see duck_load. */
 static inline bags_code dx_connect(bags_target *t, dx_session *session,
-    const char *users, duck_callback bind, duck_callback init, duck_function fill) {
+    const char *users, duck_callback bind, duck_function fill) {
     const duck_library *call = &session->call;
     char *message = NULL;
     FORMAT_TRY(duck_load(
@@ -118,7 +152,7 @@ static inline bags_code dx_connect(bags_target *t, dx_session *session,
     call->table_function_set_name(function, "bags_rows");
     call->table_function_set_extra_info(function, t, NULL);
     call->table_function_set_bind(function, bind);
-    call->table_function_set_init(function, init);
+    call->table_function_set_init(function, dx_ignore);
     call->table_function_set_function(function, fill);
     bool bad = call->register_table_function(session->connection, function) != 0;
     call->destroy_table_function(&function);
@@ -133,12 +167,6 @@ static inline uint64_t dx_group(uint64_t bytes) {
 }
 
 /* ---- values ---- */
-
-static inline void *dx_wrap_list(const duck_library *call, void *inner) {
-    void *list = call->create_list_type(inner);
-    call->destroy_logical_type(&inner);
-    return list;
-}
 
 /* The type of a field's items, in this number of lists more than their dimensions. */
 static inline void *dx_type(
@@ -156,8 +184,11 @@ static inline void *dx_type(
         call->destroy_logical_type(&types[0]);
         call->destroy_logical_type(&types[1]);
     }
-    for (size_t i = 0; i < field->dims + lists; i++)
-        type = dx_wrap_list(call, type);
+    for (size_t i = 0; i < field->dims + lists; i++) {
+        void *inner = type;
+        type = call->create_list_type(inner);
+        call->destroy_logical_type(&inner);
+    }
     return type;
 }
 
@@ -229,9 +260,7 @@ static inline bool dx_put_item(const duck_library *call, void *vector, uint64_t 
     if (field->form == BAGS_FORM_ARRAY)
         return dx_put_array(call, vector, index, value, 0, 0);
     if (field->form == BAGS_FORM_INTEGER) {
-        uint64_t bits =
-            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
-        ((uint64_t *)call->vector_get_data(vector))[index] = bits;
+        ((uint64_t *)call->vector_get_data(vector))[index] = bags_target_bits(value, 0);
         return true;
     }
     if (dx_is_image(field)) {

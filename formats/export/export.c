@@ -107,12 +107,45 @@ bags_code bags_target_put(
     bags_target *t, bags_export_bytes *to, const void *data, size_t size) {
     if (size > SIZE_MAX / 2 - to->size)
         return ex_no_memory(t);
+    if (!to->listed) {
+        to->buffer = bags_buffer_of(t->options.allocator);
+        to->next = t->bytes;
+        to->listed = true;
+        t->bytes = to;
+    }
     FORMAT_TRY(bags_buffer_reserve(&to->buffer, to->size + size + 1, t->err));
     if (size)
         memcpy(to->buffer.data + to->size, data, size);
     to->size += size;
     to->buffer.data[to->size] = 0;
     return BAGS_OK;
+}
+
+bags_code bags_target_put_text(
+    bags_target *t, bags_export_bytes *to, const char *text) {
+    return bags_target_put(t, to, text, strlen(text));
+}
+
+bags_code bags_target_put_item(bags_target *t, bags_export_bytes *to,
+    const bags_target_field *field, size_t item) {
+    const bags_value *value = &field->values[item];
+    char number[24];
+    if (field->form == BAGS_FORM_TEXT)
+        return bags_target_put(t, to, value->data, value->size);
+    if (value->kind == BAGS_KIND_INT)
+        (void)snprintf(number, sizeof number, "%" PRId64, value->sint);
+    else
+        (void)snprintf(number, sizeof number, "%" PRIu64, value->uint);
+    return bags_target_put_text(t, to, number);
+}
+
+bags_code bags_target_put_number(bags_target *t, bags_export_bytes *to) {
+    char number[24];
+    int digits = 6;
+    for (uint64_t most = 1000000; t->length > most && digits < 19; most *= 10)
+        digits++;
+    (void)snprintf(number, sizeof number, "%0*" PRIu64, digits, t->index);
+    return bags_target_put_text(t, to, number);
 }
 
 bags_code bags_target_put_json(
@@ -142,19 +175,33 @@ bags_code bags_target_put_list(
     FORMAT_TRY(bags_target_put(t, to, "[", 1));
     for (size_t i = 0; i < field->length; i++) {
         const bags_value *value = &field->values[i];
-        char number[40];
-        if (i)
-            FORMAT_TRY(bags_target_put(t, to, ", ", 2));
-        if (field->form == BAGS_FORM_TEXT) {
-            FORMAT_TRY(bags_target_put_json(t, to, value->data, value->size));
-            continue;
-        }
-        int size = value->kind == BAGS_KIND_INT
-                       ? snprintf(number, sizeof number, "%" PRId64, value->sint)
-                       : snprintf(number, sizeof number, "%" PRIu64, value->uint);
-        FORMAT_TRY(bags_target_put(t, to, number, (size_t)size));
+        FORMAT_TRY(bags_target_put(t, to, ", ", i ? 2 : 0));
+        FORMAT_TRY(field->form == BAGS_FORM_TEXT
+                       ? bags_target_put_json(t, to, value->data, value->size)
+                       : bags_target_put_item(t, to, field, i));
     }
     return bags_target_put(t, to, "]", 1);
+}
+
+static int ex_compare_texts(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+bags_code bags_target_find_twice(
+    bags_target *t, const bags_export_bytes *texts, size_t count, const char **twice) {
+    const char **sorted =
+        (const char **)bags_target_alloc(t, count + 1, sizeof *sorted);
+    const char *at = (const char *)texts->buffer.data;
+    *twice = NULL;
+    if (!sorted)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
+        sorted[i] = at;
+    qsort(sorted, count, sizeof *sorted, ex_compare_texts);
+    for (size_t i = 1; i < count && !*twice; i++)
+        if (!strcmp(sorted[i - 1], sorted[i]))
+            *twice = sorted[i];
+    return BAGS_OK;
 }
 
 /* ---- fields ---- */
@@ -312,6 +359,21 @@ static bags_code ex_add_fields(bags_target *t) {
 }
 
 /* ---- values ---- */
+
+uint64_t bags_target_bits(const bags_value *value, size_t element) {
+    unsigned char bytes[8] = {0};
+    if (value->kind != BAGS_KIND_ARRAY)
+        return value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
+    size_t size = bags_dtype_size(value->dtype), bits = 8 * size;
+    memcpy(bytes, (const char *)value->data + element * size, size);
+    if (!bags_little_endian())
+        bags_swap_bytes(bytes, bytes, size, size);
+    uint64_t number = bags_load_bytes(bytes, size, false);
+    bool has_sign = value->dtype >= BAGS_DTYPE_INT8 && value->dtype <= BAGS_DTYPE_INT64;
+    if (has_sign && bits < 64 && number >> (bits - 1) & 1)
+        number |= UINT64_MAX << bits;
+    return number;
+}
 
 static uint64_t ex_datapoint(const bags_target *t, uint64_t index) {
     return t->options.rows ? t->options.rows[index] : index;
@@ -547,7 +609,6 @@ bags_code bags_target_use(bags_target *t, bags_export_file **file) {
         to = (bags_export_file *)bags_target_alloc(t, 1, sizeof *to);
         if (!to)
             return BAGS_ERROR_MEMORY;
-        to->bytes.buffer = bags_buffer_of(t->options.allocator);
         to->next = t->own.next;
         t->own.next = to;
         *file = to;
@@ -718,6 +779,8 @@ typedef struct ex_files {
     bags_code code;
 } ex_files;
 
+static bags_code ex_count_files(bags_target *t, const char *directory, uint64_t *files);
+
 static int ex_count_file(void *user, const char *name) {
     ex_files *in = (ex_files *)user;
     const bags_io *io = bags_io_local();
@@ -727,13 +790,14 @@ static int ex_count_file(void *user, const char *name) {
     if (in->code || io->kind(io->user, path, &kind))
         return EIO;
     if (kind == BAGS_PATH_DIRECTORY)
-        in->code = bags_target_count_files(in->t, path, in->files);
+        in->code = ex_count_files(in->t, path, in->files);
     else
         ++*in->files;
     return in->code ? EIO : 0;
 }
 
-bags_code bags_target_count_files(
+/* Add the number of files in a directory, and below it, to *files. */
+static bags_code ex_count_files(
     bags_target *t, const char *directory, uint64_t *files) {
     const bags_io *io = bags_io_local();
     ex_files in = {t, directory, files, BAGS_OK};
@@ -741,6 +805,16 @@ bags_code bags_target_count_files(
     if (in.code || !error || error == ENOENT)
         return in.code;
     return bags_fail_io(io, error, directory, "list", t->err);
+}
+
+bags_code bags_target_check_files(bags_target *t, uint64_t expected) {
+    uint64_t files = 0;
+    FORMAT_TRY(ex_count_files(t, t->path, &files));
+    if (files == expected)
+        return BAGS_OK;
+    return bags_target_fail(t, BAGS_ERROR_VALUE,
+        "has %" PRIu64 " files (expected %" PRIu64 "): some are not of this export",
+        files, expected);
 }
 
 /* ---- names of shards ---- */
@@ -759,10 +833,6 @@ static const char *ex_ending(const bags_exporter *exporter, const char *path) {
         at += length + (at[length] == ' ');
     }
     return NULL;
-}
-
-bool bags_export_accepts(const bags_exporter *exporter, const char *path) {
-    return ex_ending(exporter, path) != NULL;
 }
 
 /* Split OUT: the directory of its shards, and the text before and after their numbers. */
@@ -1061,7 +1131,7 @@ bags_code bags_export(const bags_reader *reader, const bags_exporter *exporter,
     if (options)
         t->options = *options;
     t->to = &t->own;
-    t->own.bytes.buffer = t->compare = bags_buffer_of(t->options.allocator);
+    t->scratch = t->compare = bags_buffer_of(t->options.allocator);
     bags_code code = ex_run(t);
     if (t->state && exporter->close)
         exporter->close(t);
@@ -1073,8 +1143,9 @@ bags_code bags_export(const bags_reader *reader, const bags_exporter *exporter,
         for (size_t j = 0; j < t->fields[i].scratch_count; j++)
             bags_buffer_free(&t->fields[i].scratch[j]);
     }
-    for (bags_export_file *to = &t->own; to; to = to->next)
-        bags_buffer_free(&to->bytes.buffer);
+    for (bags_export_bytes *bytes = t->bytes; bytes; bytes = bytes->next)
+        bags_buffer_free(&bytes->buffer);
+    bags_buffer_free(&t->scratch);
     bags_buffer_free(&t->compare);
     bags_row_free(&t->row);
     for (ex_block *block = (ex_block *)t->blocks; block;) {

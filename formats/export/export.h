@@ -132,10 +132,6 @@ BAGS_EXPERIMENTAL bags_code bags_export(const bags_reader *reader,
     const bags_exporter *exporter, const char *path, const bags_export_options *options,
     bags_export_report *report, bags_error *err);
 
-/* True if a path ends in an ending of the format, in any case. */
-BAGS_EXPERIMENTAL bool bags_export_accepts(
-    const bags_exporter *exporter, const char *path);
-
 /* ========================================================================
  * Functions for exporters.
  * ====================================================================== */
@@ -177,10 +173,12 @@ typedef struct bags_target_field {
     size_t scratch_count;
 } bags_target_field;
 
-/* Bytes that grow. */
+/* Bytes that grow, in memory that is valid until the export ends. Zero is empty. */
 typedef struct bags_export_bytes {
     bags_buffer buffer;
     size_t size;
+    struct bags_export_bytes *next; /* private: all bytes of the export */
+    bool listed;
 } bags_export_bytes;
 
 /* A file of the export that is open. */
@@ -204,7 +202,8 @@ struct bags_target {
     uint64_t shard;     /* number of the shard that is written */
     bags_export_options options;
     void *state;
-    bags_error *err; /* of the call in progress; not NULL */
+    bags_error *err;     /* of the call in progress; not NULL */
+    bags_buffer scratch; /* for exporters */
     /* Private. */
     const bags_reader *reader;
     bags_row row;
@@ -217,6 +216,7 @@ struct bags_target {
     const char *marker_path;
     bags_export_file own, *to; /* all files; the current one */
     bags_buffer compare;
+    bags_export_bytes *bytes;
     void *blocks;
 };
 
@@ -237,14 +237,31 @@ BAGS_EXPERIMENTAL void *bags_target_alloc(
 BAGS_EXPERIMENTAL char *bags_target_format(bags_target *target, const char *format, ...)
     BAGI_PRINTF(2, 3);
 
-/* Append bytes, or a JSON string, or a field's items as a JSON list (numbers and text).
- * BAGS_ERROR_MEMORY. */
+/* Append bytes, or NUL-terminated text, or an item of a field (text, or a whole number as
+ * decimal digits), or the number of the datapoint in the export, with at least 6 digits and
+ * as many for all, or a JSON string, or a field's items as a JSON list (numbers and text).
+ * A zero byte follows them; the size does not count it. BAGS_ERROR_MEMORY. */
 BAGS_EXPERIMENTAL bags_code bags_target_put(
     bags_target *target, bags_export_bytes *to, const void *data, size_t size);
+BAGS_EXPERIMENTAL bags_code bags_target_put_text(
+    bags_target *target, bags_export_bytes *to, const char *text);
+BAGS_EXPERIMENTAL bags_code bags_target_put_item(bags_target *target,
+    bags_export_bytes *to, const bags_target_field *field, size_t item);
+BAGS_EXPERIMENTAL bags_code bags_target_put_number(
+    bags_target *target, bags_export_bytes *to);
 BAGS_EXPERIMENTAL bags_code bags_target_put_json(
     bags_target *target, bags_export_bytes *to, const void *text, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_put_list(
     bags_target *target, bags_export_bytes *to, const bags_target_field *field);
+
+/* The bits of an integer, or of an element of an array. The sign of an element is extended
+ * to 64 bits. */
+BAGS_EXPERIMENTAL uint64_t bags_target_bits(const bags_value *value, size_t element);
+
+/* Find a text that occurs twice among `count` texts, each with its NUL; NULL: none.
+ * BAGS_ERROR_MEMORY. */
+BAGS_EXPERIMENTAL bags_code bags_target_find_twice(bags_target *target,
+    const bags_export_bytes *texts, size_t count, const char **twice);
 
 /* Read the next datapoint of the shard: sets the values of all fields. *more is false at
  * the end of the shard. */
@@ -292,13 +309,13 @@ BAGS_EXPERIMENTAL bags_code bags_target_file_open(
 BAGS_EXPERIMENTAL bags_code bags_target_write(
     bags_target *target, const void *data, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_file_close(bags_target *target);
-/* Add the number of files in a directory, and below it, to *files. */
-BAGS_EXPERIMENTAL bags_code bags_target_count_files(
-    bags_target *target, const char *directory, uint64_t *files);
 /* The same for a file that a library writes, to *partial. It does not exist. */
 BAGS_EXPERIMENTAL bags_code bags_target_made_open(
     bags_target *target, const char *path, const char **partial);
 BAGS_EXPERIMENTAL bags_code bags_target_made_close(bags_target *target);
+/* Fail unless OUT and its directories have this number of files. */
+BAGS_EXPERIMENTAL bags_code bags_target_check_files(
+    bags_target *target, uint64_t expected);
 
 #ifdef __cplusplus
 }

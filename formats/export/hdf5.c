@@ -157,8 +157,6 @@ static bags_code hx_prepare_field(bags_target *t, bags_target_field *field) {
 static bags_code hx_open_set(
     bags_target *t, const bags_target_field *field, hx_set *set) {
     size_t size = bags_dtype_size(field->dtype);
-    set->data.buffer = set->offsets.buffer = set->pointers.buffer =
-        bags_buffer_of(t->options.allocator);
     set->unit = bags_dtype_swap(field->dtype);
     set->row = size;
     for (size_t i = 0; i < field->dims; i++)
@@ -203,8 +201,7 @@ static bags_code hx_put_value(bags_target *t, const bags_target_field *field,
     hx_set *set, const bags_value *value) {
     unsigned char bytes[8];
     if (field->form == BAGS_FORM_INTEGER) {
-        bags_store_bytes(bytes, 8, false,
-            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
+        bags_store_bytes(bytes, 8, false, bags_target_bits(value, 0));
         return bags_target_put(t, &set->data, bytes, 8);
     }
     if (field->kind == HX_TEXT &&
@@ -482,9 +479,6 @@ static void hx_close(bags_target *t) {
             H5Tclose(h->sets[i].type);
         if (h->sets[i].base > 0)
             H5Tclose(h->sets[i].base);
-        bags_buffer_free(&h->sets[i].data.buffer);
-        bags_buffer_free(&h->sets[i].offsets.buffer);
-        bags_buffer_free(&h->sets[i].pointers.buffer);
     }
 }
 

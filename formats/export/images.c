@@ -22,9 +22,9 @@
 
 typedef struct ix_state {
     bags_target_field *image, *label, *key;
-    unsigned digits;
     bags_export_bytes names; /* each path, with its NUL */
     size_t count;
+    bags_export_bytes path; /* of the file that is written */
 } ix_state;
 
 /* The reason why text is not a part of a path, or NULL. */
@@ -52,28 +52,14 @@ static const char *ix_fault(const char *text, size_t size, bool slashes) {
     return NULL;
 }
 
-/* Append the value of a field as text. */
-static bags_code ix_put(
-    bags_target *t, bags_export_bytes *to, const bags_target_field *field) {
-    const bags_value *value = field->values;
-    char number[24];
-    if (field->form == BAGS_FORM_TEXT)
-        return bags_target_put(t, to, value->data, value->size);
-    int size = value->kind == BAGS_KIND_INT
-                   ? snprintf(number, sizeof number, "%" PRId64, value->sint)
-                   : snprintf(number, sizeof number, "%" PRIu64, value->uint);
-    return bags_target_put(t, to, number, (size_t)size);
-}
-
 /* Append LABEL/NAME.jpg and a NUL, from the values of the datapoint. */
 static bags_code ix_put_path(bags_target *t, bags_export_bytes *to) {
     const ix_state *x = (const ix_state *)t->state;
     const char *endings = !strcmp(x->image->ending, "jpg") ? ".jpg .jpeg" : ".png";
     size_t start = to->size, label = 0;
     const char *fault = NULL;
-    char number[24];
     if (x->label) {
-        FORMAT_TRY(ix_put(t, to, x->label));
+        FORMAT_TRY(bags_target_put_item(t, to, x->label, 0));
         label = to->size - start;
         fault = label ? ix_fault((char *)to->buffer.data + start, label, false) : NULL;
         if (fault)
@@ -83,10 +69,9 @@ static bags_code ix_put_path(bags_target *t, bags_export_bytes *to) {
     }
     size_t name = to->size;
     if (!x->key) {
-        (void)snprintf(number, sizeof number, "%0*" PRIu64, (int)x->digits, t->index);
-        FORMAT_TRY(bags_target_put(t, to, number, strlen(number)));
+        FORMAT_TRY(bags_target_put_number(t, to));
     } else {
-        FORMAT_TRY(ix_put(t, to, x->key));
+        FORMAT_TRY(bags_target_put_item(t, to, x->key, 0));
         const char *path = (const char *)to->buffer.data + start;
         const char *key = (const char *)to->buffer.data + name;
         size_t size = to->size - name, front = name - start;
@@ -120,10 +105,6 @@ static bags_code ix_collect(bags_target *t, bags_target_field *field, void *user
     return ix_put_path(t, &x->names);
 }
 
-static int ix_compare(const void *left, const void *right) {
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
 /* All names are made before the first file is written. */
 static bags_code ix_check(bags_target *t) {
     ix_state *x = (ix_state *)t->state;
@@ -136,19 +117,11 @@ static bags_code ix_check(bags_target *t) {
     if (!fields[0])
         return BAGS_OK;
     FORMAT_TRY(bags_target_scan(t, fields, x->label && x->key ? 2 : 1, ix_collect, x));
-    const char **sorted =
-        (const char **)bags_target_alloc(t, x->count + 1, sizeof *sorted);
-    if (!sorted)
-        return BAGS_ERROR_MEMORY;
-    const char *at = (const char *)x->names.buffer.data;
-    for (size_t i = 0; i < x->count; i++, at += strlen(at) + 1)
-        sorted[i] = at;
-    qsort(sorted, x->count, sizeof *sorted, ix_compare);
-    for (size_t i = 1; i < x->count; i++)
-        if (!strcmp(sorted[i - 1], sorted[i]))
-            return bags_target_fail_field(t, x->key ? x->key : x->label,
-                BAGS_ERROR_VALUE, "two images would be the file %.200s", sorted[i]);
-    return BAGS_OK;
+    const char *twice = NULL;
+    FORMAT_TRY(bags_target_find_twice(t, &x->names, x->count, &twice));
+    return twice ? bags_target_fail_field(t, x->key ? x->key : x->label,
+                       BAGS_ERROR_VALUE, "two images would be the file %.200s", twice)
+                 : BAGS_OK;
 }
 
 static bags_target_field *ix_find(
@@ -168,7 +141,6 @@ static bags_target_field *ix_find(
 static bags_code ix_open(bags_target *t) {
     ix_state *x = (ix_state *)t->state;
     bags_code code = BAGS_OK;
-    x->names.buffer = bags_buffer_of(t->options.allocator);
     for (size_t i = 0; i < t->count; i++) {
         bags_target_field *field = &t->fields[i];
         if (field->form != BAGS_FORM_BLOB ||
@@ -193,53 +165,30 @@ static bags_code ix_open(bags_target *t) {
         x->key = NULL;
     FORMAT_TRY(code);
     t->options.no_sync = true;
-    x->digits = 6;
-    for (uint64_t most = 1000000; t->length > most && x->digits < 19; most *= 10)
-        x->digits++;
     return ix_check(t);
 }
 
 /* A file of an earlier export would be another image of its label. */
 static bags_code ix_finish(bags_target *t) {
-    uint64_t files = 0;
-    if (t->options.shard_stop > 1)
-        return BAGS_OK;
-    FORMAT_TRY(bags_target_count_files(t, t->path, &files));
-    return files == t->length ? BAGS_OK
-                              : bags_target_fail(t, BAGS_ERROR_VALUE,
-                                    "has %" PRIu64 " files (expected %" PRIu64
-                                    "): some are not of this export",
-                                    files, t->length);
+    return t->options.shard_stop > 1 ? BAGS_OK : bags_target_check_files(t, t->length);
 }
 
 static bags_code ix_shard(bags_target *t) {
     ix_state *x = (ix_state *)t->state;
-    bags_export_bytes path = {bags_buffer_of(t->options.allocator), 0};
-    bags_code code = BAGS_OK;
-    for (bool more = true; !code;) {
-        code = bags_target_next(t, &more);
-        if (code || !more)
-            break;
-        path.size = 0;
-        code = bags_target_put(t, &path, t->path, strlen(t->path));
-        if (!code)
-            code = bags_target_put(t, &path, "/", 1);
-        if (!code)
-            code = ix_put_path(t, &path);
-        if (!code)
-            code = bags_target_file_open(t, (const char *)path.buffer.data);
-        if (!code)
-            code = bags_target_write(t, x->image->values->data, x->image->values->size);
-        if (!code)
-            code = bags_target_file_close(t);
+    for (bool more = true;;) {
+        FORMAT_TRY(bags_target_next(t, &more));
+        if (!more)
+            return BAGS_OK;
+        x->path.size = 0;
+        FORMAT_TRY(bags_target_put_text(t, &x->path, t->path));
+        FORMAT_TRY(bags_target_put_text(t, &x->path, "/"));
+        FORMAT_TRY(ix_put_path(t, &x->path));
+        FORMAT_TRY(bags_target_file_open(t, (const char *)x->path.buffer.data));
+        FORMAT_TRY(
+            bags_target_write(t, x->image->values->data, x->image->values->size));
+        FORMAT_TRY(bags_target_file_close(t));
     }
-    bags_buffer_free(&path.buffer);
-    return code;
 }
 
-static void ix_close(bags_target *t) {
-    bags_buffer_free(&((ix_state *)t->state)->names.buffer);
-}
-
-const bags_exporter bags_export_images = {"images", "", false, true, sizeof(ix_state),
-    ix_open, ix_shard, ix_finish, ix_close};
+const bags_exporter bags_export_images = {
+    "images", "", false, true, sizeof(ix_state), ix_open, ix_shard, ix_finish, NULL};

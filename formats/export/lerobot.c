@@ -110,13 +110,7 @@ static bags_code lx_check_name(bags_target *t, bags_target_field *field) {
             "\"%.100s\" is not the name of a file on every system: rename it with "
             "--fields",
             field->name);
-    for (bags_target_field *other = t->fields; other < field; other++)
-        if (dx_same_name(other->name, field->name))
-            return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
-                "differs only in case from the field \"%.100s\": rename it with "
-                "--fields",
-                other->name);
-    return BAGS_OK;
+    return dx_check_name(t, field);
 }
 
 static bags_code lx_prepare_field(bags_target *t, bags_target_field *field) {
@@ -186,9 +180,7 @@ static bags_code lx_add_feature(
                  (!f->stored || lx_member(f->stored, "is_list", json_type_boolean));
     if (kind == LX_VIDEO) {
         f->video = (mp4_join_video *)bags_target_alloc(t, 1, sizeof *f->video);
-        if (!f->video)
-            return BAGS_ERROR_MEMORY;
-        mp4_join_open(f->video, t->options.allocator);
+        return f->video ? BAGS_OK : BAGS_ERROR_MEMORY;
     }
     if (!lx_has_numbers(f))
         return BAGS_OK;
@@ -301,7 +293,7 @@ static bags_code lx_set_indexed_tasks(bags_target *t) {
     size_t count = 0;
     l->seen.size = 0;
     for (size_t i = 0; i < l->frame_count; i++) {
-        lx_seen one = {lx_bits(&l->task->values[i], 0), 0};
+        lx_seen one = {bags_target_bits(&l->task->values[i], 0), 0};
         const lx_seen *seen = (const lx_seen *)(const void *)l->seen.buffer.data;
         size_t k = 0;
         while (k < count && seen[k].stated != one.stated)
@@ -347,14 +339,16 @@ static bags_code lx_set_tasks(bags_target *t) {
 /* Check a field that counts frames: by one, from 0 or from any number. */
 static bags_code lx_check_numbers(
     bags_target *t, const bags_target_field *field, bool from_0) {
-    uint64_t first = field && field->length && !from_0 ? lx_bits(field->values, 0) : 0;
+    uint64_t first =
+        field && field->length && !from_0 ? bags_target_bits(field->values, 0) : 0;
     for (size_t i = 0; field && i < field->length; i++)
-        if (lx_bits(&field->values[i], 0) != first + i)
+        if (bags_target_bits(&field->values[i], 0) != first + i)
             return bags_target_fail_value(t, field,
                 "frame %zu has the number %" PRId64 " (expected %" PRId64
                 "): LeRobot numbers frames one by one; rename the field, or leave it "
                 "out, with --fields",
-                i, (int64_t)lx_bits(&field->values[i], 0), (int64_t)(first + i));
+                i, (int64_t)bags_target_bits(&field->values[i], 0),
+                (int64_t)(first + i));
     return BAGS_OK;
 }
 
@@ -531,33 +525,18 @@ static bags_code lx_put_videos(bags_target *t) {
 
 /* ---- meta/episodes ---- */
 
-static bags_code lx_put(bags_target *t, bags_export_bytes *to, const char *text) {
-    return bags_target_put(t, to, text, strlen(text));
-}
-
-/* 'text', for SQL. */
-static bags_code lx_put_text(
-    bags_target *t, bags_export_bytes *to, const char *text, char quote) {
-    FORMAT_TRY(bags_target_put(t, to, &quote, 1));
-    for (const char *c = text; *c; c++) {
-        FORMAT_TRY(bags_target_put(t, to, c, 1));
-        if (*c == quote)
-            FORMAT_TRY(bags_target_put(t, to, c, 1));
-    }
-    return bags_target_put(t, to, &quote, 1);
-}
-
 /* A DOUBLE: a number with an exponent is one. */
 static bags_code lx_put_real(bags_target *t, bags_export_bytes *to, double number) {
     char text[64];
     if (isnan(number))
-        return lx_put(t, to, "'nan'::DOUBLE");
+        return bags_target_put_text(t, to, "'nan'::DOUBLE");
     if (!isfinite(number))
-        return lx_put(t, to, number < 0 ? "'-inf'::DOUBLE" : "'inf'::DOUBLE");
+        return bags_target_put_text(
+            t, to, number < 0 ? "'-inf'::DOUBLE" : "'inf'::DOUBLE");
     (void)snprintf(text, sizeof text, "%.17e", number);
     for (char *c = text; *c; c++)
         *c = (char)(*c == ',' ? '.' : *c); /* the program's locale */
-    return lx_put(t, to, text);
+    return bags_target_put_text(t, to, text);
 }
 
 /* A statistic for SQL: lists of numbers; `whole` ones. False in *good if it is anything else,
@@ -567,17 +546,17 @@ static bags_code lx_put_stat(bags_target *t, bags_export_bytes *to, json_object 
     static const char *const special[] = {"NaN", "Infinity", "-Infinity"};
     const double numbers[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     if (!json)
-        return lx_put(t, to, "NULL");
+        return bags_target_put_text(t, to, "NULL");
     if (lists) {
         *good = *good && json_object_is_type(json, json_type_array);
         size_t count = *good ? json_object_array_length(json) : 0;
-        FORMAT_TRY(lx_put(t, to, "["));
+        FORMAT_TRY(bags_target_put_text(t, to, "["));
         for (size_t i = 0; i < count && *good; i++) {
-            FORMAT_TRY(lx_put(t, to, i ? ", " : ""));
+            FORMAT_TRY(bags_target_put_text(t, to, i ? ", " : ""));
             FORMAT_TRY(lx_put_stat(
                 t, to, json_object_array_get_idx(json, i), lists - 1, whole, good));
         }
-        return lx_put(t, to, "]");
+        return bags_target_put_text(t, to, "]");
     }
     for (size_t i = 0; i < 3 && json_object_is_type(json, json_type_string); i++)
         if (!strcmp(json_object_get_string(json), special[i]))
@@ -585,8 +564,9 @@ static bags_code lx_put_stat(bags_target *t, bags_export_bytes *to, json_object 
     bool is_whole = json_object_is_type(json, json_type_int);
     *good =
         *good && (is_whole || (!whole && json_object_is_type(json, json_type_double)));
-    return whole ? lx_put(t, to, *good ? json_object_get_string(json) : "0")
-                 : lx_put_real(t, to, json_object_get_double(json));
+    return whole
+               ? bags_target_put_text(t, to, *good ? json_object_get_string(json) : "0")
+               : lx_put_real(t, to, json_object_get_double(json));
 }
 
 static bags_code lx_add_column(bags_target *t, const char *feature, const char *name,
@@ -659,7 +639,7 @@ static bags_code lx_put_stats(bags_target *t, json_object *stats) {
         json_object *of = lx_member(stats, column->feature, json_type_object);
         json_object *stat = NULL;
         bool good = true;
-        FORMAT_TRY(lx_put(t, &l->rows, ", "));
+        FORMAT_TRY(bags_target_put_text(t, &l->rows, ", "));
         if (column->of) {
             size_t k = 0;
             while (strcmp(lx_stat_names[k], column->name) != 0)
@@ -692,7 +672,7 @@ static bags_code lx_put_task_texts(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
     const int64_t *list = lx_task_list(l);
     l->seen.size = 0;
-    FORMAT_TRY(lx_put(t, &l->rows, ", ["));
+    FORMAT_TRY(bags_target_put_text(t, &l->rows, ", ["));
     for (size_t i = 0, count = 0; i < l->frame_count; i++) {
         const lx_seen one = {0, list[i]};
         const lx_seen *seen = (const lx_seen *)(const void *)l->seen.buffer.data;
@@ -702,10 +682,10 @@ static bags_code lx_put_task_texts(bags_target *t) {
         if (k < count)
             continue;
         FORMAT_TRY(bags_target_put(t, &l->seen, &one, sizeof one));
-        FORMAT_TRY(lx_put(t, &l->rows, count++ ? ", " : ""));
-        FORMAT_TRY(lx_put_text(t, &l->rows, lx_task_text(l, list[i]), '\''));
+        FORMAT_TRY(bags_target_put_text(t, &l->rows, count++ ? ", " : ""));
+        FORMAT_TRY(dx_put_quoted(t, &l->rows, lx_task_text(l, list[i]), '\''));
     }
-    return lx_put(t, &l->rows, "]");
+    return bags_target_put_text(t, &l->rows, "]");
 }
 
 /* Append the row of the episode. */
@@ -725,7 +705,7 @@ static bags_code lx_put_episode(bags_target *t) {
         "(%" PRIu64 ", %zu, %" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64,
         l->episodes, l->frame_count, t->shard / LX_CHUNK, t->shard % LX_CHUNK,
         l->frames, l->frames + l->frame_count);
-    bags_code code = lx_put(t, &l->rows, text);
+    bags_code code = bags_target_put_text(t, &l->rows, text);
     if (!code)
         code = lx_put_task_texts(t);
     for (size_t i = 0; i < l->feature_count && !code; i++) {
@@ -734,11 +714,11 @@ static bags_code lx_put_episode(bags_target *t) {
             continue;
         (void)snprintf(text, sizeof text, ", %" PRIu64 ", %" PRIu64 ", ",
             f->video_file / LX_CHUNK, f->video_file % LX_CHUNK);
-        code = lx_put(t, &l->rows, text);
+        code = bags_target_put_text(t, &l->rows, text);
         if (!code)
             code = lx_put_real(t, &l->rows, f->from);
         if (!code)
-            code = lx_put(t, &l->rows, ", ");
+            code = bags_target_put_text(t, &l->rows, ", ");
         if (!code)
             code = lx_put_real(t, &l->rows, f->to);
     }
@@ -753,7 +733,7 @@ static bags_code lx_put_episode(bags_target *t) {
     (void)snprintf(text, sizeof text, ", %" PRIu64 ", %" PRIu64 ")",
         t->shard / LX_CHUNK, t->shard % LX_CHUNK);
     if (!code)
-        code = lx_put(t, &l->rows, text);
+        code = bags_target_put_text(t, &l->rows, text);
     if (!code)
         code = bags_target_put(t, &l->row_ends, &l->rows.size, sizeof l->rows.size);
     return code;
@@ -770,21 +750,6 @@ static bags_code lx_begin_episode(bags_target *t) {
     return BAGS_OK;
 }
 
-/* A query "COPY name TO 'PATH' (...)", for a file of the export. */
-static bags_code lx_copy(
-    bags_target *t, const char *from, const char *path, const char *more) {
-    lx_state *l = (lx_state *)t->state;
-    const char *partial = NULL;
-    FORMAT_TRY(path ? bags_target_made_open(t, path, &partial) : BAGS_ERROR_MEMORY);
-    char *quoted = dx_quote(t, partial, '\'');
-    FORMAT_TRY(quoted
-                   ? dx_query(t, &l->session,
-                         bags_target_format(t, "COPY (%s) TO '%s' (FORMAT parquet%s)",
-                             from, quoted, more))
-                   : BAGS_ERROR_MEMORY);
-    return bags_target_made_close(t);
-}
-
 /* Create the table of episodes. */
 static bags_code lx_make_table(bags_target *t) {
     static const char *const parts[] = {"chunk_index\" BIGINT", "file_index\" BIGINT",
@@ -793,7 +758,7 @@ static bags_code lx_make_table(bags_target *t) {
     bags_export_bytes *q = &l->text;
     q->size = 0;
     l->has_table = true;
-    FORMAT_TRY(lx_put(t, q,
+    FORMAT_TRY(bags_target_put_text(t, q,
         "CREATE TABLE bags_episodes (episode_index BIGINT, length BIGINT, "
         "\"data/chunk_index\" BIGINT, \"data/file_index\" BIGINT, dataset_from_index "
         "BIGINT, dataset_to_index BIGINT, tasks VARCHAR[]"));
@@ -806,20 +771,22 @@ static bags_code lx_make_table(bags_target *t) {
             continue;
         if (!name)
             return BAGS_ERROR_MEMORY;
-        FORMAT_TRY(lx_put(t, q, ", \""));
-        FORMAT_TRY(lx_put(t, q, name)); /* names have no quotes: lx_check_name */
+        FORMAT_TRY(bags_target_put_text(t, q, ", \""));
+        FORMAT_TRY(
+            bags_target_put_text(t, q, name)); /* names have no quotes: lx_check_name */
     }
     for (size_t i = 0; i < l->column_count; i++) {
         const lx_stat *column = &l->columns[i];
         char *name =
             bags_target_format(t, "stats/%s/%s", column->feature, column->name);
-        FORMAT_TRY(name ? lx_put(t, q, ", ") : BAGS_ERROR_MEMORY);
-        FORMAT_TRY(lx_put_text(t, q, name, '"'));
-        FORMAT_TRY(lx_put(t, q, strcmp(column->name, "count") ? " DOUBLE" : " BIGINT"));
+        FORMAT_TRY(name ? bags_target_put_text(t, q, ", ") : BAGS_ERROR_MEMORY);
+        FORMAT_TRY(dx_put_quoted(t, q, name, '"'));
+        FORMAT_TRY(bags_target_put_text(
+            t, q, strcmp(column->name, "count") ? " DOUBLE" : " BIGINT"));
         for (size_t k = 0; k < column->lists; k++)
-            FORMAT_TRY(lx_put(t, q, "[]"));
+            FORMAT_TRY(bags_target_put_text(t, q, "[]"));
     }
-    FORMAT_TRY(lx_put(t, q,
+    FORMAT_TRY(bags_target_put_text(t, q,
         ", \"meta/episodes/chunk_index\" BIGINT, \"meta/episodes/file_index\" "
         "BIGINT)"));
     return dx_query(t, &l->session, (const char *)q->buffer.data);
@@ -835,8 +802,8 @@ static bags_code lx_write_episodes(bags_target *t) {
         FORMAT_TRY(lx_make_table(t));
     for (size_t i = 0; i < count; i++) {
         l->text.size = i % 64 ? l->text.size : 0;
-        FORMAT_TRY(
-            lx_put(t, &l->text, i % 64 ? ", " : "INSERT INTO bags_episodes VALUES "));
+        FORMAT_TRY(bags_target_put_text(
+            t, &l->text, i % 64 ? ", " : "INSERT INTO bags_episodes VALUES "));
         FORMAT_TRY(
             bags_target_put(t, &l->text, l->rows.buffer.data + start, ends[i] - start));
         start = ends[i];
@@ -845,8 +812,10 @@ static bags_code lx_write_episodes(bags_target *t) {
     }
     l->rows.size = l->row_ends.size = 0;
     lx_file_name(name, t->shard);
-    FORMAT_TRY(lx_copy(t, "SELECT * FROM bags_episodes ORDER BY episode_index",
-        bags_target_format(t, "%s/meta/episodes/%s.parquet", t->path, name), ""));
+    FORMAT_TRY(
+        dx_copy(t, &l->session, "SELECT * FROM bags_episodes ORDER BY episode_index",
+            bags_target_format(t, "%s/meta/episodes/%s.parquet", t->path, name),
+            "FORMAT parquet"));
     return dx_query(t, &l->session, "DELETE FROM bags_episodes");
 }
 
@@ -869,8 +838,6 @@ static void lx_bind(void *info) {
         call->destroy_logical_type(&type);
     }
 }
-
-static void lx_init(void *info) { (void)info; }
 
 /* Put a frame into row `index` of a chunk. Returns its bytes, or 0 if out of memory. */
 static uint64_t lx_put_frame(
@@ -940,8 +907,9 @@ static bags_code lx_shard(bags_target *t) {
         if (l->features[i].field && !l->features[i].video)
             bytes += l->features[i].field->values->size + 8;
     lx_file_name(name, t->shard);
-    (void)snprintf(group, sizeof group, ", ROW_GROUP_SIZE %" PRIu64, dx_group(bytes));
-    FORMAT_TRY(lx_copy(t, "SELECT * FROM bags_rows()",
+    (void)snprintf(group, sizeof group, "FORMAT parquet, ROW_GROUP_SIZE %" PRIu64,
+        dx_group(bytes));
+    FORMAT_TRY(dx_copy(t, &l->session, "SELECT * FROM bags_rows()",
         bags_target_format(t, "%s/data/%s.parquet", t->path, name), group));
     return lx_write_episodes(t);
 }
@@ -1019,7 +987,8 @@ static bags_code lx_write_stats(bags_target *t) {
 /* pandas reads the text as the index of its table, as LeRobot expects. */
 static bags_code lx_write_tasks(bags_target *t) {
     static const char pandas[] =
-        ", KV_METADATA {pandas: '{\"index_columns\": [\"task\"], \"column_indexes\": "
+        "FORMAT parquet, KV_METADATA {pandas: '{\"index_columns\": [\"task\"], "
+        "\"column_indexes\": "
         "[], \"columns\": [{\"name\": \"task_index\", \"field_name\": \"task_index\", "
         "\"pandas_type\": \"int64\", \"numpy_type\": \"int64\", \"metadata\": null}, "
         "{\"name\": \"task\", \"field_name\": \"task\", \"pandas_type\": \"unicode\", "
@@ -1033,15 +1002,15 @@ static bags_code lx_write_tasks(bags_target *t) {
     for (size_t i = 0; i < count; i++) {
         l->text.size = i % 64 ? l->text.size : 0;
         (void)snprintf(number, sizeof number, "(%zu, ", i);
-        FORMAT_TRY(
-            lx_put(t, &l->text, i % 64 ? ", " : "INSERT INTO bags_tasks VALUES "));
-        FORMAT_TRY(lx_put(t, &l->text, number));
-        FORMAT_TRY(lx_put_text(t, &l->text, lx_task_text(l, (int64_t)i), '\''));
-        FORMAT_TRY(lx_put(t, &l->text, ")"));
+        FORMAT_TRY(bags_target_put_text(
+            t, &l->text, i % 64 ? ", " : "INSERT INTO bags_tasks VALUES "));
+        FORMAT_TRY(bags_target_put_text(t, &l->text, number));
+        FORMAT_TRY(dx_put_quoted(t, &l->text, lx_task_text(l, (int64_t)i), '\''));
+        FORMAT_TRY(bags_target_put_text(t, &l->text, ")"));
         if (i % 64 == 63 || i + 1 == count)
             FORMAT_TRY(dx_query(t, &l->session, (const char *)l->text.buffer.data));
     }
-    return lx_copy(t, "SELECT * FROM bags_tasks ORDER BY task_index",
+    return dx_copy(t, &l->session, "SELECT * FROM bags_tasks ORDER BY task_index",
         bags_target_format(t, "%s/meta/tasks.parquet", t->path), pandas);
 }
 
@@ -1197,19 +1166,13 @@ static bags_code lx_write_info(bags_target *t) {
 
 static bags_code lx_finish(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
-    uint64_t files = 0;
     for (size_t i = 0; i < l->feature_count; i++)
         if (l->features[i].video)
             FORMAT_TRY(mp4_join_end(t, l->features[i].video));
     FORMAT_TRY(lx_write_tasks(t));
     FORMAT_TRY(lx_write_stats(t));
     FORMAT_TRY(lx_write_info(t));
-    FORMAT_TRY(bags_target_count_files(t, t->path, &files));
-    return files == t->report.files ? BAGS_OK
-                                    : bags_target_fail(t, BAGS_ERROR_VALUE,
-                                          "has %" PRIu64 " files (expected %" PRIu64
-                                          "): some are not of this export",
-                                          files, t->report.files);
+    return bags_target_check_files(t, t->report.files);
 }
 
 /* ---- open ---- */
@@ -1281,9 +1244,6 @@ static bags_code lx_open_tasks(bags_target *t) {
 
 static bags_code lx_open(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
-    l->task_list.buffer = l->time_list.buffer = l->rows.buffer = l->row_ends.buffer =
-        l->text.buffer = l->task_texts.buffer = l->seen.buffer =
-            bags_buffer_of(t->options.allocator);
     if (t->options.shard_stop > 1)
         return bags_target_fail(t, BAGS_ERROR_ARGUMENT,
             "one process writes a LeRobot dataset: its rows are numbered from the "
@@ -1305,23 +1265,13 @@ static bags_code lx_open(bags_target *t) {
         return bags_target_fail(
             t, BAGS_ERROR_VALUE, "no datapoints: LeRobot has at least one episode");
     FORMAT_TRY(lx_find_rate(t));
-    return dx_connect(t, &l->session, "LeRobot and Parquet", lx_bind, lx_init, lx_fill);
+    return dx_connect(t, &l->session, "LeRobot and Parquet", lx_bind, lx_fill);
 }
 
 static void lx_close(bags_target *t) {
     lx_state *l = (lx_state *)t->state;
-    for (size_t i = 0; i < l->feature_count; i++) {
-        if (l->features[i].video)
-            mp4_join_free(l->features[i].video);
+    for (size_t i = 0; i < l->feature_count; i++)
         json_object_put(l->features[i].lists);
-    }
-    bags_buffer_free(&l->task_texts.buffer);
-    bags_buffer_free(&l->seen.buffer);
-    bags_buffer_free(&l->task_list.buffer);
-    bags_buffer_free(&l->time_list.buffer);
-    bags_buffer_free(&l->rows.buffer);
-    bags_buffer_free(&l->row_ends.buffer);
-    bags_buffer_free(&l->text.buffer);
     json_object_put(l->metadata);
     json_object_put(l->tasks_by_text);
     duck_close(&l->session.call, &l->session.database, &l->session.connection);

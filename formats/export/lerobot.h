@@ -98,7 +98,7 @@ typedef struct lx_state {
 static inline json_object *lx_member(
     json_object *of, const char *name, json_type type) {
     json_object *found = NULL;
-    if (!of || !json_object_is_type(of, json_type_object) ||
+    if (!json_object_is_type(of, json_type_object) ||
         !json_object_object_get_ex(of, name, &found))
         return NULL;
     return json_object_is_type(found, type) ? found : NULL;
@@ -136,24 +136,8 @@ static inline bool lx_has_numbers(const lx_feature *f) {
 
 /* ---- statistics ---- */
 
-/* The bits of element i of a number or an array; with its sign, if it is an integer. */
-static inline uint64_t lx_bits(const bags_value *value, size_t i) {
-    unsigned char bytes[8] = {0};
-    if (value->kind != BAGS_KIND_ARRAY)
-        return value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
-    size_t size = bags_dtype_size(value->dtype), bits = 8 * size;
-    memcpy(bytes, (const char *)value->data + i * size, size);
-    if (!bags_little_endian())
-        bags_swap_bytes(bytes, bytes, size, size);
-    uint64_t number = bags_load_bytes(bytes, size, false);
-    bool has_sign = value->dtype >= BAGS_DTYPE_INT8 && value->dtype <= BAGS_DTYPE_INT64;
-    if (has_sign && bits < 64 && number >> (bits - 1) & 1)
-        number |= UINT64_MAX << bits;
-    return number;
-}
-
 static inline double lx_element(const bags_value *value, size_t i) {
-    uint64_t bits = lx_bits(value, i);
+    uint64_t bits = bags_target_bits(value, i);
     bool is_array = value->kind == BAGS_KIND_ARRAY;
     if (is_array &&
         (value->dtype == BAGS_DTYPE_FLOAT32 || value->dtype == BAGS_DTYPE_FLOAT64))

@@ -127,14 +127,14 @@ static bags_code mx_put_columns(bags_target *t, bags_export_bytes *to) {
         char word[40];
         (void)snprintf(
             word, sizeof word, "%s\"%s\": [", list ? "], " : "", lists[list]);
-        FORMAT_TRY(bags_target_put(t, to, word, strlen(word)));
+        FORMAT_TRY(bags_target_put_text(t, to, word));
         for (size_t i = 0; i < t->count; i++) {
             const bags_target_field *field = &t->fields[i];
             const char *text = list ? field->name : field->text;
             FORMAT_TRY(bags_target_put(t, to, ", ", i ? 2 : 0));
             (void)snprintf(word, sizeof word, "%zu", field->size);
             const char *size = field->size ? word : "null";
-            FORMAT_TRY(list == 2 ? bags_target_put(t, to, size, strlen(size))
+            FORMAT_TRY(list == 2 ? bags_target_put_text(t, to, size)
                                  : bags_target_put_json(t, to, text, strlen(text)));
         }
     }
@@ -142,14 +142,11 @@ static bags_code mx_put_columns(bags_target *t, bags_export_bytes *to) {
 }
 
 static bags_code mx_open(bags_target *t) {
-    mx_state *m = (mx_state *)t->state;
-    m->columns.buffer = m->samples.buffer = m->offsets.buffer = m->value.buffer =
-        m->index.buffer = bags_buffer_of(t->options.allocator);
     if (!t->options.shard_size && !t->options.shard_length && t->options.shard_stop < 2)
         t->options.shard_size = MX_SHARD;
     for (size_t i = 0; i < t->count; i++)
         FORMAT_TRY(mx_prepare_field(t, &t->fields[i]));
-    return mx_put_columns(t, &m->columns);
+    return mx_put_columns(t, &((mx_state *)t->state)->columns);
 }
 
 /* ---- samples ---- */
@@ -211,8 +208,7 @@ static bags_code mx_put_sequence(
             FORMAT_TRY(mx_put_elements(t, to, value));
             continue;
         }
-        bags_store_bytes(bytes, 8, false,
-            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
+        bags_store_bytes(bytes, 8, false, bags_target_bits(value, 0));
         FORMAT_TRY(bags_target_put(t, to, bytes, 8));
     }
     return BAGS_OK;
@@ -244,8 +240,7 @@ static bags_code mx_put_value(
     if (field->sequence)
         return mx_put_sequence(t, to, field);
     if (field->kind == MX_NUMBER) {
-        bags_store_bytes(bytes, 8, false,
-            value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
+        bags_store_bytes(bytes, 8, false, bags_target_bits(value, 0));
         return bags_target_put(t, to, bytes, 8);
     }
     if (field->kind == MX_ANY) {
@@ -281,16 +276,12 @@ static bags_code mx_put_sample(bags_target *t) {
 
 /* ---- shards ---- */
 
-static bags_code mx_put_text(bags_target *t, bags_export_bytes *to, const char *text) {
-    return bags_target_put(t, to, text, strlen(text));
-}
-
 /* The config that a shard contains. */
 static bags_code mx_put_config(bags_target *t, bags_export_bytes *to) {
     const mx_state *m = (const mx_state *)t->state;
-    FORMAT_TRY(mx_put_text(t, to, "{"));
+    FORMAT_TRY(bags_target_put_text(t, to, "{"));
     FORMAT_TRY(bags_target_put(t, to, m->columns.buffer.data, m->columns.size));
-    return mx_put_text(t, to,
+    return bags_target_put_text(t, to,
         "\"compression\": null, \"format\": \"mds\", \"hashes\": [], \"size_limit\": "
         "null, \"version\": 2}");
 }
@@ -353,7 +344,7 @@ static bags_code mx_put_entry(bags_target *t, bags_export_bytes *to, bool *found
     }
     if (code || error)
         return code ? code : bags_fail_io(io, error, path, "read", t->err);
-    FORMAT_TRY(mx_put_text(t, to, t->shard ? ", {" : "{"));
+    FORMAT_TRY(bags_target_put_text(t, to, t->shard ? ", {" : "{"));
     FORMAT_TRY(bags_target_put(t, to, m->columns.buffer.data, m->columns.size));
     (void)snprintf(text, sizeof text,
         "\"compression\": null, \"format\": \"mds\", \"hashes\": [], \"raw_data\": "
@@ -362,7 +353,7 @@ static bags_code mx_put_entry(bags_target *t, bags_export_bytes *to, bool *found
         "%" PRIu64 ", \"size_limit\": null, \"version\": 2, \"zip_data\": null}",
         strrchr(path, '/') ? strrchr(path, '/') + 1 : path, size,
         bags_load_bytes(samples, 4, false));
-    return mx_put_text(t, to, text);
+    return bags_target_put_text(t, to, text);
 }
 
 /* Write index.json, unless other workers have not ended: the last one does. */
@@ -370,13 +361,13 @@ static bags_code mx_finish(bags_target *t) {
     mx_state *m = (mx_state *)t->state;
     bool found = true;
     m->index.size = 0;
-    FORMAT_TRY(mx_put_text(t, &m->index, "{\"shards\": ["));
+    FORMAT_TRY(bags_target_put_text(t, &m->index, "{\"shards\": ["));
     for (t->shard = 0; t->shard < t->shard_count; t->shard++) {
         FORMAT_TRY(mx_put_entry(t, &m->index, &found));
         if (!found)
             return BAGS_OK;
     }
-    FORMAT_TRY(mx_put_text(t, &m->index, "], \"version\": 2}"));
+    FORMAT_TRY(bags_target_put_text(t, &m->index, "], \"version\": 2}"));
     char *path = bags_target_format(t, "%s/index.json", t->path);
     bool several = t->options.shard_stop > 1;
     if (!path)
@@ -393,14 +384,5 @@ static bags_code mx_finish(bags_target *t) {
     return code;
 }
 
-static void mx_close(bags_target *t) {
-    mx_state *m = (mx_state *)t->state;
-    bags_buffer_free(&m->columns.buffer);
-    bags_buffer_free(&m->samples.buffer);
-    bags_buffer_free(&m->offsets.buffer);
-    bags_buffer_free(&m->value.buffer);
-    bags_buffer_free(&m->index.buffer);
-}
-
-const bags_exporter bags_export_mds = {"mds", ".mds", true, false, sizeof(mx_state),
-    mx_open, mx_shard, mx_finish, mx_close};
+const bags_exporter bags_export_mds = {
+    "mds", ".mds", true, false, sizeof(mx_state), mx_open, mx_shard, mx_finish, NULL};

@@ -39,19 +39,6 @@ typedef struct mp4_join_video {
     char codec[5]; /* "avc1" */
 } mp4_join_video;
 
-static inline void mp4_join_open(mp4_join_video *v, const bags_allocator *allocator) {
-    v->moov.buffer = v->units.buffer = v->chunks.buffer = v->packets.buffer =
-        v->times.buffer = bags_buffer_of(allocator);
-}
-
-static inline void mp4_join_free(mp4_join_video *v) {
-    bags_buffer_free(&v->moov.buffer);
-    bags_buffer_free(&v->units.buffer);
-    bags_buffer_free(&v->chunks.buffer);
-    bags_buffer_free(&v->packets.buffer);
-    bags_buffer_free(&v->times.buffer);
-}
-
 static inline int mp4_join_compare(const void *left, const void *right) {
     int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
     return a < b ? -1 : a > b;
@@ -186,28 +173,22 @@ static inline bool mp4_join_fits(const mp4_join_video *v) {
 static inline bags_code mp4_join_end(bags_target *t, mp4_join_video *v) {
     size_t count = v->units.size / sizeof(mp4_unit);
     size_t chunks = v->chunks.size / sizeof(mp4_chunk);
-    bags_export_bytes index = {bags_buffer_of(t->options.allocator), 0};
     if (!v->is_open)
         return BAGS_OK;
     v->is_open = false;
     FORMAT_TRY(bags_target_use(t, &v->file));
-    bags_code code = bags_buffer_reserve(
-        &index.buffer, (size_t)mp4_index_size(&v->form, count, chunks), t->err);
-    unsigned char *to = index.buffer.data;
-    if (!code && !mp4_put_moov(&to, &v->form,
-                     (const mp4_unit *)(const void *)v->units.buffer.data, count,
-                     (const mp4_chunk *)(const void *)v->chunks.buffer.data, chunks,
-                     (uint64_t)v->ticks))
-        code = bags_target_fail(t, BAGS_ERROR_CORRUPT,
+    FORMAT_TRY(bags_buffer_reserve(
+        &t->scratch, (size_t)mp4_index_size(&v->form, count, chunks), t->err));
+    unsigned char *to = t->scratch.data;
+    if (!mp4_put_moov(&to, &v->form,
+            (const mp4_unit *)(const void *)v->units.buffer.data, count,
+            (const mp4_chunk *)(const void *)v->chunks.buffer.data, chunks,
+            (uint64_t)v->ticks))
+        return bags_target_fail(t, BAGS_ERROR_CORRUPT,
             "%s: mvhd, tkhd or mdhd of its first video is missing or too small",
             v->file->path);
-    if (!code)
-        code =
-            bags_target_write(t, index.buffer.data, (size_t)(to - index.buffer.data));
-    if (!code)
-        code = bags_target_file_close(t);
-    bags_buffer_free(&index.buffer);
-    FORMAT_TRY(code);
+    FORMAT_TRY(bags_target_write(t, t->scratch.data, (size_t)(to - t->scratch.data)));
+    FORMAT_TRY(bags_target_file_close(t));
     return bags_target_use(t, NULL);
 }
 

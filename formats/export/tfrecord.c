@@ -28,7 +28,6 @@ enum { TX_BYTES = 1, TX_FLOAT = 2, TX_INT64 = 3, TX_NPY = 8 };
 
 typedef struct tx_state {
     bags_export_bytes list, packed, feature, features;
-    bags_buffer npy;
 } tx_state;
 
 static bool tx_is_float(bags_dtype dtype) {
@@ -52,9 +51,6 @@ static bags_code tx_prepare_field(bags_target *t, bags_target_field *field) {
 }
 
 static bags_code tx_open(bags_target *t) {
-    tx_state *x = (tx_state *)t->state;
-    x->list.buffer = x->packed.buffer = x->feature.buffer = x->features.buffer =
-        x->npy = bags_buffer_of(t->options.allocator);
     for (size_t i = 0; i < t->count; i++)
         FORMAT_TRY(tx_prepare_field(t, &t->fields[i]));
     return BAGS_OK;
@@ -79,20 +75,6 @@ static bags_code tx_put_part(bags_target *t, bags_export_bytes *to, unsigned num
     return bags_target_put(t, to, data, size);
 }
 
-/* Element i of an array of integers, with its sign. */
-static uint64_t tx_element(const bags_value *array, size_t i) {
-    size_t size = bags_dtype_size(array->dtype), bits = 8 * size;
-    unsigned char bytes[8] = {0};
-    memcpy(bytes, (const char *)array->data + i * size, size);
-    if (!bags_little_endian())
-        bags_swap_bytes(bytes, bytes, size, size);
-    uint64_t number = bags_load_bytes(bytes, size, false);
-    bool has_sign = array->dtype >= BAGS_DTYPE_INT8 && array->dtype <= BAGS_DTYPE_INT64;
-    if (has_sign && bits < 64 && number >> (bits - 1) & 1)
-        number |= UINT64_MAX << bits;
-    return number;
-}
-
 static float tx_float(const bags_value *array, size_t i) {
     uint16_t half;
     float single;
@@ -109,12 +91,11 @@ static bags_code tx_put_numbers(
     bags_target *t, const bags_target_field *field, const bags_value *value) {
     bags_export_bytes *to = &((tx_state *)t->state)->list;
     if (field->form == BAGS_FORM_INTEGER)
-        return tx_put_varint(
-            t, to, value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint);
+        return tx_put_varint(t, to, bags_target_bits(value, 0));
     size_t count = value->size / bags_dtype_size(value->dtype);
     for (size_t i = 0; i < count; i++) {
         if (field->kind == TX_INT64) {
-            FORMAT_TRY(tx_put_varint(t, to, tx_element(value, i)));
+            FORMAT_TRY(tx_put_varint(t, to, bags_target_bits(value, i)));
             continue;
         }
         float single = tx_float(value, i);
@@ -139,7 +120,7 @@ static bags_code tx_make_list(bags_target *t, const bags_target_field *field) {
             continue;
         }
         if (field->kind == TX_NPY)
-            FORMAT_TRY(bags_npy_write(value, &x->npy, &bytes, t->err));
+            FORMAT_TRY(bags_npy_write(value, &t->scratch, &bytes, t->err));
         FORMAT_TRY(tx_put_part(t, &x->list, 1, bytes.data, bytes.size));
     }
     if (field->kind == TX_BYTES || field->kind == TX_NPY)
@@ -183,14 +164,5 @@ static bags_code tx_shard(bags_target *t) {
     return bags_target_file_close(t);
 }
 
-static void tx_close(bags_target *t) {
-    tx_state *x = (tx_state *)t->state;
-    bags_buffer_free(&x->list.buffer);
-    bags_buffer_free(&x->packed.buffer);
-    bags_buffer_free(&x->feature.buffer);
-    bags_buffer_free(&x->features.buffer);
-    bags_buffer_free(&x->npy);
-}
-
 const bags_exporter bags_export_tfrecord = {"tfrecord", ".tfrecord .tfrecords", false,
-    false, sizeof(tx_state), tx_open, tx_shard, NULL, tx_close};
+    false, sizeof(tx_state), tx_open, tx_shard, NULL, NULL};

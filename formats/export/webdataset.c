@@ -35,11 +35,9 @@ enum { WX_MEMBER, WX_OPTIONAL, WX_LIST, WX_KEY };
 
 typedef struct wx_state {
     bags_target_field *key; /* NULL: the number */
-    unsigned digits;        /* of numbers */
     bags_export_bytes keys; /* each with its NUL */
     size_t key_count;
-    bags_export_bytes name, value;
-    bags_buffer npy;
+    bags_export_bytes name, value, pax;
 } wx_state;
 
 /* ---- names ---- */
@@ -131,20 +129,8 @@ static const char *wx_key_fault(const char *key, size_t size) {
 /* Append the key of the datapoint, and its NUL. */
 static bags_code wx_put_key(bags_target *t, bags_export_bytes *to) {
     const wx_state *w = (const wx_state *)t->state;
-    char number[40];
-    if (!w->key) {
-        int size =
-            snprintf(number, sizeof number, "%0*" PRIu64, (int)w->digits, t->index);
-        return bags_target_put(t, to, number, (size_t)size + 1);
-    }
-    const bags_value *value = w->key->values;
-    if (w->key->form == BAGS_FORM_INTEGER) {
-        int size = value->kind == BAGS_KIND_INT
-                       ? snprintf(number, sizeof number, "%" PRId64, value->sint)
-                       : snprintf(number, sizeof number, "%" PRIu64, value->uint);
-        return bags_target_put(t, to, number, (size_t)size + 1);
-    }
-    FORMAT_TRY(bags_target_put(t, to, value->data, value->size));
+    FORMAT_TRY(w->key ? bags_target_put_item(t, to, w->key, 0)
+                      : bags_target_put_number(t, to));
     return bags_target_put(t, to, "", 1);
 }
 
@@ -160,10 +146,6 @@ static bags_code wx_check_key(bags_target *t, bags_target_field *field, void *us
     return BAGS_OK;
 }
 
-static int wx_compare(const void *left, const void *right) {
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
 static bags_code wx_check_keys(bags_target *t) {
     wx_state *w = (wx_state *)t->state;
     if (w->key->sequence ||
@@ -172,19 +154,11 @@ static bags_code wx_check_keys(bags_target *t) {
             "a key is text or a whole number (this is %s%s)", w->key->type,
             w->key->sequence ? "[]" : "");
     FORMAT_TRY(bags_target_scan(t, &w->key, 1, wx_check_key, w));
-    const char **sorted =
-        (const char **)bags_target_alloc(t, w->key_count + 1, sizeof *sorted);
-    if (!sorted)
-        return BAGS_ERROR_MEMORY;
-    const char *at = (const char *)w->keys.buffer.data;
-    for (size_t i = 0; i < w->key_count; i++, at += strlen(at) + 1)
-        sorted[i] = at;
-    qsort(sorted, w->key_count, sizeof *sorted, wx_compare);
-    for (size_t i = 1; i < w->key_count; i++)
-        if (!strcmp(sorted[i - 1], sorted[i]))
-            return bags_target_fail_field(t, w->key, BAGS_ERROR_VALUE,
-                "the key \"%.200s\" is not unique", sorted[i]);
-    return BAGS_OK;
+    const char *twice = NULL;
+    FORMAT_TRY(bags_target_find_twice(t, &w->keys, w->key_count, &twice));
+    return twice ? bags_target_fail_field(t, w->key, BAGS_ERROR_VALUE,
+                       "the key \"%.200s\" is not unique", twice)
+                 : BAGS_OK;
 }
 
 /* ---- tar ---- */
@@ -223,11 +197,11 @@ static bags_code wx_put_record(
     for (size_t most = 10; rest + digits >= most; most *= 10)
         digits++;
     (void)snprintf(number, sizeof number, "%zu ", rest + digits);
-    FORMAT_TRY(bags_target_put(t, to, number, strlen(number)));
-    FORMAT_TRY(bags_target_put(t, to, key, strlen(key)));
-    FORMAT_TRY(bags_target_put(t, to, "=", 1));
-    FORMAT_TRY(bags_target_put(t, to, value, strlen(value)));
-    return bags_target_put(t, to, "\n", 1);
+    FORMAT_TRY(bags_target_put_text(t, to, number));
+    FORMAT_TRY(bags_target_put_text(t, to, key));
+    FORMAT_TRY(bags_target_put_text(t, to, "="));
+    FORMAT_TRY(bags_target_put_text(t, to, value));
+    return bags_target_put_text(t, to, "\n");
 }
 
 /* Write a member, whose name is in the state. */
@@ -238,18 +212,15 @@ static bags_code wx_put_member(bags_target *t, const void *data, size_t size) {
     for (const char *c = name; *c; c++)
         odd = odd || (unsigned char)*c >= 0x80;
     if (odd || large) {
-        bags_export_bytes pax = {bags_buffer_of(t->options.allocator), 0};
         char number[24];
         (void)snprintf(number, sizeof number, "%zu", size);
-        bags_code code = odd ? wx_put_record(t, &pax, "path", name) : BAGS_OK;
-        if (!code && large)
-            code = wx_put_record(t, &pax, "size", number);
-        if (!code)
-            code = wx_put_header(t, "pax", 3, pax.size, 'x');
-        if (!code)
-            code = wx_put_bytes(t, pax.buffer.data, pax.size);
-        bags_buffer_free(&pax.buffer);
-        FORMAT_TRY(code);
+        w->pax.size = 0;
+        if (odd)
+            FORMAT_TRY(wx_put_record(t, &w->pax, "path", name));
+        if (large)
+            FORMAT_TRY(wx_put_record(t, &w->pax, "size", number));
+        FORMAT_TRY(wx_put_header(t, "pax", 3, w->pax.size, 'x'));
+        FORMAT_TRY(wx_put_bytes(t, w->pax.buffer.data, w->pax.size));
     }
     FORMAT_TRY(wx_put_header(t, name, strlen(name), size, '0'));
     return wx_put_bytes(t, data, size);
@@ -261,22 +232,18 @@ static bags_code wx_put_field(bags_target *t, const bags_target_field *field) {
     wx_state *w = (wx_state *)t->state;
     const bags_value *value = field->values;
     bags_view file = {NULL, 0};
-    char number[40];
-    if (field->kind == WX_LIST) {
+    bool list = field->kind == WX_LIST;
+    if (list || field->form == BAGS_FORM_INTEGER) {
         w->value.size = 0;
-        FORMAT_TRY(bags_target_put_list(t, &w->value, field));
+        FORMAT_TRY(list ? bags_target_put_list(t, &w->value, field)
+                        : bags_target_put_item(t, &w->value, field, 0));
         return wx_put_member(t, w->value.buffer.data, w->value.size);
     }
     if (field->form == BAGS_FORM_ARRAY) {
-        FORMAT_TRY(bags_npy_write(value, &w->npy, &file, t->err));
+        FORMAT_TRY(bags_npy_write(value, &t->scratch, &file, t->err));
         return wx_put_member(t, file.data, file.size);
     }
-    if (field->form != BAGS_FORM_INTEGER)
-        return wx_put_member(t, value->data, value->size);
-    int size = value->kind == BAGS_KIND_INT
-                   ? snprintf(number, sizeof number, "%" PRId64, value->sint)
-                   : snprintf(number, sizeof number, "%" PRIu64, value->uint);
-    return wx_put_member(t, number, (size_t)size);
+    return wx_put_member(t, value->data, value->size);
 }
 
 static bags_code wx_put_sample(bags_target *t) {
@@ -290,8 +257,8 @@ static bags_code wx_put_sample(bags_target *t) {
         if (field->kind == WX_KEY || (field->kind == WX_OPTIONAL && !field->length))
             continue;
         w->name.size = key;
-        FORMAT_TRY(bags_target_put(t, &w->name, ".", 1));
-        FORMAT_TRY(bags_target_put(t, &w->name, field->text, strlen(field->text)));
+        FORMAT_TRY(bags_target_put_text(t, &w->name, "."));
+        FORMAT_TRY(bags_target_put_text(t, &w->name, field->text));
         FORMAT_TRY(wx_put_field(t, field));
         members++;
     }
@@ -305,16 +272,11 @@ static bags_code wx_put_sample(bags_target *t) {
 
 static bags_code wx_open(bags_target *t) {
     wx_state *w = (wx_state *)t->state;
-    w->name.buffer = w->value.buffer = w->keys.buffer = w->npy =
-        bags_buffer_of(t->options.allocator);
     const char *key = t->options.key ? t->options.key : "__key__";
     w->key = bags_target_find(t, key);
     if (t->options.key && !w->key)
         return bags_target_fail(
             t, BAGS_ERROR_FIELD, "no field \"%.100s\" for the key", key);
-    w->digits = 6;
-    for (uint64_t most = 1000000; t->length > most && w->digits < 19; most *= 10)
-        w->digits++;
     for (size_t i = 0; i < t->count; i++) {
         bags_target_field *field = &t->fields[i];
         if (field == w->key && (field->hidden || !strcmp(field->name, "__key__")))
@@ -331,13 +293,5 @@ static bags_code wx_shard(bags_target *t) {
     return bags_target_file_close(t);
 }
 
-static void wx_close(bags_target *t) {
-    wx_state *w = (wx_state *)t->state;
-    bags_buffer_free(&w->name.buffer);
-    bags_buffer_free(&w->value.buffer);
-    bags_buffer_free(&w->keys.buffer);
-    bags_buffer_free(&w->npy);
-}
-
-const bags_exporter bags_export_webdataset = {"webdataset", ".tar", false, true,
-    sizeof(wx_state), wx_open, wx_shard, NULL, wx_close};
+const bags_exporter bags_export_webdataset = {
+    "webdataset", ".tar", false, true, sizeof(wx_state), wx_open, wx_shard, NULL, NULL};

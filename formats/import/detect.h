@@ -6,6 +6,7 @@
 #define BAGS_IMPORT_DETECT_H
 
 #include "import.h"
+#include "values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -107,14 +108,10 @@ static inline bool bags_import_is_tfrecord_name(const char *name) {
 /* The first 8 bytes of a record have a checksum of their own. */
 static inline bool bags_import_is_tfrecord(const char *path) {
     unsigned char head[12];
-    uint32_t crc;
     if (bags_import_has_files(path, bags_import_is_tfrecord_name))
         return !bags_import_is_rlds(path);
-    if (bags_import_peek(path, head, sizeof head) != sizeof head)
-        return false;
-    crc = bags_crc32c(0, head, 8);
-    crc = ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
-    return crc == bags_load_bytes(head + 8, 4, false);
+    return bags_import_peek(path, head, sizeof head) == sizeof head &&
+           format_masked_crc(head, 8) == bags_load_bytes(head + 8, 4, false);
 }
 
 static inline bool bags_import_is_webdataset(const char *path) {

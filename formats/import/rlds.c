@@ -908,7 +908,7 @@ static bags_code rl_bytes(bags_source *s, rl_feature *f, bags_entry *entry) {
         return BAGS_OK;
     }
     bags_view rest = list->list;
-    for (tf_part part; rest.size > 0 && tf_split(&rest, &part);) {
+    for (wire_part part; rest.size > 0 && wire_split(&rest, &part);) {
         bags_import_guess(&f->found, part.bytes.data, part.bytes.size, true);
         f->not_utf8 =
             f->not_utf8 || !bags_utf8_valid(part.bytes.data, part.bytes.size, NULL);

@@ -51,8 +51,8 @@ static bags_code tf_learn(bags_source *s, const tf_feature *feature) {
     column->last = index;
     column->seen++;
     column->not_one = column->not_one || count != 1;
-    for (tf_part part; feature->kind == TF_BYTES && list.size > 0;)
-        if (tf_split(&list, &part))
+    for (wire_part part; feature->kind == TF_BYTES && list.size > 0;)
+        if (wire_split(&list, &part))
             bags_import_guess(column, part.bytes.data, part.bytes.size, true);
     return BAGS_OK;
 }

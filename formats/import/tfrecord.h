@@ -14,6 +14,7 @@
 #include "import.h"
 #include "try.h"
 #include "values.h"
+#include "wire.h"
 
 #include <inttypes.h>
 
@@ -157,54 +158,12 @@ static inline bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
     return BAGS_OK;
 }
 
-/* ---- protocol buffers ---- */
-
-/* A part of a message. */
-typedef struct tf_part {
-    uint64_t number; /* field number */
-    unsigned wire;   /* 0: `varint`; 2: `bytes`; 5: 4 bytes */
-    uint64_t varint;
-    bags_view bytes;
-} tf_part;
-
-static inline bool tf_varint(bags_view *at, uint64_t *out) {
-    uint64_t number = 0;
-    for (unsigned shift = 0; shift < 64 && at->size > 0; shift += 7) {
-        unsigned char byte = *at->data++;
-        at->size--;
-        number |= (uint64_t)(byte & 127) << shift;
-        if (byte < 128) {
-            *out = number;
-            return shift < 63 || byte < 2;
-        }
-    }
-    return false;
-}
-
-/* Split off the next part. False if it is invalid. */
-static inline bool tf_split(bags_view *at, tf_part *part) {
-    uint64_t tag, size = 4;
-    memset(part, 0, sizeof *part);
-    if (!tf_varint(at, &tag))
-        return false;
-    part->number = tag >> 3;
-    part->wire = (unsigned)(tag & 7);
-    if (part->wire == 0)
-        return tf_varint(at, &part->varint);
-    if ((part->wire != 2 && part->wire != 5) ||
-        (part->wire == 2 && !tf_varint(at, &size)) || size > at->size)
-        return false;
-    part->bytes.data = at->data;
-    part->bytes.size = (size_t)size;
-    at->data += size;
-    at->size -= (size_t)size;
-    return true;
-}
+/* ---- tf.train.Example ---- */
 
 /* Get the bytes of the next part. It must be a message or text with a number from 1 to
  * `most`. */
-static inline bool tf_message(bags_view *at, uint64_t most, tf_part *part) {
-    return tf_split(at, part) && part->wire == 2 && part->number >= 1 &&
+static inline bool tf_message(bags_view *at, uint64_t most, wire_part *part) {
+    return wire_split(at, part) && part->wire == WIRE_BYTES && part->number >= 1 &&
            part->number <= most;
 }
 
@@ -216,7 +175,7 @@ typedef struct tf_feature {
 
 /* Parse an entry of the feature map: a name and a Feature. */
 static inline bool tf_parse_feature(bags_view entry, tf_feature *feature) {
-    tf_part part;
+    wire_part part;
     memset(feature, 0, sizeof *feature);
     while (entry.size > 0) {
         if (!tf_message(&entry, 2, &part))
@@ -241,7 +200,7 @@ typedef bags_code (*tf_visit)(bags_source *s, const tf_feature *feature);
  * an Example. */
 static inline bags_code tf_walk(
     bags_source *s, bags_view example, tf_visit visit, size_t *found) {
-    tf_part features, entry;
+    wire_part features, entry;
     tf_feature feature;
     *found = 0;
     while (example.size > 0) {
@@ -262,30 +221,30 @@ static inline bags_code tf_walk(
  * each, or a bags_value each. False if the list is invalid. */
 static inline bool tf_values(const tf_feature *feature, size_t *count, void *out) {
     bags_view list = feature->list;
-    tf_part part;
+    wire_part part;
     for (*count = 0; list.size > 0;) {
-        if (!tf_split(&list, &part) || part.number != 1)
+        if (!wire_split(&list, &part) || part.number != 1)
             return false;
         if (feature->kind == TF_BYTES) {
-            if (part.wire != 2)
+            if (part.wire != WIRE_BYTES)
                 return false;
             if (out)
                 ((bags_value *)out)[*count] =
                     bags_blob(part.bytes.data, part.bytes.size);
             ++*count;
         } else if (feature->kind == TF_FLOAT) {
-            if (part.wire == 0 || part.bytes.size % 4)
+            if ((part.wire != WIRE_BYTES && part.wire != WIRE_4) || part.bytes.size % 4)
                 return false;
             if (out && part.bytes.size)
                 memcpy((char *)out + 4 * *count, part.bytes.data, part.bytes.size);
             *count += part.bytes.size / 4;
-        } else if (part.wire == 5) {
+        } else if (part.wire != WIRE_BYTES && part.wire != WIRE_VARINT) {
             return false;
         } else {
             /* A single number, or packed numbers. */
-            bool packed = part.wire == 2;
+            bool packed = part.wire == WIRE_BYTES;
             while (!packed || part.bytes.size > 0) {
-                if (packed && !tf_varint(&part.bytes, &part.varint))
+                if (packed && !wire_varint(&part.bytes, &part.varint))
                     return false;
                 if (out)
                     ((uint64_t *)out)[*count] = part.varint;

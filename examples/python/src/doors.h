@@ -22,7 +22,6 @@ typedef struct Doors {
     bags_code (*export_to)(const bags_reader *reader, const bags_exporter *exporter,
         const char *path, const bags_export_options *options,
         bags_export_report *report, bags_error *err);
-    bool (*accepts)(const bags_exporter *exporter, const char *path);
 } Doors;
 
 #endif
