@@ -51,6 +51,7 @@ typedef struct lr_feature {
 typedef struct lr_camera {
     const char *name;
     size_t field;
+    uint64_t sides[2]; /* of frames, the shorter one first; 0: not known */
     cut_file cut;
 } lr_camera;
 
@@ -228,6 +229,20 @@ static bool lr_shape(lr_feature *f, json_object *json) {
     return true;
 }
 
+/* Get the sides of frames from a shape such as [480, 640, 3] or [3, 480, 640]. Names of
+ * dimensions do not count: they are often in another order. */
+static void lr_read_sides(lr_camera *camera, json_object *json) {
+    json_object *shape = bags_import_member(json, "shape", json_type_array);
+    int64_t sides[3];
+    if (!shape || json_object_array_length(shape) != 3)
+        return;
+    for (size_t i = 0; i < 3; i++)
+        sides[i] = json_object_get_int64(json_object_array_get_idx(shape, i));
+    const int64_t *side = sides[2] > 4 ? sides + 1 : sides;
+    camera->sides[0] = (uint64_t)(side[0] < side[1] ? side[0] : side[1]);
+    camera->sides[1] = (uint64_t)(side[0] < side[1] ? side[1] : side[0]);
+}
+
 static bags_code lr_add_feature(bags_source *s, const char *name, json_object *json) {
     lr_state *l = (lr_state *)s->state;
     lr_feature f;
@@ -242,6 +257,7 @@ static bags_code lr_add_feature(bags_source *s, const char *name, json_object *j
             s, l->cameras, l->camera_count, sizeof *l->cameras);
         if (!l->cameras)
             return BAGS_ERROR_MEMORY;
+        lr_read_sides(&l->cameras[l->camera_count], json);
         l->cameras[l->camera_count++].name = f.name;
         return BAGS_OK;
     }
@@ -790,6 +806,26 @@ static int lr_compare_parts(const void *a, const void *b) {
     return order ? order : x->from < y->from ? -1 : x->from > y->from;
 }
 
+/* Fail if the open video has frames of the size of another camera. */
+static bags_code lr_check_sides(
+    bags_source *s, const lr_camera *camera, const lr_part *part) {
+    lr_state *l = (lr_state *)s->state;
+    uint64_t sides[2];
+    cut_sides(&camera->cut, sides);
+    if (!camera->sides[0] || memcmp(sides, camera->sides, sizeof sides) == 0)
+        return BAGS_OK;
+    for (size_t i = 0; i < l->camera_count; i++) {
+        if (memcmp(sides, l->cameras[i].sides, sizeof sides) == 0)
+            return lr_fail_camera(s, BAGS_ERROR_CORRUPT, camera, part,
+                bags_source_format(s,
+                    "its frames have the size of camera %.200s (sides of %" PRIu64
+                    " and %" PRIu64 "; meta/info.json: %" PRIu64 " and %" PRIu64 ")",
+                    l->cameras[i].name, sides[0], sides[1], camera->sides[0],
+                    camera->sides[1]));
+    }
+    return BAGS_OK;
+}
+
 /* Check the files of a camera: they exist, have the frames of all parts, and no frame is in
  * two. Count the frames of no part. Sorts `parts`, of all episodes. */
 static bags_code lr_check_parts(bags_source *s, lr_camera *camera, lr_part *parts) {
@@ -819,6 +855,7 @@ static bags_code lr_check_parts(bags_source *s, lr_camera *camera, lr_part *part
             bags_code code = cut_open(s, &camera->cut, part->path);
             if (code)
                 return lr_prefix_camera(s, code, camera, part);
+            FORMAT_TRY(lr_check_sides(s, camera, part));
             used = 0;
         }
         FORMAT_TRY(lr_find_start(s, camera, part, &start));

@@ -124,6 +124,16 @@ static inline bags_code cut_open(bags_source *s, cut_file *cut, const char *path
     return code;
 }
 
+/* Get the shorter and the longer side of the frames: 0 if the index lacks them. */
+static inline void cut_sides(const cut_file *cut, uint64_t sides[2]) {
+    bags_view stsd = mp4_find(cut->video.trak, "mdiaminfstblstsd");
+    bool known = stsd.size >= 44; /* the first description begins at byte 8 */
+    uint64_t width = known ? bags_load_bytes(stsd.data + 40, 2, true) : 0;
+    uint64_t height = known ? bags_load_bytes(stsd.data + 42, 2, true) : 0;
+    sides[0] = width < height ? width : height;
+    sides[1] = width < height ? height : width;
+}
+
 /* The time of a frame, in display order, in seconds. */
 static inline double cut_time(const cut_file *cut, size_t frame) {
     return (double)(cut->order[frame].pts - cut->origin) / (double)cut->video.scale;

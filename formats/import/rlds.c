@@ -429,10 +429,10 @@ static bags_code rl_split_files(
     const char *pattern = bags_import_json_text(split, "filepathTemplate");
     const char *dataset = bags_import_json_text(about, "name");
     uint64_t count = list ? json_object_array_length(list) : 0;
-    if (!list || count > RL_SHARDS)
+    if (count == 0 || count > RL_SHARDS)
         return bags_source_fail(s, BAGS_ERROR_MISSING,
             "dataset_info.json: split \"%.100s\": %s", name,
-            list ? "too many shardLengths" : "no shardLengths");
+            count ? "too many shardLengths" : "no shardLengths");
     r->splits =
         (rl_split *)bags_source_grow(s, r->splits, r->split_count, sizeof *r->splits);
     if (!r->splits)

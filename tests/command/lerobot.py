@@ -123,8 +123,10 @@ def _pixels(path):
 
 
 def _info(version, **more):
-    video = {'dtype': 'video', 'shape': [64, 64, 3], 'names': ['height', 'width', 'channels']}
-    features = {**NUMBERS, **{camera: video for camera in CAMERAS}}
+    features = dict(NUMBERS)
+    for number, camera in enumerate(CAMERAS):
+        features[camera] = {'dtype': 'video', 'shape': [64, 64 + 32 * number, 3],
+                            'names': ['height', 'width', 'channels']}
     return {'codebase_version': version, 'fps': RATE, 'total_episodes': len(LENGTHS),
             'total_frames': sum(LENGTHS), 'chunks_size': 1000, 'features': features, **more}
 
@@ -412,6 +414,9 @@ DEFECTS = {
     'the video is in another file': (
         lambda: _meta(1, 'file_index', '3', 2),
         ['episode 2', 'camera ' + CAMERAS[1], 'file-003.mp4', 'missing']),
+    'the video is that of another camera': (
+        lambda: shutil.copy(FRONT, WRIST),
+        ['episode 1', 'camera ' + CAMERAS[1], WRIST, 'the size of camera ' + CAMERAS[0]]),
     'the metadata has no video': (
         lambda: _meta(0, 'file_index', 'NULL', 1), ['episode 1', 'camera ' + CAMERAS[0], 'NULL']),
     'the metadata lacks a column': (

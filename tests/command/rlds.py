@@ -390,6 +390,7 @@ def files_of_splits_are_those_of_dataset_info_json():
     changes = [
         ({'fileFormat': 'array_record'}, 'fileFormat not supported (array_record)'),
         ({'splits': []}, 'no split'), ({'splits': [{'name': 'train'}]}, 'no shardLengths'),
+        ({'splits': [{'name': 'train', 'shardLengths': []}]}, 'no shardLengths'),
         ({'splits': [{'name': 'train', 'shardLengths': ['x']}]}, 'invalid shardLengths'),
         ({'splits': [{'name': 'train', 'shardLengths': ['-1']}]}, 'invalid shardLengths'),
         ({'splits': [{'name': 'train', 'shardLengths': ['2', '1']}] * 2}, 'duplicate split'),
