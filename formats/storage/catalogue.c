@@ -205,10 +205,11 @@ static bags_code catalogue_make(
         return bags_fail(err, BAGS_ERROR_MISSING,
             "%s: no shards; only a sharded dataset has a catalogue",
             bags_path_tail(m->path));
-    if (shards > CATALOGUE_SIZE / 2 / record)
+    if (shards > CATALOGUE_SHARDS || shards > CATALOGUE_RECORDS / record)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: too many shards and fields for a catalogue (at most 512 MiB)",
-            bags_path_tail(m->path));
+            "%s: too many shards and fields for a catalogue (at most %d shards, and "
+            "512 MiB)",
+            bags_path_tail(m->path), CATALOGUE_SHARDS);
     FORMAT_TRY(catalogue_begin(m, list, shards * record, out, size, err));
     catalogue_store(out->data + 16, shards, 8);
     unsigned char *records = out->data + *size - shards * record;

@@ -37,8 +37,10 @@
 #define CATALOGUE_NAME "000000/catalogue"
 #define CATALOGUE_MAGIC "BAGSCAT1"
 enum { CATALOGUE_HEAD = 32, CATALOGUE_PLAIN = 1, CATALOGUE_FIELDS = 255 };
-#define CATALOGUE_SPEC ((size_t)1 << 20)   /* most bytes of spec.json */
-#define CATALOGUE_SIZE ((uint64_t)1 << 30) /* most bytes of a catalogue */
+#define CATALOGUE_SPEC ((size_t)1 << 20)        /* most bytes of spec.json, */
+#define CATALOGUE_RECORDS ((uint64_t)512 << 20) /* of all records, */
+#define CATALOGUE_SIZE ((uint64_t)640 << 20)    /* and of a catalogue */
+#define CATALOGUE_SHARDS 1000000 /* most shards: a reader needs 1 KB of memory each */
 
 /* A parsed catalogue; the pointers point into its bytes. */
 typedef struct catalogue_view {
@@ -221,8 +223,9 @@ static inline bool catalogue_parse(
     out->spec = data + CATALOGUE_HEAD;
     out->names = (const char *)out->spec + spec;
     out->records = out->spec + spec + names;
-    if (out->shards == 0 || out->shards != left / out->record_size ||
-        left % out->record_size != 0 || (names && out->names[names - 1]))
+    if (out->shards == 0 || out->shards > CATALOGUE_SHARDS ||
+        out->shards != left / out->record_size || left % out->record_size != 0 ||
+        (names && out->names[names - 1]))
         return false;
     for (size_t i = 0; i < names; i++)
         fields -= !out->names[i];

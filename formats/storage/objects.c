@@ -122,14 +122,39 @@ void bagi_http_part_fill(http_part *part, http_request *request) {
 
 /* ---- objects ---- */
 
+/* Double the number of buckets, a power of two. If out of memory, the lists get
+ * longer. */
+static void http_grow(bags_http *http) {
+    size_t count = http->buckets ? 2 * http->buckets : 1024;
+    http_object **grown = (http_object **)calloc(count, sizeof *grown);
+    if (!grown)
+        return;
+    for (size_t i = 0; i < http->buckets; i++)
+        for (http_object *object = http->objects[i], *next; object; object = next) {
+            uint64_t hash = format_hash(0, object->path, strlen(object->path));
+            http_object **first = &grown[hash & (count - 1)];
+            next = object->next;
+            object->next = *first;
+            *first = object;
+        }
+    free(http->objects);
+    http->objects = grown;
+    http->buckets = count;
+}
+
 /* An object is never freed before bags_http_close: hooks keep pointers to it, and a
  * name that was found or missing must not be requested again. */
 http_object *bagi_http_find(
     bags_http *http, const char *path, size_t size, bool create) {
-    http_object **at = &http->objects[format_hash(0, path, size) % HTTP_BUCKETS];
-    for (; *at; at = &(*at)->next)
-        if (strncmp((*at)->path, path, size) == 0 && !(*at)->path[size])
-            return *at;
+    if (create && http->object_count >= http->buckets)
+        http_grow(http);
+    if (http->buckets == 0)
+        return NULL;
+    uint64_t hash = format_hash(0, path, size);
+    http_object **first = &http->objects[hash & (http->buckets - 1)];
+    for (http_object *object = *first; object; object = object->next)
+        if (strncmp(object->path, path, size) == 0 && !object->path[size])
+            return object;
     http_object *object = create ? (http_object *)calloc(1, sizeof *object) : NULL;
     if (object)
         object->path = bagi_http_format("%.*s", (int)size, path);
@@ -137,7 +162,9 @@ http_object *bagi_http_find(
         free(object);
         return NULL;
     }
-    *at = object;
+    object->next = *first;
+    *first = object;
+    http->object_count++;
     return object;
 }
 
@@ -198,7 +225,7 @@ int bagi_http_refuse_path(const bags_http *http, const char *path) {
 }
 
 void bagi_http_free_objects(bags_http *http) {
-    for (size_t i = 0; i < HTTP_BUCKETS; i++)
+    for (size_t i = 0; i < http->buckets; i++)
         for (http_object *object = http->objects[i], *next; object; object = next) {
             next = object->next;
             for (size_t k = 0; k < object->count; k++) {
@@ -212,4 +239,5 @@ void bagi_http_free_objects(bags_http *http) {
             bags_buffer_free(&object->names);
             free(object);
         }
+    free(http->objects);
 }

@@ -20,8 +20,7 @@
 #include "catalogue.h"
 
 #define HTTP_TAIL ((uint64_t)32 << 10) /* bytes fetched when an object is looked up */
-#define HTTP_BUCKETS 4096
-#define HTTP_FORGET 10.0 /* seconds before a failed lookup is retried */
+#define HTTP_FORGET 10.0               /* seconds before a failed lookup is retried */
 #define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
 #define HTTP_CONTROL "no.such.file" /* sits next to a dataset's files */
 
@@ -101,7 +100,8 @@ struct bags_http {
     http_engine engine;
     uint64_t cache_size, part_size;
     bool no_read_ahead;
-    http_object *objects[HTTP_BUCKETS];
+    http_object **objects; /* hash table; grows with object_count */
+    size_t buckets, object_count;
     http_part *newest, *oldest;
     uint64_t cached;
     uint64_t looked; /* count of answered lookups of files next to a spec.json */

@@ -409,7 +409,7 @@ typedef struct bags_catalogue_options {
  *   BAGS_ERROR_VALUE    a Bag has no leading 0 in its table (granular 0.20 and later)
  *   BAGS_ERROR_LOCKED   another process is writing the catalogue
  *   BAGS_ERROR_CHANGED  the dataset changed meanwhile
- *   BAGS_ERROR_LIMIT    the catalogue would have more than 512 MiB
+ *   BAGS_ERROR_LIMIT    more than 1,000,000 shards, or 512 MiB
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Threads: any. Cost: three small reads per Bag. Memory: 8 bytes per shard and 16 per

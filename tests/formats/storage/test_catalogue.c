@@ -887,6 +887,70 @@ static void a_wrong_catalogue_is_an_error_or_ignored(void **state) {
     assert_true(errors > 0 || support_stride() > 1);
 }
 
+/* Change the catalogue of the dataset of three shards to one of `count`, whose others
+ * are as long as a file can be. */
+static void save_long_catalogue(const bytes *from, uint64_t count) {
+    catalogue_view of;
+    bytes b = {0};
+    unsigned char number[16];
+    assert_true(catalogue_parse(from->data, from->size, &of));
+    put(&b, from->data, (size_t)(of.records - from->data));
+    for (uint64_t i = 0; i < count; i++) {
+        if (i == 0 || i == count - 1) {
+            put(&b, of.records, of.record_size);
+            continue;
+        }
+        catalogue_store(number, 7, 8);
+        put(&b, number, 8);
+        catalogue_store(number, INT64_MAX - 7, 8);
+        catalogue_store(number + 8, 0, 8);
+        for (size_t k = 0; k <= of.fields; k++)
+            put(&b, number, 16);
+    }
+    catalogue_store(b.data + 16, count, 8);
+    assert_int_equal(catalogue_parse(b.data, b.size, &of), false); /* the CRC differs */
+    save_catalogue("ds", &b);
+    bytes_free(&b);
+}
+
+/* The sum of its lengths may be 2^64 or more, and it has at most 1,000,000 shards. */
+static void a_catalogue_of_huge_counts_costs_no_memory(void **state) {
+    static const uint64_t counts_of[] = {4, 14, 18, 19, 40, CATALOGUE_SHARDS + 1};
+    (void)state;
+    make_dataset(at("ds"), 0, 10);
+    assert_ok(bags_catalogue(at("ds"), NULL, &said));
+    bytes b = load_catalogue("ds");
+    server_start(0, false, at("."));
+    for (size_t i = 0; i < 6; i++) {
+        uint64_t count = counts_of[i];
+        char last[32];
+        snprintf(last, sizeof last, "ds/%06u", (unsigned)count - 1);
+        copy_tree(at("ds/000000"), at("%s", last));
+        save_long_catalogue(&b, count);
+        bags_row row = {0};
+        bags_reader *reader = open_remote(&said);
+        if (count > CATALOGUE_SHARDS) { /* ignored: the three shards are found */
+            assert_non_null(reader);
+            assert_int_equal(bags_reader_length(reader), ROWS);
+        } else if (count > 18) {
+            assert_null(reader);
+            assert_says("more than 2^64 datapoints");
+        } else {
+            assert_non_null(reader);
+            assert_int_equal(
+                bags_reader_length(reader), 20 + (count - 2) * ((1ull << 60) - 2));
+            assert_fails(BAGS_ERROR_CHANGED,
+                bags_reader_get(reader, 1ull << 59, NULL, 0, &row, &said));
+            assert_says("000000/catalogue");
+        }
+        bags_row_free(&row);
+        close_remote(reader);
+        remove_tree(at("%s", last));
+    }
+    bytes_free(&b);
+    server_stop();
+}
+
 static void an_outdated_catalogue_is_ignored_or_named(void **state) {
     (void)state;
     make_dataset(at("ds"), 0, 10);
@@ -957,6 +1021,7 @@ int main(void) {
         TEST(a_failed_or_killed_write_leaves_no_damage),
         TEST(a_damaged_catalogue_is_ignored),
         TEST(a_wrong_catalogue_is_an_error_or_ignored),
+        TEST(a_catalogue_of_huge_counts_costs_no_memory),
         TEST(an_outdated_catalogue_is_ignored_or_named),
         TEST(data_is_of_one_version),
         TEST(a_billion_datapoints_are_opened_in_three_round_trips),
