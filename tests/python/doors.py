@@ -69,7 +69,7 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
     for kind, says, args, options in (
             (FileNotFoundError, 'cannot open', ('none',), {}),
             (TypeError, 'a: is a dataset already', ('a',), {}),
-            (TypeError, 'unknown format; pass from_ KIND', (__file__,), {}),
+            (TypeError, 'unknown format; pass from_= if it is one of: ', (__file__,), {}),
             (ValueError, "from_: 'x'", ('in.csv',), {'from_': 'x'}),
             (KeyError, 'field "q": unknown; known are', ('in.csv',), {'fields': ['q']}),
             (KeyError, 'type: field "q": unknown', ('in.csv',), {'type': {'q': 'int'}}),

@@ -314,7 +314,10 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
         if not isinstance(spec, Mapping):
             raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
         if not all(isinstance(text, str) for pair in spec.items() for text in pair):
-            raise TypeError(f'{directory}: spec: a name and a type must be str')
+            wrong = next((name, kind) for name, kind in spec.items()
+                         if not (isinstance(name, str) and isinstance(kind, str)))
+            raise TypeError(f'{directory}: spec: {wrong[0]!r}: {wrong[1]!r} (a name and a type must '
+                            'be str)')
         writable(directory)
         self._spec = dict(sorted(complete(spec.items(), encoders)))
         super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],
