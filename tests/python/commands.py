@@ -162,7 +162,8 @@ def fields_are_added_by_a_key():
         with bags.DatasetWriter(path, {'id': 'int', 'score': 'float32'}) as writer:
             for n in ids:
                 writer.append({'id': n, 'score': np.float32(n / 2)})
-    raises(Exception, bags.derive, 'x', 'out', add='y', on='n=id', says='y')
+    raises(ValueError, bags.derive, 'x', 'out', add='y', on='n=id',
+           says='x: field "n": datapoint 1: y has no datapoint with this key')
     assert not os.path.exists('out')
     report = bags.derive('x', 'out', add='y', on='n=id', missing='drop', copy=True)
     assert report['length'] == 5 and report['missing'] == 7

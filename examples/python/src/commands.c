@@ -400,6 +400,8 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
     if (code && report.copy)
         (void)snprintf(
             err.message + size, sizeof err.message - size, ": use copy=True");
+    if (code == BAGS_ERROR_MISSING && report.missing > 0)
+        err.code = BAGS_ERROR_VALUE; /* a key is missing, not a file */
     progress.total = code ? 0 : report.length;
     if (!progress_end(&progress, !code))
         return NULL;
