@@ -486,7 +486,7 @@ def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, p
     if whole and compact:
         raise ValueError('whole and compact are mutually exclusive')
     out = local(path)
-    if not out.endswith(b'.zip'):
+    if not out.endswith(b'.zip') and not os.path.lexists(path):
         raise ValueError(f'{os.fsdecode(path)}: the name of the zip file must end in .zip')
     with stepping(progress) as step:
         if not compact:

@@ -148,7 +148,8 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
 
     Write a dataset, and return its spec. iterable: dicts, a table of pandas, any table with
     __arrow_c_stream__ (pyarrow, polars), a dict of arrays with rows along axis 0, a
-    DatasetReader, or images of PIL, which become a field "image".
+    DatasetReader, whose values are copied as they are stored unless it has decoders of its own, or
+    images of PIL, which become a field "image".
 
     Without a spec, the first datapoint determines the types. A bool, int or float becomes
     array(bool), array(int64) or array(float64), a scalar or array of NumPy an array of its dtype and
@@ -163,8 +164,12 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
     complete dataset.
     Errors: KeyError (a field is missing or unknown), TypeError, ValueError, FileExistsError.
     """
-    from . import DatasetWriter, ShardedDatasetWriter
+    from . import DatasetReader, DatasetWriter, ShardedDatasetWriter
     from . import encoders as ours
+    codecs = ours if encoders is None else encoders
+    if isinstance(iterable, DatasetReader) and spec is None and encoders is None and not (
+            iterable.closed or iterable._converts()):
+        iterable, codecs = iterable._stored(), None  # a JPEG is not encoded again
     points, total, known = _datapoints(path, iterable)
     points = _checked(path, points)
     inferred = None
@@ -177,16 +182,16 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
         spec = inferred = _infer(path, first)
         points = itertools.chain([first], points)
     kind = ShardedDatasetWriter if any(name in options for name in _SHARDS) else DatasetWriter
-    with stepping(progress) as step, kind(
-            path, spec, ours if encoders is None else encoders, **options) as writer:
+    with stepping(progress) as step, kind(path, spec, codecs, **options) as writer:
         done = writer.resumed
         for point in itertools.islice(points, done, None):
             try:
                 writer.append(point)
             except (TypeError, ValueError) as error:
                 if inferred:
+                    length = "; 'array(int64,-1)' has any length" * ('shape mismatch' in str(error))
                     error.add_note(f'The types are those of datapoint 0: {inferred}. Pass spec= for '
-                                   "others, such as 'array(int64,-1)' for arrays of any length.")
+                                   f'others{length}.')
                 raise
             done += 1
             if step and done % 64 == 0:
