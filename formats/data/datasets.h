@@ -619,6 +619,14 @@ BAGS_EXPERIMENTAL bags_code bags_sql_check(struct sqlite3_stmt *query, bags_erro
 BAGS_EXPERIMENTAL bags_code bags_sql_rows(const bags_reader *reader, uint64_t start,
     const char *where, bags_buffer *numbers, size_t *count, bags_error *err);
 
+/* Like bags_sql_rows, but calls progress(user, done, 0) every few thousand instructions
+ * of SQLite, on the calling thread, if `progress` is not NULL. `done` is the number of
+ * datapoints selected so far. If it returns false, the call fails with
+ * BAGS_ERROR_VALUE. */
+BAGS_EXPERIMENTAL bags_code bags_sql_select(const bags_reader *reader, uint64_t start,
+    const char *where, bool (*progress)(void *user, uint64_t done, uint64_t total),
+    void *user, bags_buffer *numbers, size_t *count, bags_error *err);
+
 /* ========================================================================
  * >>stats
  * Statistics of the numbers in fields, for normalisation; in stats.c.

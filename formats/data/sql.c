@@ -1058,10 +1058,29 @@ bags_code bags_sql_check(struct sqlite3_stmt *query, bags_error *err) {
                 : BAGS_OK;
 }
 
+/* A running selection, for SQLite. */
+typedef struct sql_selection {
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    size_t found;
+} sql_selection;
+
+/* Called by SQLite. Returns nonzero to end the selection. */
+static int sql_select_step(void *user) {
+    sql_selection *run = (sql_selection *)user;
+    return !run->progress(run->user, run->found, 0);
+}
+
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err) {
+    return bags_sql_select(reader, start, where, NULL, NULL, numbers, count, err);
+}
+
+bags_code bags_sql_select(const bags_reader *reader, uint64_t start, const char *where,
+    bool (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+    bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
-    size_t found = 0;
+    sql_selection run = {progress, user, 0};
     err = err ? err : &ignored;
     if (!reader || !where || !numbers || !count)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
@@ -1075,6 +1094,8 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     sqlite3 *db = sql_database(reader, start, err);
     if (!db)
         return err->code;
+    if (progress)
+        sqlite3_progress_handler(db, 10000, sql_select_step, &run);
     sqlite3_stmt *statement = NULL;
     /* As a function argument, the text must be an expression and cannot be a query. */
     char *query = sqlite3_mprintf(
@@ -1089,17 +1110,18 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
         step = sqlite3_step(statement);
         if (step == SQLITE_ROW)
-            code = bags_buffer_reserve(numbers, (found + 1) * sizeof(uint64_t), err);
+            code =
+                bags_buffer_reserve(numbers, (run.found + 1) * sizeof(uint64_t), err);
         else if (step != SQLITE_DONE)
             code = sql_error(db, err);
         if (!code && step == SQLITE_ROW)
-            ((uint64_t *)(void *)numbers->data)[found++] =
+            ((uint64_t *)(void *)numbers->data)[run.found++] =
                 (uint64_t)sqlite3_column_int64(statement, 0);
     }
     sqlite3_finalize(statement);
     sqlite3_close(db);
     if (!code)
-        *count = found;
+        *count = run.found;
     return code;
 }
 

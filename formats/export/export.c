@@ -981,9 +981,8 @@ static bags_code ex_check_out(bags_target *t, bool unfinished) {
     uint64_t names = 0;
     if (unfinished && !t->options.resume)
         return ex_refuse(t, t->path,
-            "an export to it is unfinished; continue it with --resume, or remove what "
-            "it "
-            "wrote");
+            "an export to it is unfinished; continue it with --resume, or remove it, "
+            "and its file that ends in .unfinished");
     if (directory && kind == BAGS_PATH_FILE)
         return ex_refuse(t, t->path, "exists and is not a directory");
     if (!directory && kind == BAGS_PATH_DIRECTORY)

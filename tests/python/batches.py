@@ -553,6 +553,17 @@ class _Rows:
         return row['n'], row['a']
 
 
+def options_of_other_types_are_errors():
+    _write('x')
+    raises(TypeError, bags.Loader, 'x', tokens={}, says='tokens: {}')
+    raises(TypeError, bags.Loader, 'x', tokens=(), says='tokens: ()')
+    raises(TypeError, bags.Loader, 'x', tokens={'field': 'ids', 'length': 3, 'parallel': 'ids'},
+           says="parallel: 'ids' (expected a list of names)")
+    raises(TypeError, bags.Loader, 'x', storage=None, says='storage: an option of DatasetReader')
+    raises(TypeError, bags.DatasetReader, 'http://localhost:1/x', storage={'cache_size': 'x'},
+           says='storage: cache_size: ')
+
+
 def windows_and_packed_rows_of_tokens_are_batches():
     rng = np.random.default_rng(0)
     with bags.ShardedDatasetWriter('x', {'ids': 'array(uint16,-1)', 'm': 'array(uint8,-1)'}, shard_length=70) as w:

@@ -162,7 +162,8 @@ def fields_are_added_by_a_key():
         with bags.DatasetWriter(path, {'id': 'int', 'score': 'float32'}) as writer:
             for n in ids:
                 writer.append({'id': n, 'score': np.float32(n / 2)})
-    raises(Exception, bags.derive, 'x', 'out', add='y', on='n=id', says='y')
+    raises(ValueError, bags.derive, 'x', 'out', add='y', on='n=id',
+           says='x: field "n": datapoint 1: y has no datapoint with this key')
     assert not os.path.exists('out')
     report = bags.derive('x', 'out', add='y', on='n=id', missing='drop', copy=True)
     assert report['length'] == 5 and report['missing'] == 7
@@ -213,6 +214,22 @@ def what_is_wrong_with_a_selection_is_an_error():
 
 
 # ---- split ----
+
+
+def a_seed_is_not_a_bool_and_a_range_is_inside():
+    _write('x', 20)
+    for wrong in True, False:
+        raises(TypeError, bags.derive, 'x', 'y', shuffle=wrong, copy=True, says='shuffle: ')
+        raises(TypeError, bags.split, 'x', 'y', {'a': 0.5}, seed=wrong, says='seed: ')
+    for wrong in range(-1, 3), range(15, 21), range(3, -2, -1):
+        raises(IndexError, bags.derive, 'x', 'y', range=wrong, copy=True, says='out of range (length 20)')
+    assert not os.path.exists('y')
+    bags.derive('x', 'y', range=range(19, -1, -1), copy=True)
+    assert _read('y') == _read('x')[::-1]
+    bags.derive('x', 'z', range=range(30, 20))
+    assert _read('z') == []
+    done = bags.split('x', 'parts', {'a': np.float32(0.5), 'b': np.float64(0.25)})
+    assert (done['a']['length'], done['b']['length']) == (10, 5)
 
 
 def the_parts_of_a_split_are_exact():
@@ -338,8 +355,9 @@ def a_zip_file_has_the_indexes():
     raises(FileExistsError, bags.zip, 'x', 'x.zip')
     raises(FileExistsError, bags.zip, 'x', 'x.zip', compact=True)
     raises(ValueError, bags.zip, 'x', 'y.zip', whole=True, compact=True, says='mutually exclusive')
+    raises(ValueError, bags.zip, 'x', 'y', says='y: the name of the zip file must end in .zip')
     bags.derive('x', 'y', rows=[1, 3])
-    raises(ValueError, bags.zip, 'y', 'y.zip', says='that no datapoint refers to; whole=True')
+    raises(ValueError, bags.zip, 'y', 'y.zip', says='that no datapoint refers to; whole=True writes all of them, compact=True none')
     bags.zip('y', 'y.zip', compact=True)
     assert _read('y.zip') == [1, 3] and bags.write_zip is bags.zip
     assert sorted(os.listdir()) == ['x', 'x.zip', 'y', 'y.zip']

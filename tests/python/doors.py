@@ -69,12 +69,14 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
     for kind, says, args, options in (
             (FileNotFoundError, 'cannot open', ('none',), {}),
             (TypeError, 'a: is a dataset already', ('a',), {}),
-            (TypeError, 'unknown format; pass from_ KIND', (__file__,), {}),
+            (TypeError, 'unknown format; pass from_= if it is one of: ', (__file__,), {}),
             (ValueError, "from_: 'x'", ('in.csv',), {'from_': 'x'}),
             (KeyError, 'field "q": unknown; known are', ('in.csv',), {'fields': ['q']}),
             (KeyError, 'type: field "q": unknown', ('in.csv',), {'type': {'q': 'int'}}),
             (ValueError, 'duplicate', ('in.csv',), {'fields': {'n': 'a', 'name': 'a'}}),
             (ValueError, 'not among fields', ('in.csv',), {'fields': ['n'], 'type': {'name': 'bytes'}}),
+            (TypeError, "type: 'int' (expected a dict", ('in.csv',), {'type': 'int'}),
+            (ValueError, "header: 'on' is none of", ('in.csv',), {'header': 'on'}),
             (TypeError, 'utf8 is not converted to int', ('in.csv',), {'type': {'name': 'int'}}),
             (TypeError, 'i64 is not converted to array(float32)', ('in.csv',), {'type': {'n': 'float32'}}),
             (TypeError, 'layout: an option of hdf5 only', ('in.csv',), {'layout': 'rows'}),
@@ -91,6 +93,9 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
         assert not os.path.exists('out'), (args, options)
     raises(FileExistsError, bags.import_, 'in.csv', 'a')
     raises(ValueError, bags.import_, 'in.csv', 'a.bag')
+    for header, names in (True, ['n', 'name']), (False, ['column0', 'column1']):
+        done = bags.import_('in.csv', 'out', header=header, dry_run=True)
+        assert sorted(done['spec'])[:2] == names, done
     raises(ValueError, bags.import_, 'https://host/in.csv', 'out')
 
 

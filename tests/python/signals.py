@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 
+import numpy  # noqa: F401  before a handler can interrupt its import
+
 import bags
 from run import Skip, raises
 
@@ -256,3 +258,13 @@ def an_interrupt_in_a_file_system_of_python_is_raised():
     raises(KeyboardInterrupt, lambda: reader[3])
     raises(KeyboardInterrupt, lambda: reader.values('n'))
     assert reader[3, ('s',)] == {'s': [3]}
+
+
+def a_selection_ends_at_once():
+    _write('x', 300)
+    endless = '(SELECT count(*) FROM data a, data b, data c, data d, data e) > 0'
+    for call in (lambda: bags.derive('x', 'out', where=endless),
+                 lambda: bags.split('x', 'out', {'a': 0.5}, where=endless),
+                 lambda: bags.export('x', 'out.csv', fields=['n'], where=endless)):
+        _interrupt(call)
+    assert os.listdir() == ['x'], os.listdir()

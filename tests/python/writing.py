@@ -129,6 +129,27 @@ def every_datapoint_has_the_fields_of_the_first():
     assert not os.path.exists('y')
 
 
+def an_error_of_an_inferred_type_says_how_to_pass_a_spec():
+    points = [{'ids': np.arange(5)}, {'ids': np.arange(6)}]
+    error = raises(ValueError, bags.write, 'x', points, says='field "ids": datapoint 1: shape mismatch')
+    assert "{'ids': 'array(int64,5)'}. Pass spec=" in error.__notes__[0], error.__notes__
+    error = raises(ValueError, bags.write, 'y', points, {'ids': 'array(int64,5)'})
+    assert not hasattr(error, '__notes__')
+    bags.write('z', points, {'ids': 'array(int64,-1)'})
+    raises(TypeError, bags.write, 'w', [{'a': 1}], {'a': int}, says="must be str, not 'a': <class 'int'>")
+    raises(TypeError, bags.write, 'w', [{0: 1}], says="must be str, not 0: 'array(int64)'")
+    raises(TypeError, bags.write, 'w', 'text', says='expected an iterable of dicts')
+
+
+def a_tensor_with_a_gradient_is_an_error_that_names_it():
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError('requires grad')
+    raises(TypeError, bags.write, 'x', [{'a': Tensor()}], says='x: field "a": datapoint 0: requires grad')
+    raises(TypeError, bags.write, 'x', [{'a': np.zeros(2)}, {'a': Tensor()}],
+           says='x: field "a": datapoint 1: requires grad')
+
+
 def options_are_those_of_the_writers():
     points = [{'a': i} for i in range(10)]
     bags.write('x', iter(points), shard_length=4, checksum=True)
@@ -149,6 +170,24 @@ def options_are_those_of_the_writers():
         assert [int(row['a']) for row in reader] == [*range(10)]
 
 
+def _values_of_a_reader_are_copied():
+    """Unless the reader has decoders of its own, or another spec or encoders are passed."""
+    noise = np.random.default_rng(0).integers(0, 255, (20, 20, 3), 'u1')
+    spec = {'image': 'jpeg(50)', 'few': 'jpeg[]', 'text': 'zstd(utf8)', 'n': 'int(4)'}
+    bags.write('from', [{'image': noise, 'few': [noise] * i, 'text': 'é' * i, 'n': i} for i in range(5)],
+               spec, shard_length=2)
+    with bags.DatasetReader('from') as reader:
+        assert bags.write('to', reader) == reader.spec
+        assert not any(bags.diff('from', 'to', exact=True)[name] for name in ('added', 'removed', 'changed'))
+        bags.write('again', reader, encoders=bags.encoders)
+        assert set(bags.diff('from', 'again', exact=True)['changed']) == {'image', 'few'}
+    with bags.DatasetReader('from', {**bags.decoders, 'int': lambda *_: 7}) as reader:
+        bags.write('seven', reader)
+    with bags.DatasetReader('seven') as reader:
+        assert [row['n'] for row in reader] == [7] * 5
+    raises(ValueError, bags.write, 'closed', reader, says='closed')
+
+
 def arrays_are_written_by_rows():
     columns = {'x': np.arange(12, dtype='f4').reshape(4, 3), 'y': np.arange(4),
                't': np.array(['a', 'bc', 'd', 'e'], object)}
@@ -158,6 +197,7 @@ def arrays_are_written_by_rows():
         assert np.array_equal(reader.column('y'), columns['y'])
         copy = bags.write('y', reader)
         assert copy == reader.spec
+    _values_of_a_reader_are_copied()
     raises(ValueError, bags.write, 'z', {**columns, 'y': np.arange(3)}, says='field "y": 3 rows')
     raises(TypeError, bags.write, 'z', {'x': 1}, says='field "x"')
     raises(TypeError, bags.write, 'z', {'x': np.ma.array([1, 2], mask=[0, 1])}, says='mask')
@@ -174,7 +214,10 @@ def arrays_are_written_by_rows():
     table.__class__ = type('Frame', (collections.UserList,), {'__getitem__': Frame.__getitem__})
     raises(TypeError, bags.write, 'p', table, says='field "s": datapoint 1: ')
     columns['s'][1] = 'b'
+    table.index = types.SimpleNamespace(names=[None])
     assert bags.write('q', table) == {'n': 'array(int64)', 's': 'utf8'}
+    table.index = types.SimpleNamespace(names=['id'])
+    raises(ValueError, bags.write, 'r', table, says='r: the index "id" of the table is not a column')
 
 
 class _Table:
@@ -263,6 +306,10 @@ def images_of_pil_become_png():
         assert two.spec == {'image': 'png'} and two[0]['image'].shape == (4, 5)
     raises(TypeError, bags.write, 'z', [Image.fromarray(pixels).convert('CMYK')],
            says='z: field "image": datapoint 0: an image of mode CMYK')
+    for mode in 'P', 'PA':  # its array has numbers of colours
+        raises(TypeError, bags.write, _path(), [Image.fromarray(pixels).convert(mode)], {'image': 'png'},
+               says=f'an image of mode {mode}: convert("RGB")')
+        raises(TypeError, _round, 'jpeg', Image.fromarray(pixels).convert(mode), says='of its colours')
 
 
 def progress_is_called_and_can_end_it():

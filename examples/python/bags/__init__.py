@@ -269,8 +269,17 @@ class DatasetReader(Dataset, _core.DatasetReader):
 
     def _repr_html_(self):
         """The fields, and the first images, for notebooks."""
-        return None if self.closed else show.html(self, lambda: _rebuild(
-            DatasetReader, DatasetReader, (*self._arguments[0], None), self._arguments[1]))
+        return None if self.closed else show.html(self, self._stored)
+
+    def _stored(self):
+        """Another reader for the same dataset, of values as they are stored."""
+        return _rebuild(DatasetReader, DatasetReader, (*self._arguments[0], None), self._arguments[1])
+
+    def _converts(self):
+        """True if values may differ from those of bags.decoders."""
+        own = self._decoders if isinstance(self._decoders, Mapping) else {}
+        return type(self) not in (DatasetReader, ShardedDatasetReader) or any(
+            codec not in (None, decoders.get(kind)) for kind, codec in own.items())
 
     def index(self, name):
         """The Index of a field, as built by bags.index."""
@@ -314,7 +323,10 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
         if not isinstance(spec, Mapping):
             raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
         if not all(isinstance(text, str) for pair in spec.items() for text in pair):
-            raise TypeError(f'{directory}: spec: a name and a type must be str')
+            wrong = next((name, kind) for name, kind in spec.items()
+                         if not (isinstance(name, str) and isinstance(kind, str)))
+            raise TypeError(f'{directory}: spec: a name and a type must be str, not {wrong[0]!r}: '
+                            f'{wrong[1]!r}')
         writable(directory)
         self._spec = dict(sorted(complete(spec.items(), encoders)))
         super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],

@@ -87,10 +87,11 @@ class _Sources:
             if not isinstance(range, (slice, builtins.range)):
                 raise TypeError(f'range: {range!r} (expected a slice or a range)')
             chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
-            try:
-                chosen = chosen[range if isinstance(range, slice) else np.asarray(range, np.int64)]
-            except IndexError:
-                raise IndexError(f'range: {range!r} out of range (length {len(chosen)})') from None
+            inside = isinstance(range, slice) or not range or (
+                0 <= min(range) and max(range) < len(chosen))
+            if not inside:
+                raise IndexError(f'range: {range!r} out of range (length {len(chosen)})')
+            chosen = chosen[range if isinstance(range, slice) else np.asarray(range, np.int64)]
         if shuffle is not None:
             chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
             chosen = chosen[np.frombuffer(_core.permute(_seed('shuffle', shuffle), len(chosen)),
@@ -125,6 +126,8 @@ class _Sources:
 
 
 def _seed(what, value):
+    if isinstance(value, bool):  # shuffle=False would shuffle with seed 0
+        raise TypeError(f'{what}: {value!r} (expected a seed, which is an integer)')
     try:
         return number(value)
     except (TypeError, ValueError) as error:
@@ -302,7 +305,7 @@ def _parts(parts):
         if not name or name[0] == '.' or set(name) & set('/\\:\0') or name.isdecimal():
             raise ValueError(f'parts: {name!r} cannot be the name of a dataset: it must not be a '
                              'number, begin with a dot, or contain / \\ or :')
-        if isinstance(size, bool) or not isinstance(size, (int, float)):
+        if isinstance(size, bool) or not hasattr(size, '__float__'):
             raise TypeError(f'parts: {name}: {size!r} (expected a fraction)')
         if not 0 < size <= 1:
             raise ValueError(f'parts: {name}: {size!r} is not above 0 and up to 1')
@@ -483,6 +486,8 @@ def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, p
     if whole and compact:
         raise ValueError('whole and compact are mutually exclusive')
     out = local(path)
+    if not out.endswith(b'.zip') and not os.path.lexists(path):
+        raise ValueError(f'{os.fsdecode(path)}: the name of the zip file must end in .zip')
     with stepping(progress) as step:
         if not compact:
             with DatasetReader(dataset, None, storage=storage) as reader:

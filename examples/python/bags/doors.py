@@ -1,6 +1,7 @@
 """import_, images and export: datasets from and to the formats of other programs."""
 import contextlib
 import os
+from collections.abc import Mapping
 
 from . import _core
 from .commands import _Sources
@@ -55,6 +56,8 @@ class _Source:
             raise TypeError(f'{path}: classes: an option of images only (this is {importer})')
         how = {**options, 'has_separator': 'separator' in options,
                'class_numbers': classes is not None}
+        if types is not None and not isinstance(types, Mapping):
+            raise TypeError(f'{path}: type: {types!r} (expected a dict of names and types)')
         types = dict(types or {})
         kind = types.pop('image', None) if self.images else None
         number_of = _core.formats()[0].index(importer)
@@ -82,7 +85,7 @@ class _Source:
             kind = _core.complete(types.get(name, old))
             if kind != old and not _converts(old, kind):
                 raise TypeError(f'{self.path}: type: field "{name}": {old} is not converted to {kind} '
-                                'here; `bags import --type` converts more')
+                                'here; `python -m bags import --type` converts more')
             self.spec[new] = kind
             self.plans.append((order.index(name), new, kind, kind != old,
                                self.images and name == 'label'))
@@ -124,9 +127,10 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
 
     Import a file or directory in the format of another program: see bags.formats. from_ is its
     name, if it is not recognized. Encoded values are stored unchanged. The options are those of
-    `bags import`: fields is a list of names, or a dict of names and new names; type is a dict of
-    names and other types. Integers become other integers, bytes become anything whose codec
-    accepts them, text becomes bytes or zstd(utf8), and images jpeg, png or bytes.
+    `bags import`: fields is a list of names, or a dict of names and new names; header of a CSV file
+    is 'yes' or True if its first line has names; type is a dict of names and other types. Integers
+    become other integers, bytes become anything whose codec accepts them, text becomes bytes or
+    zstd(utf8), and images jpeg, png or bytes.
 
     Returns a dict: spec, datapoints (written now; with dry_run, which writes nothing, those of
     the source, or None if it does not state their number), left_out (the number of things of
@@ -144,6 +148,8 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
     if from_ not in importers:
         raise ValueError(f'{path}: from_: {from_!r} (expected one of: {" ".join(importers)})')
     given = {name: value for name, value in options.items() if name in _SOURCE}
+    if isinstance(given.get('header'), bool):
+        given['header'] = 'yes' if given['header'] else 'no'
     writing = {name: value for name, value in options.items() if name in _WRITER}
     if not dry_run:
         _check_out(out)
@@ -227,7 +233,7 @@ def _target(out, to):
     found = [name for name, endings in exporters if ending and ending in endings.split()]
     if to is not None and to not in names:
         raise ValueError(f'{text}: to: {to!r} (expected one of: {" ".join(names)}; JSON lines are '
-                         'written by `bags export`)')
+                         'written by `python -m bags export`)')
     if to is None and not found:
         raise ValueError(f'{text}: {f"unknown ending {ending}" if ending else "no ending"}; pass to=, '
                          f'one of: {" ".join(names)}')

@@ -247,6 +247,8 @@ def _tokens(options, where):
     field, parallel = options.pop('field', None), options.pop('parallel', ())
     if not isinstance(field, str):
         raise TypeError(f'{where}field: {field!r} is not a str')
+    if isinstance(parallel, (str, bytes)):
+        raise TypeError(f'{where}parallel: {parallel!r} (expected a list of names)')
     _refuse_indices((field, *parallel), where)
     return field, pack('tokens', options, where), tuple(parallel)
 
@@ -299,7 +301,8 @@ class Loader(Closable, _core.Loader):
         width, height     decode images to this size
         channels          1: gray, 3: RGB (the default)
         mean, std         with dtype='float32': (x / 255 - mean) / std for each channel; for
-                          numbers and arrays of one shape, (x - mean) / std for each element
+                          numbers and arrays of one shape, (x - mean) / std for each element;
+                          a std of 0 counts as 1
         nchw              (N, channels, height, width)
         crop              'none'; 'center', after scaling the shorter side to `resize`;
                           'random', with area (0.08, 1) and aspect (3/4, 4/3)
@@ -376,6 +379,11 @@ class Loader(Closable, _core.Loader):
                 raise ValueError('fields: none is listed')
             for name in fields:
                 readers[0]._field(name)
+        if tokens is not None and not tokens:
+            raise TypeError(f'tokens: {tokens!r} (expected a field and a length, or a dict)')
+        if 'storage' in options:
+            raise TypeError('storage: an option of DatasetReader; pass DatasetReader(path, '
+                            'storage=...) as source')
         if frames is None and (pad != 'edge' or same_draw):
             raise ValueError(f'{where}pad and same_draw need frames')
         if frames is not None and (tokens or sampler is not None):

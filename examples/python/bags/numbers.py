@@ -11,7 +11,13 @@ def contiguous(values):
     mode = getattr(values, 'mode', None)
     if mode in ('CMYK', 'YCbCr', 'HSV', 'LAB') and hasattr(values, 'convert'):
         raise TypeError(f'an image of mode {mode}: convert("RGB") makes one that can be stored')
-    return np.asarray(values, order='C')
+    if mode in ('P', 'PA') and hasattr(values, 'convert'):
+        raise TypeError(f'an image of mode {mode}: convert("RGB") makes one of its colours, '
+                        'numpy.asarray an array of its numbers')
+    try:
+        return np.asarray(values, order='C')
+    except RuntimeError as error:  # a tensor that requires a gradient
+        raise TypeError(str(error)) from None
 
 
 def _explain(number, dtype):

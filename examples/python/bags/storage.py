@@ -6,7 +6,7 @@ import posixpath
 import re
 
 from . import _core, codecs
-from .options import number, suggest
+from .options import number, placed, suggest
 
 # Keys of fsspec info that tell versions of a file apart, if the file system has them.
 _VERSIONS = ('ETag', 'etag', 'generation', 'VersionId', 'version_id', 'mtime', 'LastModified',
@@ -67,7 +67,11 @@ def _server(options):
             raise TypeError(f'storage: {name}: {value!r} is not a str')
     if options.get('key') and not options.get('secret'):
         raise ValueError('storage: key without secret')
-    return *(options.get(name) for name in _TEXTS), number(options.get('cache_size', 0))
+    try:
+        size = number(options.get('cache_size', 0))
+    except (TypeError, ValueError) as error:
+        raise placed(error, 'storage: cache_size') from None
+    return *(options.get(name) for name in _TEXTS), size
 
 
 def _archive(path):

@@ -77,6 +77,8 @@ def _infer(path, datapoint):
             spec[name] = _type(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f'{path}: field "{name}": datapoint 0: {error}; pass spec=') from None
+        except RuntimeError as error:  # a tensor that requires a gradient
+            raise TypeError(f'{path}: field "{name}": datapoint 0: {error}') from None
     return spec
 
 
@@ -109,6 +111,10 @@ def _datapoints(path, source):
     if isinstance(source, Mapping):
         return *_columns(path, source), None
     if hasattr(source, 'iloc') and hasattr(source, 'columns'):  # of pandas
+        for level in getattr(getattr(source, 'index', None), 'names', ()):
+            if level is not None:
+                raise ValueError(f'{path}: the index "{level}" of the table is not a column; '
+                                 'reset_index() makes it one, reset_index(drop=True) removes it')
         columns = {name: source[name].to_numpy() for name in source.columns}
         if len(columns) != len(source.columns):
             raise ValueError(f'{path}: two columns of the table have the same name')
@@ -116,7 +122,8 @@ def _datapoints(path, source):
     if hasattr(source, '__arrow_c_stream__'):
         return tables.rows(path, source), getattr(source, 'num_rows', 0), None
     if isinstance(source, (str, bytes)):
-        raise TypeError(f'{path}: {type(source)} (expected datapoints)')
+        raise TypeError(f'{path}: {type(source)} (expected an iterable of dicts, a table or a dict '
+                        'of arrays)')
     try:
         return iter(source), operator.length_hint(source, 0), None
     except TypeError:
@@ -141,7 +148,8 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
 
     Write a dataset, and return its spec. iterable: dicts, a table of pandas, any table with
     __arrow_c_stream__ (pyarrow, polars), a dict of arrays with rows along axis 0, a
-    DatasetReader, or images of PIL, which become a field "image".
+    DatasetReader, whose values are copied as they are stored unless it has decoders of its own, or
+    images of PIL, which become a field "image".
 
     Without a spec, the first datapoint determines the types. A bool, int or float becomes
     array(bool), array(int64) or array(float64), a scalar or array of NumPy an array of its dtype and
@@ -156,23 +164,35 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
     complete dataset.
     Errors: KeyError (a field is missing or unknown), TypeError, ValueError, FileExistsError.
     """
-    from . import DatasetWriter, ShardedDatasetWriter
+    from . import DatasetReader, DatasetWriter, ShardedDatasetWriter
     from . import encoders as ours
+    codecs = ours if encoders is None else encoders
+    if isinstance(iterable, DatasetReader) and spec is None and encoders is None and not (
+            iterable.closed or iterable._converts()):
+        iterable, codecs = iterable._stored(), None  # a JPEG is not encoded again
     points, total, known = _datapoints(path, iterable)
     points = _checked(path, points)
+    inferred = None
     if spec is None:
         spec = known
     if spec is None:
         first = next(points, None)
         if first is None:
             raise ValueError(f'{path}: no datapoints; pass spec=')
-        spec, points = _infer(path, first), itertools.chain([first], points)
+        spec = inferred = _infer(path, first)
+        points = itertools.chain([first], points)
     kind = ShardedDatasetWriter if any(name in options for name in _SHARDS) else DatasetWriter
-    with stepping(progress) as step, kind(
-            path, spec, ours if encoders is None else encoders, **options) as writer:
+    with stepping(progress) as step, kind(path, spec, codecs, **options) as writer:
         done = writer.resumed
         for point in itertools.islice(points, done, None):
-            writer.append(point)
+            try:
+                writer.append(point)
+            except (TypeError, ValueError) as error:
+                if inferred:
+                    length = "; 'array(int64,-1)' has any length" * ('shape mismatch' in str(error))
+                    error.add_note(f'The types are those of datapoint 0: {inferred}. Pass spec= for '
+                                   f'others{length}.')
+                raise
             done += 1
             if step and done % 64 == 0:
                 step(done, total)

@@ -105,19 +105,22 @@ static PyObject *reader_where(PyObject *module, PyObject *args) {
     const char *where;
     bags_buffer numbers = {0};
     size_t count = 0;
+    Progress progress;
     bags_error err;
     bags_code code;
+    memset(&progress, 0, sizeof progress);
+    progress.call = Py_None; /* only signals: steps are counted after the selection */
     if (!PyArg_ParseTuple(args, "OKs", &reader, &start, &where))
         return NULL;
     OWNED Source *source = reader_source_of(state, reader);
     if (!source)
         return NULL;
-    WITHOUT_GIL(
-        code = bags_sql_rows(source->reader, start, where, &numbers, &count, &err));
-    PyObject *out = call_failed(state, code, &err, source->path)
-                        ? NULL
-                        : PyBytes_FromStringAndSize((const char *)numbers.data,
-                              (Py_ssize_t)(count * sizeof(uint64_t)));
+    WITHOUT_GIL(code = bags_sql_select(source->reader, start, where, progress_step,
+                    &progress, &numbers, &count, &err));
+    PyObject *out = NULL;
+    if (progress_end(&progress, !code) && !call_failed(state, code, &err, source->path))
+        out = PyBytes_FromStringAndSize(
+            (const char *)numbers.data, (Py_ssize_t)(count * sizeof(uint64_t)));
     bags_buffer_free(&numbers);
     return out;
 }
@@ -397,6 +400,8 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
     if (code && report.copy)
         (void)snprintf(
             err.message + size, sizeof err.message - size, ": use copy=True");
+    if (code == BAGS_ERROR_MISSING && report.missing > 0)
+        err.code = BAGS_ERROR_VALUE; /* a key is missing, not a file */
     progress.total = code ? 0 : report.length;
     if (!progress_end(&progress, !code))
         return NULL;
