@@ -265,7 +265,7 @@ class _Derive:
 
     @contextlib.contextmanager
     def decoded(self, rows, step=None):
-        """Decode the images of pixels to OUT.pixels, which exists until the end."""
+        """Decode the images of pixels to OUT.pixels, and remove it at the end."""
         if not self.pixels:
             yield
             return
