@@ -56,6 +56,19 @@ static const bags_codec *linked_codec(const linked *from, bags_error *err) {
                : (const bags_codec *)module_find(from->format, from->symbol, err);
 }
 
+const bags_loader_images *images_linked(void) {
+    static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
+#ifdef BAGS_WITH_JPEG
+    images.jpeg_probe = bags_jpeg_probe;
+    images.jpeg_decode = bags_jpeg_decode;
+#endif
+#ifdef BAGS_WITH_PNG
+    images.png_probe = bags_png_probe;
+    images.png_decode = bags_png_decode;
+#endif
+    return &images;
+}
+
 #ifdef BAGS_MODULES
 #include <pthread.h>
 

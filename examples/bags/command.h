@@ -537,6 +537,8 @@ extern option_number max_pixels;
 const bags_registry *registry_get(void);
 /* The same, except that a value of type zstd(TYPE) is the inner blob of type TYPE. */
 const bags_registry *registry_blobs(void);
+/* The functions of this build for a loader of images. Opens the modules. */
+const struct bags_loader_images *images_linked(void);
 /* Writers call this first. `path` is the file that contains the zstd dictionary, or
  * "none". */
 void registry_dictionary(const char *path);

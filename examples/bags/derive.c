@@ -10,7 +10,7 @@
 
 static bags_derive_options given;
 static const char *split, *keep_given, *drop_given, *rename_given, *joined, *lines, *by,
-    *on, *stratify;
+    *on, *stratify, *pixels_given;
 static option_number seed, shard_size, shard_length, shard_start, shard_stop;
 static bool copying, unsharded, with_checksums, without_checksums;
 
@@ -57,6 +57,9 @@ static const option options[] = {
     {"duplicate", OPTION_CHOICE, &duplicate, "error|first",
         "with --on: fail if DATASET has a value twice (the default), or use the first"},
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
+    {"pixels", OPTION_TEXT, &pixels_given, "FIELD=WIDTHxHEIGHT,...",
+        "'image=256x256': decode and resize the images of FIELD once, and store their "
+        "pixels as array(uint8,HEIGHT,WIDTH,3)"},
     WORKER_OPTIONS(shard_start, shard_stop),
     {"copy", OPTION_FLAG, &copying, NULL,
         "copy the blobs instead of linking Bags: only referenced blobs, unchanged, in "
@@ -90,6 +93,13 @@ static bags_reader *open_from(const char *path) {
     return opened;
 }
 
+static bool all_have_checksums(void) {
+    size_t i = 0;
+    while (i < froms_count && dataset_has_checksums(readers[i]))
+        i++;
+    return i == froms_count;
+}
+
 static void open_all(char **operands, size_t count) {
     froms = (bags_derive_more *)allocate(count, sizeof *froms);
     readers = (const bags_reader **)allocate(count, sizeof *readers);
@@ -112,7 +122,7 @@ static void open_all(char **operands, size_t count) {
 /* ---- directories next to OUT ---- */
 
 /* Directories created by this process. They are removed after a failure. */
-static char *claimed[2];
+static char *claimed[3];
 static size_t claimed_count;
 
 static void remove_claimed(void) {
@@ -171,6 +181,49 @@ static void add_field(
     derived[derived_count++] = one;
 }
 
+static bags_resized_field *pixels; /* the fields to store as pixels */
+static size_t pixels_count;
+static const char *pixels_path; /* the dataset of pixels, removed at the end */
+
+/* Get one side from "WIDTHxHEIGHT", and advance past it. 0: not a side. */
+static uint32_t parse_side(const char **at) {
+    uint64_t side = 0;
+    if (!format_decimal(at, NULL, &side) || side > 65535)
+        return 0;
+    return (uint32_t)side;
+}
+
+static void parse_pixels(const char *to) {
+    char *at = string_format("%s", pixels_given), *value; /* names point into it */
+    size_t i;
+    while (fields_next(&at, "pixels", from, fields, fields_count, &i, &value)) {
+        const char *end = value;
+        bags_resized_field one = {fields[i].name, parse_side(&end), 0};
+        if (*end == 'x') {
+            end++;
+            one.height = parse_side(&end);
+        }
+        if (!one.width || !one.height || *end)
+            usage("--pixels: \"%s\" is not WIDTHxHEIGHT, with sides of 1 to 65535",
+                value);
+        if (!kept[i])
+            usage("--pixels: the field \"%s\" is left out", fields[i].name);
+        for (size_t k = 0; k < pixels_count; k++)
+            if (!strcmp(pixels[k].name, one.name))
+                usage("--pixels: duplicate field \"%s\"", one.name);
+        pixels = (bags_resized_field *)grow(pixels, pixels_count, sizeof *pixels);
+        pixels[pixels_count++] = one;
+    }
+    pixels_path = claim(to, "pixels");
+}
+
+static bool is_pixels(const char *name) {
+    size_t i = 0;
+    while (i < pixels_count && strcmp(pixels[i].name, name) != 0)
+        i++;
+    return i < pixels_count;
+}
+
 /* Let the datapoints of `joined` be matched by key. Returns the key's number there. */
 static size_t choose_join(const bags_reader *other) {
     static bags_derive_join join;
@@ -214,10 +267,13 @@ static void choose_fields(const char *to) {
     }
     if (rename_given)
         rename_fields();
+    if (pixels_given)
+        parse_pixels(to);
     derived = (bags_derived_field *)allocate(1, sizeof *derived);
     for (size_t i = 0; i < fields_count; i++)
         if (kept[i])
-            add_field(names[i], fields[i].name, NULL, 0);
+            add_field(names[i], fields[i].name,
+                is_pixels(fields[i].name) ? pixels_path : NULL, 0);
     if (lines) {
         path_must_be_local("--add", joined);
         added = lines_spec(joined, lines, &added_count);
@@ -294,11 +350,10 @@ static void choose_copy(void) {
     given.copy = &writing;
 }
 
-/* Derive the dataset at `path`. */
-static bags_derive_report derive(
+/* Derive the dataset at `path`, or end the program. */
+static bags_derive_report must_derive(
     const char *path, const uint64_t *numbers, size_t count) {
     static char title[] = "derive";
-    static bool noted; /* once for all parts */
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
@@ -312,6 +367,13 @@ static bags_derive_report derive(
     else if (made.missing && code)
         failure_suffix("; use --missing drop to drop them");
     must(code);
+    return made;
+}
+
+static bags_derive_report derive(
+    const char *path, const uint64_t *numbers, size_t count) {
+    static bool noted; /* once for all parts */
+    bags_derive_report made = must_derive(path, numbers, count);
     if (made.metadata && !noted)
         note("%s: its info.json differs from the info.json of %s, and is not carried",
             made.metadata, from);
@@ -320,6 +382,56 @@ static bags_derive_report derive(
         note("%s: %s dropped: %s has no datapoint with an equal key", path,
             counted(made.missing, "datapoint"), joined);
     return made;
+}
+
+/* Decoding takes long: first derive the dataset with links to the images, so that
+ * whatever prevents links is found now. */
+static void check_links(void) {
+    bags_derived_field *checked =
+        (bags_derived_field *)allocate(derived_count + 1, sizeof *checked);
+    char *path = path_join(pixels_path, "checked");
+    for (size_t i = 0; i < derived_count; i++) {
+        checked[i] = derived[i];
+        if (checked[i].dataset == pixels_path)
+            checked[i].dataset = NULL;
+    }
+    given.fields = checked;
+    must_derive(path, rows, rows_count);
+    given.fields = derived;
+    directory_remove(path);
+    free(path);
+    free(checked);
+}
+
+static bool show_images(void *title, uint64_t done, uint64_t total) {
+    progress_show((const char *)title, "images", done, total, done);
+    return !interrupt_pending();
+}
+
+/* Decode the selected images to the dataset at pixels_path. */
+static void store_pixels(const char *to) {
+    static char title[] = "decode";
+    bags_resize_options how = {0};
+    if (shard_stop.value < 2 && path_exists(to))
+        must(format_fail_exists(bags_io_local(), to, false, &failure));
+    if (!given.copy)
+        check_links();
+    how.fields = pixels;
+    how.field_count = pixels_count;
+    how.rows = rows;
+    how.rows_count = rows_count;
+    how.shard_start = shard_start.value;
+    how.shard_stop = shard_stop.value;
+    how.shard_length = given.copy ? given.copy->shard_length : 0;
+    how.checksum = given.copy ? given.copy->checksum : all_have_checksums();
+    how.no_sync = given.no_sync;
+    how.images = images_linked();
+    how.progress = show_images;
+    how.user = title;
+    interrupt_defer();
+    bags_code code = bags_resize(readers, froms_count, pixels_path, &how, &failure);
+    progress_end();
+    must(code);
 }
 
 /* Print the result once everything has its final name. */
@@ -479,6 +591,9 @@ static int run(char **operands) {
     if (joined && !lines && has_ending(joined, ".jsonl"))
         usage("--add: %s needs --spec", joined);
     worker_check(&shard_start, &shard_stop);
+    if (split && pixels_given && shard_stop.value > 1)
+        usage("--pixels: with --split each worker would decode all images; derive the "
+              "dataset with --pixels first, and split it then");
     if (has_ending(to, ".bag") || has_ending(to, ".zip"))
         usage("%s: the name of a dataset must not end in .bag or .zip", to);
     if (split)
@@ -493,6 +608,8 @@ static int run(char **operands) {
     rows = select_datapoints(readers, froms_count, length, &rows_count);
     if (lines)
         encode_lines();
+    if (pixels_count)
+        store_pixels(to);
     if (split) {
         derive_split(to);
     } else {
@@ -515,14 +632,19 @@ const command command_derive = {"derive",
     "Each shard has datapoints of one shard; empty shards are skipped. If nothing is "
     "selected, OUT is an empty dataset. Checksums are carried over. If another process "
     "replaces DATASET, the command fails; workers do not compare their versions.\n"
+    "--pixels decodes each selected image once, so that `bags load --crop` and "
+    "training "
+    "decode nothing: RGB, the entire image resized as the loader does, not turned by "
+    "EXIF data. All other fields are linked.\n"
     "--copy does what links cannot: an order across shards, shards of other sizes, "
     "several DATASETs (of one spec; numbers continue; --where runs on each "
     "separately), or a DATASET on a server or in an archive.\n"
-    "A killed process leaves directories without spec.json, or OUT.derived, OUT.parts "
-    "or OUT.lines: the next run names the files to remove.\n",
+    "A killed process leaves directories without spec.json, or OUT.derived, OUT.parts, "
+    "OUT.pixels or OUT.lines: the next run names the files to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
     "  bags derive pets named --add captions --on id --missing drop\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"
+    "  bags derive pets small --pixels image=256x256\n"
     "  bags derive pets more all --copy --shuffle 1 --shard-size 1G\n",
     run};

@@ -76,7 +76,7 @@ static const option options[] = {
     {"bos", OPTION_NUMBER, &bos, "ID", "add this token before each document"},
     {"eos", OPTION_NUMBER, &eos, "ID", "add this token after each document"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
-        "of images, random crops of this size, as to train"},
+        "of images and stored pixels, random crops of this size, as to train"},
     {"orient", OPTION_FLAG, &orient, NULL,
         "turn images upright, as their EXIF data state"},
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
@@ -151,20 +151,6 @@ static void select_each(const bags_reader *const *readers) {
 
 /* ---- fields ---- */
 
-/* Pass the linked image formats to the loader. */
-static void link_images(void) {
-    static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
-#ifdef BAGS_WITH_JPEG
-    images.jpeg_probe = bags_jpeg_probe;
-    images.jpeg_decode = bags_jpeg_decode;
-#endif
-#ifdef BAGS_WITH_PNG
-    images.png_probe = bags_png_probe;
-    images.png_decode = bags_png_decode;
-#endif
-    loading.images = &images;
-}
-
 static type_class class_of(const bags_reader *reader, const char *name) {
     size_t count;
     const bags_field *fields = bags_reader_fields(reader, &count);
@@ -193,6 +179,23 @@ static void link_videos(
 #endif
 }
 
+/* True for stored pixels of `bags derive --pixels`: array(uint8,HEIGHT,WIDTH,3). */
+static bool is_pixels(const bags_reader *reader, const char *name) {
+    size_t count, i;
+    uint64_t shape[3] = {0};
+    (void)bags_reader_fields(reader, &count);
+    if (bags_reader_field(reader, name, &i, NULL))
+        return false;
+    const bags_type *type = bags_reader_type(reader, i);
+    if (!bags_view_is(type->name, "array") || type->count != 4 ||
+        !bags_view_is(bags_type_argument(type, 0), "uint8"))
+        return false;
+    for (size_t k = 0; k < 3; k++)
+        if (!bags_type_number(type, k + 1, &shape[k]))
+            return false;
+    return shape[0] > 0 && shape[1] > 0 && shape[2] == 3;
+}
+
 /* True for an image, and for a video whose frames are loaded. */
 static bool is_image(const bags_reader *reader, const char *name) {
     type_class kind = class_of(reader, name);
@@ -201,13 +204,13 @@ static bool is_image(const bags_reader *reader, const char *name) {
 
 /* Crop, normalize by the ImageNet mean and deviation, and put channels first, as is
  * usual when training on ImageNet. */
-static void choose_crop(bags_load_field *field, uint32_t size) {
+static void choose_crop(bags_load_field *field, uint32_t size, bool upright) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
-    link_images();
+    loading.images = images_linked();
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
-    field->orient = orient;
+    field->orient = upright;
     field->flip_x = 0.5;
     field->nchw = true;
     field->dtype = BAGS_DTYPE_FLOAT32;
@@ -244,11 +247,12 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
             continue;
         bags_load_field *field = &fields[used++];
         field->name = names ? names[i] : all[i].name;
-        if (!is_image(reader, field->name))
+        bool image = is_image(reader, field->name);
+        if (!image && !(size && is_pixels(reader, field->name)))
             continue;
-        found = true;
+        found = found || image || !orient;
         if (size)
-            choose_crop(field, size);
+            choose_crop(field, size, orient && image);
     }
     count = used;
     if (framing.clock) {
@@ -258,7 +262,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
     for (size_t i = 0; i < count; i++)
         refuse_key(fields[i].name);
     if ((size || orient) && !found)
-        usage("--%s: no field that is loaded is an image", size ? "crop" : "orient");
+        usage("--%s: no field that is loaded is an image", orient ? "orient" : "crop");
     loading.fields = count ? fields : NULL;
     loading.field_count = count;
     return found;
@@ -476,7 +480,8 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
         sum->tokens +=
             one->pieces ? one->tensors[0].items : one->length * sequences.length;
     for (size_t i = 0; i < one->count && !tokens; i++)
-        if (is_image(reader, one->tensors[i].name))
+        if (is_image(reader, one->tensors[i].name) ||
+            (crop.given && is_pixels(reader, one->tensors[i].name)))
             sum->images += one->tensors[i].items;
 }
 

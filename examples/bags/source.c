@@ -140,7 +140,10 @@ bool fields_next(char **at, const char *which, const char *of, const bags_field 
     if (!list_next(at, &name, &own))
         return false;
     if (!own != !value)
-        usage("--%s: expected %s", which, value ? "OLD=NEW,..." : "FIELD,...");
+        usage("--%s: expected %s", which,
+            !value                     ? "FIELD,..."
+            : !strcmp(which, "rename") ? "OLD=NEW,..."
+                                       : "FIELD=VALUE,...");
     *field = field_require(of, name, fields, count);
     if (value)
         *value = own;

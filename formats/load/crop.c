@@ -8,6 +8,9 @@
 #include "random.h"
 
 #include <float.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <math.h>
 
 /* An image on its way to a tensor. */
@@ -103,7 +106,8 @@ static bags_code loader_invert_matrix(
     double size = m[0] * m[4] - m[1] * m[3];
     if (m[6] < 0 || m[6] > 0 || m[7] < 0 || m[7] > 0)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "draw returned a perspective; it and the option matrix are mutually exclusive");
+            "draw returned a perspective; it and the option matrix are mutually "
+            "exclusive");
     out[0] = m[4] * m[8] / size;
     out[1] = -m[1] * m[8] / size;
     out[2] = (m[1] * m[5] - m[4] * m[2]) / size;
@@ -373,6 +377,29 @@ static bags_code loader_jitter(
     return bags_jitter_apply(&p->image, pixels, p->stride, &p->draw.jitter, err);
 }
 
+/* Write a row of RGB pixels as floats; for planes, four at a time. */
+static void loader_scale_row(const unsigned char *from, ptrdiff_t step, size_t width,
+    const float *scales, float *to, size_t step_x, size_t step_c) {
+    float *red = to, *green = to + step_c, *blue = to + 2 * step_c;
+    size_t x = 0;
+#ifdef __SSE2__
+    for (; step_x == 1 && x + 4 <= width; x += 4) {
+        const unsigned char *b = from + step, *c = b + step, *d = c + step;
+        const float *g = scales + 256, *e = scales + 512;
+        _mm_storeu_ps(red + x,
+            _mm_set_ps(scales[d[0]], scales[c[0]], scales[b[0]], scales[from[0]]));
+        _mm_storeu_ps(green + x, _mm_set_ps(g[d[1]], g[c[1]], g[b[1]], g[from[1]]));
+        _mm_storeu_ps(blue + x, _mm_set_ps(e[d[2]], e[c[2]], e[b[2]], e[from[2]]));
+        from = d + step;
+    }
+#endif
+    for (; x < width; x++, from += step) {
+        red[x * step_x] = scales[from[0]];
+        green[x * step_x] = scales[256 + from[1]];
+        blue[x * step_x] = scales[512 + from[2]];
+    }
+}
+
 /* Write the pixels to the tensor: mirrored, normalised, or channels first. */
 static void loader_store_pixels(const loader_column *c, const loader_image *p,
     const float *scales, unsigned char *to) {
@@ -389,22 +416,30 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
                 p->pixels + (flip_y ? height - 1 - y : y) * p->stride, step_y);
         return;
     }
-    for (size_t y = 0; y < height; y++)
+    for (size_t y = 0; y < height; y++) {
+        const unsigned char *from =
+            p->pixels + (flip_y ? height - 1 - y : y) * p->stride;
+        ptrdiff_t step = (ptrdiff_t)channels;
+        if (flip_x) {
+            from += (width - 1) * channels;
+            step = -step;
+        }
+        if (scales && channels == 3) {
+            loader_scale_row(
+                from, step, width, scales, real + y * step_y, step_x, step_c);
+            continue;
+        }
         for (size_t k = 0; k < channels; k++) {
-            const unsigned char *from =
-                p->pixels + (flip_y ? height - 1 - y : y) * p->stride + k;
+            const unsigned char *one = from + k;
             size_t at = y * step_y + k * step_c;
-            const float *scale = scales ? scales + 256 * k : NULL;
-            if (flip_x)
-                from += (width - 1) * channels;
-            for (size_t x = 0; x < width; x++, at += step_x) {
-                if (scale)
-                    real[at] = scale[*from];
+            for (size_t x = 0; x < width; x++, at += step_x, one += step) {
+                if (scales)
+                    real[at] = scales[256 * k + *one];
                 else
-                    to[at] = *from;
-                from = flip_x ? from - channels : from + channels;
+                    to[at] = *one;
             }
         }
+    }
 }
 
 /* Tabulate the floats for each channel's 256 values, with the same float32 arithmetic

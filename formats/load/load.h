@@ -895,6 +895,75 @@ BAGS_EXPERIMENTAL bags_code bags_loader_restore(
     bags_loader *loader, const void *state, size_t size, bags_error *err);
 
 /* ========================================================================
+ * >>resized
+ * Store images as pixels of one size, so that later epochs decode nothing. No library
+ * except the system's threads; the functions needed for images are passed in
+ * (bags_loader_images).
+ * ====================================================================== */
+
+/* A field of images, and the size of its pixels: both 1 to 65535. */
+typedef struct bags_resized_field {
+    const char *name;
+    uint32_t width, height;
+} bags_resized_field;
+
+typedef struct bags_resize_options {
+    const bags_resized_field *fields; /* at least one */
+    size_t field_count;
+    /* The datapoints whose images are needed, numbered across all readers, in any
+     * order. NULL: all */
+    const uint64_t *rows;
+    size_t rows_count;
+    /* Only the images that this worker of a bags_derive with the same rows needs; 0, 0:
+     * all of them. */
+    uint64_t shard_start, shard_stop;
+    uint64_t shard_length; /* of a copy by workers; 0: the derived dataset has links */
+    bool checksum;         /* write checksums */
+    bool no_sync;
+    int32_t threads;                  /* as in bags_loader_options */
+    const bags_loader_images *images; /* with `resample` */
+    /* Called after each batch with the images' datapoints done so far. Returns false to
+     * stop: BAGS_ERROR_IO. NULL: not called. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env; /* to write */
+} bags_resize_options;
+
+/*
+ * Write a dataset of resized images that bags_derive can join by position: its shards
+ * have the lengths of the readers' shards. Each field has the type
+ * array(uint8,HEIGHT,WIDTH,3), or a sequence of it for a sequence.
+ *
+ * The pixels equal the tensor of a loader with the field's width and height and no
+ * other option: RGB, the entire image resized by BAGS_FILTER_BILINEAR, not turned by
+ * EXIF data. So a loader of the stored pixels and a loader of the images give the same
+ * tensors if the images are not cropped and have this width and height; flips, jitter,
+ * mean and std may be set. Random crops draw the same fractions but cut them out of the
+ * resized pixels, so their pixels differ.
+ *
+ * A plain field of a datapoint that is not needed refers to the blob of another
+ * datapoint of its shard; a sequence has no items. If no datapoint of a shard is
+ * needed, plain fields refer to an empty blob. It is not an image.
+ *
+ *   out  an existing, empty directory. After a failure it contains incomplete files:
+ *        remove it
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  no field; a side out of range
+ *   BAGS_ERROR_TYPE      no value of a field's type is an image
+ *   BAGS_ERROR_VALUE     a blob that is not an image; the message names dataset, field
+ *                        and datapoint
+ *   BAGS_ERROR_RANGE     a row that does not exist
+ *   or an error from bags_loader_open, bags_loader_next or a writer
+ *
+ * Threads: any, if no other thread writes to `out`. Cost: decodes each image once; 1
+ * byte of memory per datapoint, 8 per datapoint needed, and a few batches of at most 16
+ * MiB, or of one datapoint.
+ */
+BAGS_EXPERIMENTAL bags_code bags_resize(const bags_reader *const *readers, size_t count,
+    const char *out, const bags_resize_options *options, bags_error *err);
+
+/* ========================================================================
  * >>worker
  * Find out which worker of a cluster job this process is. No library.
  *

@@ -16,6 +16,7 @@ MODULES = [
     'golden_data',
     'manifests',
     'images',
+    'pixels',
     'archives',
     'importing',
     'decoding',

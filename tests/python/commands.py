@@ -404,6 +404,55 @@ def a_copy_has_the_same_bytes():
     assert not os.path.exists('z')
 
 
+def _photos(path, count):
+    """Images of noise in several sizes, for pixels=."""
+    spec = {'i': 'png', 'n': 'int'}
+    with bags.ShardedDatasetWriter(path, spec, shard_length=4) as writer:
+        for i in range(count):
+            shape = (9 + i, 30 - i, 3) if i % 3 else (9 + i, 30 - i)
+            writer.append({'i': np.random.default_rng(i).integers(0, 256, shape, np.uint8), 'n': i})
+
+
+def pixels_equal_the_loaders_resized_images():
+    if not bags.build['png']:
+        raise Skip('no png')
+    _photos('x', 11)
+    made = bags.derive('x', 'y', pixels={'i': (8, 6)})
+    assert made['length'] == 11 and made['shards'] == 3 and not os.path.exists('y.pixels')
+    with bags.DatasetReader('y') as reader:
+        assert reader.spec == {'i': 'array(uint8,6,8,3)', 'n': 'int'}
+    assert os.path.samefile('x/000001/n.bag', 'y/000001/n.bag')
+    jitter = {'brightness': (0.5, 1.5), 'hue': (-0.1, 0.1)}
+    for how in ({}, {'flip_x': .5, 'dtype': 'float32', 'mean': .5, 'std': .2, 'nchw': True},
+                {'jitter': jitter}, {'channels': 3, 'flip_y': .5}):
+        tensors = []
+        for path in 'xy':
+            fields = {'i': {'width': 8, 'height': 6, **how}}
+            with bags.Loader(path, 4, fields=fields, seed=3) as loader:
+                tensors.append([next(loader)['i'].copy() for _ in range(3)])
+        assert all((a == b).all() for a, b in zip(*tensors, strict=True)), how
+    some = bags.derive('x', 'z', rows=[1, 2, 9], pixels={'i': (8, 6)}, copy=True)
+    assert some['length'] == 3 and [p.tobytes() for p in _read('z', 'i')] == [
+        _read('y', 'i')[i].tobytes() for i in (1, 2, 9)]
+    for w in 0, 1:
+        bags.derive('x', 'w', pixels={'i': (8, 6)}, shard_start=w, shard_step=2)
+    assert _files('w') == _files('y')
+    bags.split('x', 'parts', {'a': .5, 'b': .5}, pixels={'i': (8, 6)})
+    assert sorted(_read('parts/a') + _read('parts/b')) == list(range(11))
+    for kind, pixels, options, says in (
+            (TypeError, {'i': 8}, {}, 'expected (width, height)'),
+            (TypeError, 8, {}, 'expected a dict'),
+            (ValueError, {'i': (0, 8)}, {}, 'sides are 1 to 65535'),
+            (KeyError, {'j': (8, 8)}, {}, '"j"'),
+            (TypeError, {'n': (8, 8)}, {}, 'cannot become images'),
+            (ValueError, {'i': (8, 8)}, {'drop': ['i']}, 'left out'),
+            (OverflowError, {'i': (8, 8)}, {'shuffle': 1}, 'copy=True'),
+            (FileExistsError, {'i': (8, 8)}, {'out': 'y'}, 'y')):
+        options = dict(options)
+        raises(kind, bags.derive, 'x', options.pop('out', 'new'), pixels=pixels, says=says, **options)
+    assert not os.path.exists('new') and not os.path.exists('new.pixels')
+
+
 def a_copy_that_was_ended_is_continued():
     with bags.DatasetWriter('x', {'b': 'bytes', 'n': 'int'}) as writer:
         for i in range(40):

@@ -164,14 +164,14 @@ def _out(path):
 
 
 def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard_step):
-    """The options of the writer of a copy; None for links."""
+    """The options of the writer of a copy, and its shard_length; None, 0 for links."""
     given = {'shard_size': shard_size, 'shard_length': shard_length, 'unsharded': unsharded,
              'checksum': checksum is not None}
     for name, value in given.items():
         if value and not copy:
             raise ValueError(f'{name} needs copy=True')
     if not copy:
-        return None
+        return None, 0
     if unsharded and (shard_size or shard_length or shard_step > 1):
         raise ValueError('unsharded excludes shard_size, shard_length and shard_step')
     options = {'shard_size': shard_size, 'shard_length': shard_length}
@@ -182,7 +182,7 @@ def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard
         raise ValueError('workers copy shards of a given shard_length, without a shard_size')
     facts += [_core.facts(reader, checksum is None) for reader in sources.others]
     options['checksum'] = all(fact[3] for fact in facts) if checksum is None else checksum
-    return pack('writer', options)
+    return pack('writer', options), options['shard_length']
 
 
 class _Derive:
@@ -193,8 +193,9 @@ class _Derive:
     def __init__(self, path, out, *, where=None, rows=None, exclude=None, range=None,
                  shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
                  missing='error', duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
-                 sync=True, shard_start=0, shard_step=0, storage=None):
+                 sync=True, shard_start=0, shard_step=0, storage=None, pixels=None):
         self.out, self.sources = _out(out), _Sources(path, storage)
+        self.sync, self.start, self.pixels = sync, shard_start, []
         try:
             sources, writer = self.sources, {'shard_start': shard_start, 'shard_step': shard_step}
             self.options = pack('derive', {**writer, 'sync': sync}, f'{os.fsdecode(out)}: ')
@@ -214,9 +215,11 @@ class _Derive:
             self.join = None
             if add is not None:
                 self.add(add, on, missing == 'drop', duplicate == 'first')
-            self.writer = _copying(sources, copy, shard_size, shard_length, unsharded, checksum,
-                                   self.workers)
+            self.writer, self.length = _copying(sources, copy, shard_size, shard_length, unsharded,
+                                                checksum, self.workers)
             self.rows = sources.select(rows, where, exclude, range, shuffle)
+            if pixels is not None:
+                self.pixels = self.sizes(pixels)
         except BaseException:
             self.sources.close()
             raise
@@ -243,6 +246,51 @@ class _Derive:
             other._field(key)
             self.join = (*place, own, key, drop, first)
         self.fields += [(name, None, place) for name in other.spec if name != key]
+
+    def sizes(self, pixels):
+        """pixels, as a list of (name, width, height)."""
+        if not isinstance(pixels, Mapping):
+            raise TypeError(f'pixels: {pixels!r} (expected a dict of names and (width, height))')
+        kept, sizes = [field[1] for field in self.fields if field[2] is None], []
+        for name in _names('pixels', pixels, self.sources.first):
+            if name not in kept:
+                raise ValueError(f'{self.sources.first.path}: pixels: the field "{name}" is left '
+                                 'out')
+            try:
+                width, height = map(number, pixels[name])
+            except (TypeError, ValueError):
+                raise TypeError(f'pixels: {name}: {pixels[name]!r} (expected (width, height))'
+                                ) from None
+            if not (1 <= width <= 65535 and 1 <= height <= 65535):
+                raise ValueError(f'pixels: {name}: {pixels[name]!r} (sides are 1 to 65535)')
+            sizes.append((name, width, height))
+        return sizes
+
+    @contextlib.contextmanager
+    def decoded(self, rows, step=None):
+        """Decode the images of pixels to OUT.pixels, and remove it at the end."""
+        if not self.pixels:
+            yield
+            return
+        out = self.out + b'.pixels' + (b'-%d' % self.start if self.workers > 1 else b'')
+        if os.path.lexists(self.out) and self.workers < 2:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(self.out))
+        os.makedirs(out)
+        try:
+            if self.writer is None:  # decoding takes long: find out now what prevents links
+                self.run(os.path.join(out, b'checked'), rows, None)
+                shutil.rmtree(os.path.join(out, b'checked'), ignore_errors=True)
+            checksum = all(_core.facts(reader, True)[3] for reader in self.sources.readers)
+            _core.pixels(out, self.sources.readers, self.pixels,
+                         None if rows is None else rows.tobytes(), self.start, self.workers,
+                         self.length, checksum, self.sync, step)
+            place = out, hooks(os.fsdecode(out), None, True), 0
+            sized = [name for name, _, _ in self.pixels]
+            self.fields = [(name, old, place if other is None and old in sized else other)
+                           for name, old, other in self.fields]
+            yield
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
 
     def __enter__(self):
         return self
@@ -287,11 +335,16 @@ def derive(path, out, *, progress=None, **options):
     the copy has checksums if all datasets have them. Worker W of K makes the shards W, W + K, ...
     with shard_start=W and shard_step=K.
 
+    pixels={'image': (256, 256)} decodes the images of a field once, and stores their pixels as
+    array(uint8,HEIGHT,WIDTH,3): the entire image resized to (width, height) as bags.Loader does,
+    not turned by EXIF data. A Loader then reads crops without decoding.
+
     progress: see bags.copy.
     Errors: FileExistsError (out exists), KeyError (no such field), IndexError (a number out of
     range), OverflowError (needs copy=True), ValueError, OSError.
     """
-    with _Derive.open(path, out, options) as work, stepping(progress) as step:
+    with _Derive.open(path, out, options) as work, stepping(progress) as step, \
+            work.decoded(work.rows):
         return work.run(work.out, work.rows, step)
 
 
@@ -353,13 +406,17 @@ def split(path, out, parts, *, seed=0, by=None, stratify=None, progress=None, **
 
         def within(part, _):
             step(done + part, total)
+        if shared and work.pixels:
+            raise ValueError('pixels: with split, each worker would decode all images; derive the '
+                             'dataset with pixels first, and split it then')
         os.makedirs(at, exist_ok=shared)
         try:
-            for k, name in enumerate(names):
-                chosen = rows[part_of == k]
-                made[name] = work.run(os.path.join(at, os.fsencode(name)), chosen,
-                                      step and within)
-                done += len(chosen)
+            with work.decoded(rows[part_of < len(names)]):
+                for k, name in enumerate(names):
+                    chosen = rows[part_of == k]
+                    made[name] = work.run(os.path.join(at, os.fsencode(name)), chosen,
+                                          step and within)
+                    done += len(chosen)
             if not shared:
                 os.rename(at, work.out)
         except BaseException:

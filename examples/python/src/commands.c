@@ -411,6 +411,94 @@ static PyObject *run_derive(PyObject *module, PyObject *args) {
         "(y#z)", (const char *)&report, (Py_ssize_t)sizeof report, report.metadata);
 }
 
+/* ---- pixels ---- */
+
+typedef struct Pixels {
+    bags_resized_field *fields;
+    const bags_reader **readers;
+    Source **sources; /* owned references */
+    size_t count;
+} Pixels;
+
+static void pixels_free(Pixels *pixels) {
+    for (size_t i = 0; i < pixels->count; i++)
+        Py_DECREF((PyObject *)pixels->sources[i]);
+    PyMem_Free(pixels->fields);
+    PyMem_Free(pixels->readers);
+    PyMem_Free(pixels->sources);
+}
+
+/* Take a list of readers, and a list of (name, width, height). */
+static bool take_pixels(State *state, PyObject *readers, PyObject *fields, Pixels *to) {
+    size_t count = (size_t)PyList_Size(readers),
+           field_count = (size_t)PyList_Size(fields);
+    to->fields =
+        (bags_resized_field *)PyMem_Calloc(field_count + 1, sizeof *to->fields);
+    to->readers = (const bags_reader **)PyMem_Calloc(count + 1, sizeof *to->readers);
+    to->sources = (Source **)PyMem_Calloc(count + 1, sizeof *to->sources);
+    if (!to->fields || !to->readers || !to->sources)
+        return PyErr_NoMemory(), false;
+    for (; to->count < count; to->count++) {
+        Source *source =
+            reader_source_of(state, PyList_GetItem(readers, (Py_ssize_t)to->count));
+        if (!source)
+            return false;
+        to->sources[to->count] = source;
+        to->readers[to->count] = source->reader;
+    }
+    for (size_t i = 0; i < field_count; i++)
+        if (!PyArg_ParseTuple(PyList_GetItem(fields, (Py_ssize_t)i), "sII",
+                &to->fields[i].name, &to->fields[i].width, &to->fields[i].height))
+            return false;
+    return true;
+}
+
+/* pixels(out, readers, fields, rows, shard_start, shard_step, shard_length, checksum,
+ * sync, progress): decode images to the existing, empty directory `out`. rows has
+ * 64-bit numbers as bytes, or is None. */
+static PyObject *run_pixels(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *out, *readers, *fields;
+    const char *rows;
+    Py_ssize_t rows_size;
+    int checksum, sync;
+    AT_END(pixels_free) Pixels pixels = {0};
+    bags_resize_options options;
+    Progress progress = {0};
+    bags_error err;
+    bags_code code;
+    unsigned long long start, step, length;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "SO!O!z#KKKppO", &out, &PyList_Type, &readers,
+            &PyList_Type, &fields, &rows, &rows_size, &start, &step, &length, &checksum,
+            &sync, &progress.call) ||
+        !take_pixels(state, readers, fields, &pixels))
+        return NULL;
+    options.fields = pixels.fields;
+    options.field_count = (size_t)PyList_Size(fields);
+    options.rows = (const uint64_t *)(const void *)rows;
+    options.rows_count = (size_t)rows_size / sizeof *options.rows;
+    options.shard_start = start;
+    options.shard_stop = step;
+    options.shard_length = length;
+    options.checksum = checksum;
+    options.no_sync = !sync;
+    options.images = &loader_images;
+    options.progress = progress_step;
+    options.user = &progress;
+    options.env.io = tool_io();
+    WITHOUT_GIL(code = bags_resize(pixels.readers, pixels.count, PyBytes_AsString(out),
+                    &options, &err));
+    if (!progress_end(&progress, false))
+        return NULL;
+    if (!code)
+        Py_RETURN_NONE;
+    size_t size = 0;
+    for (size_t i = 0; !size && i < pixels.count; i++)
+        size = path_in_message(err.message, pixels.sources[i]->path);
+    return raise_error_at(state, &err, NULL, size), NULL;
+}
+
 /* ---- split ---- */
 
 /* Readers that give the blobs inside zstd(...), as bags_split compares them. */
@@ -608,5 +696,6 @@ PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
 #endif
     {"permute", permute, METH_VARARGS, NULL},
     {"derive", run_derive, METH_VARARGS, NULL},
+    {"pixels", run_pixels, METH_VARARGS, NULL},
     {"split", run_split, METH_VARARGS, NULL}, {"zip", run_zip, METH_VARARGS, NULL},
     {"copy", run_copy, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};

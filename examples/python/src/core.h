@@ -368,6 +368,9 @@ void pool_close(Pool *pool); /* NULL is accepted */
 PyObject *pack(State *state, PyObject *object, bool tree);
 PyObject *unpack(State *state, const void *object, bool tree);
 
+/* The functions of this build for a loader of images. In loader.c. */
+extern const bags_loader_images loader_images;
+
 /* Get the source of an open DatasetReader. The caller must release it. */
 Source *reader_source_of(State *state, PyObject *reader);
 /* The hooks of a _core.Storage; for None, `local`. NULL with an exception. */

@@ -157,7 +157,7 @@ static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t
 
 /* ---- opening ---- */
 
-static const bags_loader_images images = {bags_resample,
+const bags_loader_images loader_images = {bags_resample,
 #ifdef BAGS_WITH_JPEG
     bags_jpeg_probe, bags_jpeg_decode,
 #else
@@ -348,7 +348,7 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     }
     options->field_count = (size_t)PyTuple_Size(loader->fields);
     options->fields = options->field_count ? fields : NULL;
-    options->images = &images;
+    options->images = &loader_images;
     if (good) {
         WITHOUT_GIL(
             loader->loader = bags_loader_open(readers, datasets, options, &err));

@@ -1,12 +1,20 @@
 /* formats/load/resample.c against what Pillow made of the same images, which pillow.py has
  * written; and calls that must be rejected. pillow.py compares many more. */
 // flavours: test: asan; check: release
+#include "../../../formats/formats.h"
+
+/* The code for processors without AVX2, under another name. */
+#define RESAMPLE_NARROW
+#define bags_resample narrow_resample
+#include "../../../formats/load/resample.c"
+#undef bags_resample
+
 #include "check.h"
 
 #include <float.h>
 #include <math.h>
 
-#include "../../../formats/formats.h"
+#include "random.h"
 
 static const bags_image rgb = {5, 4, 3, 8, BAGS_DTYPE_UINT8};
 static unsigned char pixels[5 * 4 * 3];
@@ -98,6 +106,42 @@ static void images_are_resized_as_pillow_resizes_them(void **state) {
     }
     fclose(file);
     assert_int_equal(count, 300);
+}
+
+static void check_widths(uint64_t *random) {
+    bags_image image = {1 + (uint32_t)format_below(random, 90),
+        1 + (uint32_t)format_below(random, 60), 1 + (uint32_t)format_below(random, 3),
+        8, BAGS_DTYPE_UINT8};
+    uint32_t width = 1 + (uint32_t)format_below(random, 120);
+    uint32_t height = 1 + (uint32_t)format_below(random, 60);
+    bags_filter filter =
+        format_below(random, 1) ? BAGS_FILTER_BICUBIC : BAGS_FILTER_BILINEAR;
+    size_t row = (size_t)image.width * image.channels;
+    size_t stride = row + (size_t)format_below(random, 3);
+    size_t from_size = stride * (image.height - 1) + row;
+    size_t size = (size_t)width * height * image.channels;
+    bags_buffer scratch = new_scratch();
+    unsigned char *from = bytes_like(from_size), *to = bytes_like(size);
+    unsigned char *narrow = bytes_like(size);
+    fill(from, from_size, *random);
+    assert_ok(bags_resample(
+        &image, from, stride, NULL, filter, width, height, &scratch, to, 0, &said));
+    assert_ok(narrow_resample(
+        &image, from, stride, NULL, filter, width, height, &scratch, narrow, 0, &said));
+    if (memcmp(to, narrow, size) != 0)
+        fail_msg("%u x %u x %u to %u x %u: not the same bytes", image.height,
+            image.width, image.channels, height, width);
+    bags_buffer_free(&scratch);
+    free(from);
+    free(to);
+    free(narrow);
+}
+
+static void every_processor_makes_the_same_bytes(void **state) {
+    (void)state;
+    uint64_t random = 1;
+    for (int i = 0; i < 400; i++)
+        check_widths(&random);
 }
 
 /* ------------------------------------------------ memory */
@@ -260,6 +304,7 @@ static void the_largest_image_needs_only_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(images_are_resized_as_pillow_resizes_them),
+        TEST(every_processor_makes_the_same_bytes),
         TEST(rows_go_where_the_strides_say_and_nowhere_else),
         TEST(the_same_scratch_serves_every_call),
         TEST(memory_that_fails_is_an_error),
