@@ -454,33 +454,143 @@ void bagi_loader_make_scale(
     }
 }
 
+/* ---- a GPU ---- */
+
+/* Add item number `at` to the images for a GPU. If the GPU can decode it, *staged is
+ * true, and the blob is copied, since it may only be valid until the next read. */
+static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, size_t at, uint64_t *random, loader_image *p,
+    bool *staged, bags_error *err) {
+    loader_staged *s = &w->staged[c - w->loader->columns];
+    bags_view blob = item->blob;
+    FORMAT_TRY(
+        bags_buffer_reserve(&s->images, (at + 1) * sizeof(bags_cuda_image), err));
+    FORMAT_TRY(bags_buffer_reserve(&s->offsets, (at + 1) * sizeof(size_t), err));
+    bags_cuda_image *image = (bags_cuda_image *)(void *)s->images.data + at;
+    memset(image, 0, sizeof *image);
+    *staged =
+        c->by_device && !w->on_cpu &&
+        c->sources[item->pick.dataset].kind == LOADER_BLOB_JPEG &&
+        w->loader->options.device->probe(w->decoder, blob, c->given.orient, &p->whole);
+    if (!*staged)
+        return BAGS_OK;
+    FORMAT_TRY(loader_plan(c, item, random, p, err));
+    FORMAT_TRY(loader_part_reserve(&s->blobs, s->used, blob.size, err));
+    memcpy(s->blobs.data + s->used, blob.data, blob.size);
+    ((size_t *)(void *)s->offsets.data)[at] = s->used;
+    s->used += blob.size;
+    image->blob = blob;
+    image->image = p->whole;
+    image->crop = p->crop;
+    image->width = p->width;
+    image->height = p->height;
+    image->left = loader_half_even(p->width - c->given.width);
+    image->top = loader_half_even(p->height - c->given.height);
+    image->flip_x = p->flip_x;
+    image->flip_y = p->flip_y;
+    return BAGS_OK;
+}
+
+/* Reserve GPU memory for a tensor: from the start for a full batch, so that it is rarely
+ * replaced. */
+static bags_code loader_reserve_on_device(
+    const loader_worker *w, loader_part *p, size_t size, size_t full, bags_error *err) {
+    const bags_loader_device *device = w->loader->options.device;
+    if (p->on_device && p->on_device_size >= size)
+        return BAGS_OK;
+    if (p->on_device)
+        device->give(device->cuda, p->on_device);
+    p->on_device_size = size > full ? size : full;
+    p->on_device = device->take(device->cuda, p->on_device_size, err);
+    return p->on_device ? BAGS_OK : err->code;
+}
+
+bags_code bagi_loader_make_on_device(
+    loader_worker *w, loader_slot *s, size_t column, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const loader_column *c = &l->columns[column];
+    loader_staged *staged = &w->staged[column];
+    loader_part *p = &s->parts[column];
+    bags_cuda_image *images = (bags_cuda_image *)(void *)staged->images.data;
+    const size_t *offsets = (const size_t *)(const void *)staged->offsets.data;
+    size_t count = (size_t)p->used.items;
+    size_t window = c->given.window ? (size_t)c->given.window : 1;
+    for (size_t i = 0; i < count; i++) {
+        if (images[i].blob.data)
+            images[i].blob.data = staged->blobs.data + offsets[i];
+        else
+            images[i].item = p->data.data + i * c->item_size;
+        s->batch.on_cpu += images[i].item != NULL;
+    }
+    FORMAT_TRY(loader_reserve_on_device(
+        w, p, p->used.size, l->slice_most * window * c->item_size, err));
+    bags_cuda_form form;
+    memset(&form, 0, sizeof form);
+    form.width = c->given.width;
+    form.height = c->given.height;
+    form.channels = c->given.channels;
+    form.filter = c->by_device ? c->given.filter : BAGS_FILTER_BILINEAR;
+    form.nchw = c->given.nchw;
+    form.dtype = c->dtype;
+    form.table = c->scale;
+    bags_code code =
+        l->options.device->make(w->decoder, &form, images, count, p->on_device, err);
+    w->rejected = code == BAGS_ERROR_CORRUPT;
+    return code;
+}
+
+void bagi_loader_free_staged(loader_worker *w) {
+    for (size_t i = 0; w->staged && i < w->loader->column_count; i++) {
+        bags_buffer_free(&w->staged[i].images);
+        bags_buffer_free(&w->staged[i].offsets);
+        bags_buffer_free(&w->staged[i].blobs);
+    }
+    if (w->decoder)
+        w->loader->options.device->close(w->decoder);
+}
+
+/* ---- an item ---- */
+
+/* Make the item on the CPU. */
+static bags_code loader_make_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, const bags_value *value, uint64_t *random,
+    loader_image *p, bags_error *err) {
+    const float *scale = c->scale;
+    FORMAT_TRY(loader_decode_image(w, c, item, value, random, p, err));
+    FORMAT_TRY(loader_convert_channels(w, p, c->given.channels, err));
+    FORMAT_TRY(loader_resize(w, c, p, err));
+    if (!c->by_matrix)
+        p->pixels +=
+            loader_half_even(p->height - c->given.height) * p->stride +
+            (size_t)loader_half_even(p->width - c->given.width) * p->image.channels;
+    if (c->given.jitter || c->given.draw)
+        FORMAT_TRY(loader_jitter(w, c, p, err));
+    if (scale && c->given.draw) {
+        bagi_loader_make_scale(p->image.channels, p->draw.mean, p->draw.std, w->scale);
+        scale = w->scale;
+    }
+    if (p->pixels != p->to)
+        loader_store_pixels(c, p, scale, p->to);
+    return BAGS_OK;
+}
+
 bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
-    const bags_load_item *item, const bags_value *value, unsigned char *to,
+    const bags_load_item *item, const bags_value *value, loader_part *part,
     bags_error *err) {
     loader_image p;
-    const float *scale = c->scale;
+    bool staged = false;
     uint64_t random = item->random;
     memset(&p, 0, sizeof p);
-    p.to = to;
+    p.to = part->data.data + part->used.size;
     p.image.depth = 8;
     p.image.dtype = BAGS_DTYPE_UINT8;
     p.flip_x = loader_chance(&random, c->given.flip_x);
     p.flip_y = loader_chance(&random, c->given.flip_y);
-    FORMAT_TRY(loader_decode_image(w, c, item, value, &random, &p, err));
-    FORMAT_TRY(loader_convert_channels(w, &p, c->given.channels, err));
-    FORMAT_TRY(loader_resize(w, c, &p, err));
-    if (!c->by_matrix)
-        p.pixels +=
-            loader_half_even(p.height - c->given.height) * p.stride +
-            (size_t)loader_half_even(p.width - c->given.width) * p.image.channels;
-    if (c->given.jitter || c->given.draw)
-        FORMAT_TRY(loader_jitter(w, c, &p, err));
-    if (scale && c->given.draw) {
-        bagi_loader_make_scale(p.image.channels, p.draw.mean, p.draw.std, w->scale);
-        scale = w->scale;
-    }
-    if (p.pixels != to)
-        loader_store_pixels(c, &p, scale, to);
+    if (c->on_device)
+        FORMAT_TRY(loader_stage_image(
+            w, c, item, (size_t)part->used.items, &random, &p, &staged, err));
+    if (!staged)
+        FORMAT_TRY(loader_make_image(w, c, item, value, &random, &p, err));
     if (!c->matrix)
         return BAGS_OK;
     if (!c->by_matrix)
