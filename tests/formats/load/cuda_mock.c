@@ -130,6 +130,25 @@ MOCK int cuCtxPopCurrent_v2(void **context) {
     depth--;
     return 0;
 }
+/* For tests/bench/cuda.py: */
+MOCK int cuCtxSetCurrent(void *context) {
+    depth += context != NULL;
+    return 0;
+}
+MOCK int cuDeviceGetName(char *name, int size, int device) {
+    (void)device;
+    snprintf(name, (size_t)size, "mock");
+    return 0;
+}
+MOCK int cuMemGetInfo_v2(size_t *left, size_t *total) {
+    *total = (size_t)1 << 40;
+    *left = *total - (size_t)bytes;
+    return 0;
+}
+MOCK int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
+    memcpy(to, (const void *)(uintptr_t)from, size);
+    return 0;
+}
 /* Calls that need a context fail without one. */
 static int enter_in_context(const char *name) { return depth ? enter(name) : 201; }
 MOCK int cuModuleLoadData(void **module, const void *image) {
