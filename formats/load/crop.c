@@ -400,17 +400,21 @@ static void loader_scale_row(const unsigned char *from, ptrdiff_t step, size_t w
     }
 }
 
-/* Write the pixels to the tensor: mirrored, normalised, or channels first. */
+/* Write the pixels to the tensor: mirrored, normalised by a table, or channels first. */
 static void loader_store_pixels(const loader_column *c, const loader_image *p,
-    const float *scales, unsigned char *to) {
+    const void *table, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
     size_t channels = p->image.channels;
     size_t step_x = c->given.nchw ? 1 : channels;
     size_t step_y = step_x * width;
     size_t step_c = c->given.nchw ? width * height : 1;
     bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
+    bool halved = c->dtype == BAGS_DTYPE_FLOAT16;
+    const float *scales = halved ? NULL : (const float *)table;
+    const uint16_t *halves = halved ? (const uint16_t *)table : NULL;
     float *real = (float *)(void *)to;
-    if (!scales && !c->given.nchw && !flip_x) {
+    uint16_t *half = (uint16_t *)(void *)to;
+    if (!table && !c->given.nchw && !flip_x) {
         for (size_t y = 0; y < height; y++)
             memcpy(to + y * step_y,
                 p->pixels + (flip_y ? height - 1 - y : y) * p->stride, step_y);
@@ -435,6 +439,8 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
             for (size_t x = 0; x < width; x++, at += step_x, one += step) {
                 if (scales)
                     real[at] = scales[256 * k + *one];
+                else if (halves)
+                    half[at] = halves[256 * k + *one];
                 else
                     to[at] = *one;
             }
@@ -442,16 +448,36 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
     }
 }
 
-/* Tabulate the floats for each channel's 256 values, with the same float32 arithmetic
+/* Round a finite number to float16, to nearest even. Too large ones become infinite. */
+static uint16_t loader_half(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
+    if (size >= 0x47800000) /* 2^16 */
+        return (uint16_t)(sign | 0x7C00);
+    if (size < 0x38800000) /* 2^-14: multiples of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)rint(fabs((double)x) * (1 << 24)));
+    size += 0xFFF + (size >> 13 & 1);
+    return (uint16_t)(sign | (size - 0x38000000) >> 13);
+}
+
+/* Tabulate the numbers for each channel's 256 values, with the same float32 arithmetic
  * as NumPy and torchvision. */
-void bagi_loader_make_scale(
-    size_t channels, const float *mean, const float *std, float *out) {
+bool bagi_loader_make_scale(bags_dtype dtype, size_t channels, const float *mean,
+    const float *std, float *out) {
+    bool fits = true;
     for (size_t i = 0; i < 256 * channels; i++) {
         float deviation = std[i / 256];
         volatile float value = (float)(i % 256) / 255.0f;
         value = value - mean[i / 256];
         out[i] = loader_is_set(deviation) ? value / deviation : value;
     }
+    for (size_t i = 0; i < 256 * channels && dtype == BAGS_DTYPE_FLOAT16; i++) {
+        uint16_t half = loader_half(out[i]); /* takes the place of earlier floats */
+        memcpy((unsigned char *)out + i * sizeof half, &half, sizeof half);
+        fits = fits && (half & 0x7C00) != 0x7C00;
+    }
+    return fits;
 }
 
 /* ---- a GPU ---- */
@@ -566,7 +592,10 @@ static bags_code loader_make_image(loader_worker *w, const loader_column *c,
     if (c->given.jitter || c->given.draw)
         FORMAT_TRY(loader_jitter(w, c, p, err));
     if (scale && c->given.draw) {
-        bagi_loader_make_scale(p->image.channels, p->draw.mean, p->draw.std, w->scale);
+        if (!bagi_loader_make_scale(
+                c->dtype, p->image.channels, p->draw.mean, p->draw.std, w->scale))
+            return bags_fail(
+                err, BAGS_ERROR_ARGUMENT, "mean and std out of range for float16");
         scale = w->scale;
     }
     if (p->pixels != p->to)

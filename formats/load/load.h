@@ -533,7 +533,7 @@ typedef struct bags_load_item {
 typedef struct bags_load_draw {
     double matrix[9];      /* see bags_warp */
     bags_jitter jitter;    /* see bags_jitter_apply */
-    float mean[3], std[3]; /* the field's, for float32. A std of 0 means 1 */
+    float mean[3], std[3]; /* the field's, for floats. A std of 0 means 1 */
 } bags_load_draw;
 
 /*
@@ -562,8 +562,8 @@ typedef struct bags_load_field {
     size_t dims;
     const uint64_t *shape;
 
-    /* For images: set both to request a tensor of this size, as uint8, or as float32
-     * with the value (x / 255 - mean) / std. */
+    /* For images: set both to request a tensor of this size, as uint8, or as float32 or
+     * float16 with the value (x / 255 - mean) / std. */
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, converted as in Pillow; 0: 3 */
     bags_crop crop;
@@ -600,7 +600,7 @@ typedef struct bags_load_field {
      * tensor, in pixels as in bags_box. Fractions of `scaled` are included. With orient,
      * (x, y) is a point of the upright image. Not with perspective */
     bool matrix;
-    float mean[3]; /* for float32, per channel; finite, like std */
+    float mean[3]; /* for float32 and float16, per channel; finite, like std */
     float std[3];  /* at least 0; 0: 1 */
 
     /* For numbers and arrays of one shape, with dtype float32 or float64: each element

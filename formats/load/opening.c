@@ -176,7 +176,8 @@ static bags_code loader_check_draws(
 /* Check a field's options, and set the defaults. */
 static bags_code loader_check_field(
     const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
-    bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
+    bool image = c->image, is_half = image && g->dtype == BAGS_DTYPE_FLOAT16;
+    bool is_float = g->dtype == BAGS_DTYPE_FLOAT32 || is_half;
     bool has_side = g->width && g->height && g->width <= LOADER_MAX_SIDE &&
                     g->height <= LOADER_MAX_SIDE;
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
@@ -218,8 +219,8 @@ static bags_code loader_check_field(
             "orient needs fields of JPEG or PNG, and options.images with their "
             "functions"},
         {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
-            "the dtype of an image must be uint8 or float32"},
-        {has_scale && !is_float, "mean and std need float32"},
+            "the dtype of an image must be uint8, float16 or float32"},
+        {has_scale && !is_float, "mean and std need float32 or, for images, float16"},
         {!bagi_loader_is_scale(g->mean, g->std),
             "mean and std must be finite, and std at least 0"},
         {!g->elements != !(g->element_mean || g->element_std),
@@ -345,12 +346,14 @@ static bags_code loader_column_open(
     FORMAT_TRY(bagi_frames_plan(l, c, err));
     loader_plan_column(l, c);
     FORMAT_TRY(loader_check_types(l, c, err));
-    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32) {
+    if (c->image && g->dtype != BAGS_DTYPE_UINT8) {
         c->scale =
             (float *)bagi_loader_allocate(l, 256 * g->channels, sizeof(float), err);
         if (!c->scale)
             return BAGS_ERROR_MEMORY;
-        bagi_loader_make_scale(g->channels, g->mean, g->std, c->scale);
+        if (!bagi_loader_make_scale(g->dtype, g->channels, g->mean, g->std, c->scale))
+            return bagi_loader_fail_field(
+                c, BAGS_ERROR_ARGUMENT, "mean and std out of range for float16", err);
     }
     l->windowed = l->windowed || c->span;
     l->calls = l->calls || c->video || g->decode || g->draw;

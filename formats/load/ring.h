@@ -65,7 +65,8 @@ typedef struct loader_column {
     uint64_t shape[LOADER_MAX_DIMS];
     size_t item_size;       /* in bytes, if stacked */
     uint64_t span;          /* items from a window's first to its last */
-    float *scale;           /* for float images: 256 values per channel */
+    float *scale;           /* for float images: 256 values per channel; as float16
+                               they use half of the memory */
     double *center;         /* for arrays: each element's mean and deviation */
     size_t matrix;          /* the column with the images' matrices; 0: none */
     bool by_matrix;         /* images are transformed by a matrix, not resized */
@@ -333,8 +334,9 @@ bags_code bagi_loader_make_on_device(
     loader_worker *w, loader_slot *s, size_t column, bags_error *err);
 void bagi_loader_free_staged(loader_worker *w);
 bool bagi_loader_is_scale(const float *mean, const float *std);
-void bagi_loader_make_scale(
-    size_t channels, const float *mean, const float *std, float *out);
+/* False if a number is too large for float16. */
+bool bagi_loader_make_scale(
+    bags_dtype dtype, size_t channels, const float *mean, const float *std, float *out);
 
 /* loader.c: continue at this packed row. */
 bags_code bagi_loader_seek_row(

@@ -104,6 +104,18 @@ def batches_on_a_gpu_equal_those_of_the_cpu():
     assert (done.returncode, done.stdout) == (0, 'equal\n'), done
 
 
+def images_of_float16_are_rounded_numbers_of_float32():
+    _dataset()
+    for std in 1, .3, 1e-3, 1000, 1e6:
+        options = {'width': 24, 'height': 16, 'mean': (.1, .2, .5), 'std': (std, std, 1)}
+        wide, narrow = (next(iter(bags.Loader('x', 5, fields={'image': {**options, 'dtype': dtype}}, seed=3)))
+                        for dtype in ('float32', 'float16'))
+        assert narrow['image'].dtype == 'float16'
+        assert (narrow['image'] == wide['image'].astype('float16')).all()
+    raises(ValueError, bags.Loader, 'x', fields={'image': {**options, 'dtype': 'float16', 'std': (1e-6, 1, 1)}},
+           says='out of range for float16')
+
+
 def a_device_that_cannot_be_used_is_an_error():
     _dataset()
     fields = {'image': {'width': 24, 'height': 16}}

@@ -111,7 +111,7 @@ class _Draw:
         self.matrix = 'warp' in options or options.get('filter') == 'nearest'
         if not self.matrix:
             self.lacks['matrix'] = 'warp, which may be {}'
-        if not options.get('dtype') or dtype(options['dtype']) != dtype('float32'):
+        if not options.get('dtype') or dtype(options['dtype']) not in (dtype('float32'), dtype('float16')):
             self.lacks.update(dict.fromkeys(('mean', 'std'), "dtype='float32'"))
 
     def __call__(self, draw, *item):
@@ -300,7 +300,7 @@ class Loader(Closable, _core.Loader):
                           starting at item window_start or, with 'random', anywhere
         width, height     decode images to this size
         channels          1: gray, 3: RGB (the default)
-        mean, std         with dtype='float32': (x / 255 - mean) / std for each channel; for
+        mean, std         with dtype 'float32' or 'float16': (x / 255 - mean) / std per channel; for
                           numbers and arrays of one shape, (x - mean) / std for each element;
                           a std of 0 counts as 1
         nchw              (N, channels, height, width)

@@ -161,7 +161,7 @@ static bags_load_field photo(unsigned i) {
     field.orient = i % 4 == 3;
     field.matrix = i % 6 == 5;
     if (i % 3 == 1) {
-        field.dtype = BAGS_DTYPE_FLOAT32;
+        field.dtype = i % 2 ? BAGS_DTYPE_FLOAT32 : BAGS_DTYPE_FLOAT16;
         field.mean[1] = 0.4f;
         field.std[2] = 0.25f;
     }
