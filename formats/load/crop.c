@@ -455,8 +455,9 @@ static uint16_t loader_half(float x) {
     uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
     if (size >= 0x47800000) /* 2^16 */
         return (uint16_t)(sign | 0x7C00);
-    if (size < 0x38800000) /* 2^-14: multiples of 2^-24 */
-        return (uint16_t)(sign | (uint32_t)rint(fabs((double)x) * (1 << 24)));
+    double units = rint(fabs((double)x) * (1 << 24)); /* of the smallest number */
+    if (size < 0x38800000)                            /* 2^-14 */
+        return (uint16_t)(sign | (uint32_t)units);
     size += 0xFFF + (size >> 13 & 1);
     return (uint16_t)(sign | (size - 0x38000000) >> 13);
 }

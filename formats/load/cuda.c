@@ -1,6 +1,6 @@
 /*
  * cuda.c - decodes JPEGs on an NVIDIA GPU, and makes tensors of them. It needs no
- * library: those of the driver are opened at run time. cuda_kernels.h contains the
+ * library: the driver's libraries are opened at run time. cuda_kernels.h contains the
  * programs that run on the GPU.
  *
  * A decoder works through a batch in steps. A step has as many images as fit the
@@ -461,7 +461,8 @@ void *bags_cuda_take(bags_cuda *c, size_t size, bags_error *err) {
     bags_error local;
     void *address = NULL;
     bags_code code = BAGS_OK;
-    err = err ? err : &local;
+    if (!err)
+        err = &local;
     size = size ? size : 1;
     gate_lock(&c->lock);
     cuda_block *block = cuda_find_block(c, size);
@@ -513,7 +514,8 @@ static bags_code cuda_decoder_start(bags_cuda_decoder *d, bags_error *err) {
 
 bags_cuda_decoder *bags_cuda_decoder_open(bags_cuda *c, bags_error *err) {
     bags_error local;
-    err = err ? err : &local;
+    if (!err)
+        err = &local;
     bags_cuda_decoder *d =
         (bags_cuda_decoder *)format_state(c->options.allocator, sizeof *d, err);
     if (!d)
@@ -703,7 +705,7 @@ static bags_code cuda_plan(const bags_cuda_form *form, const bags_cuda_image *im
     return BAGS_OK;
 }
 
-/* A step: the images from `start` to `stop` without those that the CPU made. */
+/* A step: the images from `start` to `stop`, except items that the CPU made. */
 typedef struct cuda_step {
     size_t start, stop;
     size_t count;     /* of jobs */
@@ -897,7 +899,8 @@ static bags_code cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
 bags_code bags_cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
     const bags_cuda_image *images, size_t count, void *out, bags_error *err) {
     bags_error local;
-    err = err ? err : &local;
+    if (!err)
+        err = &local;
     size_t width = bags_dtype_size(form->dtype);
     bool has_jpeg = d->cuda->jpeg != NULL;
     for (size_t i = 0; i < count && !has_jpeg; i++)

@@ -365,7 +365,7 @@ void pool_give(void *data);
 void pool_limit(Pool *pool, size_t size);
 void pool_close(Pool *pool); /* NULL is accepted */
 
-/* Take tensor number i of a batch, which is on a GPU. NULL with an exception. */
+/* Take over tensor number i, on a GPU, of a batch. NULL with an exception. */
 PyObject *new_device_tensor(State *state, bags_cuda *cuda, bags_loader *loader,
     const bags_batch *batch, size_t i);
 

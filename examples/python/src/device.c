@@ -86,7 +86,7 @@ static PyObject *tensor_export(Tensor *tensor) {
 }
 
 /* __dlpack__(*, stream=None, ...). The tensor is complete, so no stream has to wait. But
- * its memory is reused after the work in the default stream alone. */
+ * its memory is only reused after work in the default stream. */
 static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *named) {
     PyObject *stream = named ? PyDict_GetItemString(named, "stream") : NULL;
     PyObject *copy = named ? PyDict_GetItemString(named, "copy") : NULL;

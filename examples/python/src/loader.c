@@ -560,7 +560,7 @@ static PyObject *batch_indices(Loader *loader, const bags_batch *batch) {
     return rows;
 }
 
-/* Get tensor number i of a batch, which is on a GPU. It can only be taken once, so it is
+/* Get tensor number i, on a GPU, of a batch. It can only be taken once, so it is
  * kept until the batch is returned. */
 static PyObject *tensor_on_device(Loader *loader, const bags_batch *batch, size_t i) {
     const bags_tensor *tensor = &batch->tensors[i];

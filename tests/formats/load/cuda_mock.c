@@ -2,8 +2,8 @@
  * cuda_mock.c - libcuda.so.1 and libnvjpeg.so.12 for computers without a GPU, in one
  * file. Memory of the GPU is memory of the process, streams do their work at once, JPEGs
  * are decoded by libjpeg, and kernels are the source of cuda_kernels.h, compiled for the
- * CPU. Only tests load it: make builds it into the folder mock/ next to test_cuda, which
- * LD_LIBRARY_PATH must name.
+ * CPU. Only tests load it: make builds it into the folder mock/ next to test_cuda.
+ * LD_LIBRARY_PATH must name that folder.
  *
  * The mock_ functions are for the tests: they fail a call, and report calls and what was
  * not freed.
