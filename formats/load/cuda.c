@@ -89,6 +89,7 @@ typedef struct cuda_functions {
     int (*jpeg_stream_destroy)(cuda_object stream);
     int (*jpeg_parse)(
         cuda_object handle, const unsigned char *data, size_t size, cuda_object stream);
+    int (*jpeg_size)(cuda_object stream, unsigned *width, unsigned *height);
     int (*jpeg_supported)(cuda_object handle, cuda_object stream, int *no);
     int (*jpeg_begin)(
         cuda_object handle, cuda_object state, int batch, int threads, int format);
@@ -134,6 +135,7 @@ static const cuda_symbol cuda_nvjpeg[] = {CUDA_SYMBOL(jpeg_create, "nvjpegCreate
     CUDA_SYMBOL(jpeg_stream, "nvjpegJpegStreamCreate"),
     CUDA_SYMBOL(jpeg_stream_destroy, "nvjpegJpegStreamDestroy"),
     CUDA_SYMBOL(jpeg_parse, "nvjpegJpegStreamParseHeader"),
+    CUDA_SYMBOL(jpeg_size, "nvjpegJpegStreamGetFrameDimensions"),
     CUDA_SYMBOL(jpeg_supported, "nvjpegDecodeBatchedSupported"),
     CUDA_SYMBOL(jpeg_begin, "nvjpegDecodeBatchedInitialize"),
     CUDA_SYMBOL(jpeg_decode, "nvjpegDecodeBatched"), {NULL, 0}};
@@ -617,7 +619,7 @@ static size_t cuda_plane_size(const bags_image *image) {
 bool bags_cuda_probe(
     bags_cuda_decoder *d, bags_view blob, bool orient, bags_image *out) {
     const bags_cuda *c = d->cuda;
-    unsigned sampling;
+    unsigned sampling, width = 0, height = 0;
     int no = -1;
     bool complete = blob.size > 4 && blob.data[blob.size - 2] == 0xFF &&
                     blob.data[blob.size - 1] == 0xD9;
@@ -628,7 +630,10 @@ bool bags_cuda_probe(
     if (c->call.context_push(c->context))
         return false;
     bool good = !c->call.jpeg_parse(c->jpeg, blob.data, blob.size, d->jpeg_stream) &&
+                !c->call.jpeg_size(d->jpeg_stream, &width, &height) &&
                 !c->call.jpeg_supported(c->jpeg, d->jpeg_stream, &no) && no == 0;
+    /* nvJPEG must not write past the planes. */
+    good = good && width == out->width && height == out->height;
     cuda_leave(c);
     return good;
 }

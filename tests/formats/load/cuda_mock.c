@@ -274,6 +274,16 @@ MOCK int nvjpegJpegStreamParseHeader(
     p->size = size;
     return enter("nvjpegJpegStreamParseHeader") ? 3 : 0;
 }
+MOCK int nvjpegJpegStreamGetFrameDimensions(
+    void *stream, unsigned *width, unsigned *height) {
+    const parsed *p = (const parsed *)stream;
+    for (size_t i = 0; i + 9 < p->size && !*width; i++)
+        if (p->data[i] == 0xFF && p->data[i + 1] == 0xC0) {
+            *height = p->data[i + 5] * 256U + p->data[i + 6];
+            *width = p->data[i + 7] * 256U + p->data[i + 8];
+        }
+    return enter("nvjpegJpegStreamGetFrameDimensions") ? 8 : 0;
+}
 /* Like the decoder in hardware: only baseline JPEGs. */
 MOCK int nvjpegDecodeBatchedSupported(void *handle, void *stream, int *no) {
     const parsed *p = (const parsed *)stream;
