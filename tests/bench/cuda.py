@@ -5,7 +5,8 @@
 
 It prints which libraries exist; how far the GPU's pixels are from the CPU's; images/s and the
 use of the CPU, on the GPU and on all cores; the growth of memory in 10^5 images; and two epochs of
-a small network in PyTorch. With BAGS_QUICK it does all that with few images. Without a GPU it prints why, and ends with 0. Needs NumPy; PyTorch and
+a small network in PyTorch. With BAGS_QUICK it does all that with few images. Without a GPU it
+prints why, and ends with 0. Needs NumPy; PyTorch and
 Pillow if they exist. It ends with 1 if a PSNR is below 45 dB, or if memory grows.
 """
 import ctypes
