@@ -493,13 +493,14 @@ static void parse_split(void) {
 /* Assign each selected datapoint to a part, as bags_split does. Values of zstd(TYPE)
  * are compared as the blobs inside. */
 static const uint32_t *assign_parts(void) {
+    /* Still reachable after a failure. */
     static bags_buffer part_of;
     static double *sizes;
+    static const bags_reader **blobs;
     bags_split_options how = {0};
     bool compressed = false;
     const char *const grouping[] = {by, stratify};
-    const bags_reader **blobs =
-        (const bags_reader **)allocate(froms_count, sizeof *blobs);
+    blobs = (const bags_reader **)allocate(froms_count, sizeof *blobs);
     for (size_t i = 0; i < 2; i++) {
         size_t field = grouping[i]
                            ? field_require(from, grouping[i], fields, fields_count)
@@ -543,7 +544,8 @@ static void derive_split(const char *to) {
     if (alone && path_exists(to))
         must(format_fail_exists(io, to, false, &failure));
     const uint32_t *part_of = assign_parts();
-    uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
+    static uint64_t *numbers; /* still reachable after a failure */
+    numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
     const char *at = alone ? claim(to, "parts") : to;
     for (size_t k = 0; k < parts_count; k++) {
         size_t count = 0;
