@@ -27,7 +27,7 @@
 #include <math.h>
 
 #define FRAMES_BLOCK 1024     /* episodes counted at once */
-#define FRAMES_HEAD 16384     /* first bytes of a video, which usually open it */
+#define FRAMES_HEAD 16384     /* first bytes of a video, usually with its tables */
 #define FRAMES_MOST (1 << 20) /* most items in a window */
 
 /* ---- item times ---- */
