@@ -19,7 +19,7 @@
 #ifndef BAGS_FORMATS_TRANSFER_H
 #define BAGS_FORMATS_TRANSFER_H
 
-#include "url.h"
+#include "credentials.h"
 
 #include <curl/curl.h>
 
@@ -63,6 +63,7 @@ typedef struct http_request {
     http_state state;
     char *url;
     bool is_s3;
+    uint64_t keys; /* number of the temporary credentials that signed it */
     http_bytes bytes;
     uint64_t last_size,
         first_size;         /* HTTP_ENDS: bytes from the end, or from the start */

@@ -59,14 +59,26 @@ char *bagi_http_code(const void *page, size_t size);
 
 /* ---- settings ---- */
 
-/* Keys, region and endpoint for s3://. NULL: not set. The region is always set. */
+/* Static keys, region and endpoint for s3://. NULL: not set. The region is always set. */
 typedef struct s3_settings {
     char *key, *secret, *token, *region, *endpoint;
+    struct aws_credentials *credentials; /* temporary ones; NULL: the keys are static */
 } s3_settings;
 
 /* Collect the S3 settings from the options, the environment and the files in ~/.aws.
  * The caller frees them. A NULL region means out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
+
+/* The value of a name in a section of ~/.aws/config, to be freed, or NULL. `config`, if
+ * not empty, replaces the file's path. */
+char *bagi_aws_config_value(
+    const char *home, const char *config, const char *section, const char *name);
+
+/* The value of a name in the section of a profile ("": default) of ~/.aws/config,
+ * otherwise of ~/.aws/credentials, to be freed, or NULL. Without a name, the section's
+ * own name. `config` and `keys`, if not empty, replace the paths of these files. */
+char *bagi_aws_value(const char *home, const char *config, const char *keys,
+    const char *profile, const char *name);
 
 /* Parameters of every request. NULL: not set. */
 typedef struct http_settings {

@@ -6,6 +6,7 @@ import harness
 
 MODULES = [
     'remote',
+    'roles',
     'caching',
     'recovery',
     'interrupting',

@@ -58,6 +58,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.sent = 0
         self.clients = {}  # addresses, by open connection
         self.uploads = {}
+        self.issued = {}  # temporary credentials: (secret, token, end) by key
         self.etags = {}
         self.url = f'http://127.0.0.1:{self.server_address[1]}'
         self.started = False
@@ -153,10 +154,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not given:
             return self.refuse(403, 'AccessDenied') and False
         key, day, region, names, signature = given.groups()
-        if key != KEY:
+        if key != KEY and key not in self.server.issued:
             return self.refuse(403, 'InvalidAccessKeyId') and False
-        if self.headers.get('x-amz-security-token') != self.server.token:
+        secret, token, end = self.server.issued.get(
+            key, (SECRET, self.server.token, None))
+        if self.headers.get('x-amz-security-token') != token:
             return self.refuse(403, 'InvalidToken') and False
+        if end and time.time() > end:
+            return self.refuse(400, 'ExpiredToken') and False
         path, _, query = self.path.partition('?')
         headers = ''.join(f'{name}:{self.headers.get(name, "").strip()}\n'
                           for name in names.split(';'))
@@ -170,7 +175,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not {'host', 'x-amz-date'} <= set(names.split(';')) <= {
                 name.lower() for name in self.headers}:
             return self.refuse(403, 'SignatureDoesNotMatch') and False
-        secret = ('AWS4' + SECRET).encode()
+        secret = ('AWS4' + secret).encode()
         for part in (day, region, 's3', 'aws4_request', text):
             secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
         if region != REGION or secret.hex() != signature:
