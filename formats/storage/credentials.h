@@ -59,7 +59,7 @@ typedef struct aws_search {
     char why[256];
 } aws_search;
 
-/* Search the sources in their order. Returns false, with `why`, if one that is
+/* Search the sources in their order. Returns false, with `why`, if a source that is
  * configured fails. Without any, keys.key is NULL. Blocks. */
 bool bagi_aws_search(aws_search *search);
 

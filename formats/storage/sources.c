@@ -386,7 +386,7 @@ static aws_found aws_web_identity_of(aws_search *search, const char *source,
     if (!url || !body)
         (void)aws_no_memory(search);
     else if (aws_fetch(search, &request, text,
-                 "the role must trust the token, which may have ended")) {
+                 "the role must trust the token; has it ended?")) {
         search->keys.key = bagi_http_xml(text->bytes, text->size, "<AccessKeyId>");
         search->keys.secret =
             bagi_http_xml(text->bytes, text->size, "<SecretAccessKey>");

@@ -256,7 +256,10 @@ typedef struct bags_http_answer {
  * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
  * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise from the
  * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config. An empty variable counts
- * as unset. */
+ * as unset. Without keys, the first S3 request searches for temporary credentials in a
+ * thread of its own: web identity, SSO, credential_process, container and instance
+ * roles (storage/README.md). They are renewed before they end. credential_process runs
+ * a program. */
 typedef struct bags_http_options {
     const char *query; /* appended, already encoded, to every http(s) URL after a "?": a
                           signed URL's signature, a version */

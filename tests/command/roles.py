@@ -309,8 +309,9 @@ def sources_are_searched_in_order():
             config = pathlib.Path('.aws/config')
             before = config.read_text() if config.exists() else ''
             environment.update(_environment(store, services, source))
-            if before and config.read_text() != before:
-                config.write_text(config.read_text() + before.replace('[default]\n', ''))
+            if before:  # of the later sources, in the same profile
+                _config((config.read_text() if config.exists() else '[default]\n') +
+                        before.replace('[default]\n', ''))
             services.asked.clear()
             _reads(services, environment)
             expected = PATHS['container' if source == 'process' else source]
