@@ -33,8 +33,12 @@ http_request *bagi_http_request_new(
     request->engine = engine;
     request->is_s3 = http_is_s3(path);
     request->url = bagi_http_url(&engine->settings, path, bucket, field, query);
-    if (request->url)
+    const char *host = request->url ? strstr(request->url, "://") : NULL;
+    host = host ? host + 3 : request->url;
+    if (host) {
+        request->server = format_hash(0, host, strcspn(host, "/?"));
         return request;
+    }
     bagi_http_request_free(request);
     return NULL;
 }

@@ -93,10 +93,19 @@ int bagi_http_run(http_request *request) {
 /* True if the request's server has ever answered a request, so it is known to exist.
  * Servers whose hashes collide count as one, at worst delaying an error. */
 static bool *http_has_answered(const http_request *request) {
-    const char *at = strstr(request->url, "://");
-    at = at ? at + 3 : request->url;
-    uint64_t hash = format_hash(0, at, strcspn(at, "/?"));
-    return &request->engine->answered[hash >> 56];
+    return &request->engine->answered[request->server >> 56];
+}
+
+/* True if the server refuses requests because there are too many: the other requests of
+ * all processes then rest, too. */
+static bool http_is_throttled(const http_request *request, bool states_time) {
+    if (request->status != 503 || states_time)
+        return request->status == 429 || request->status == 503;
+    char *code = bagi_http_code(request->text, request->text_size);
+    bool slow = code && (strcmp(code, "SlowDown") == 0 ||
+                            strcmp(code, "ServerBusy") == 0); /* S3, Azure */
+    free(code);
+    return slow;
 }
 
 /* True if the server refuses temporary credentials because they have ended. They are
@@ -184,6 +193,8 @@ static bool http_retry(http_request *request, CURLcode result) {
     if (now + delay - request->since > patience)
         return false;
     request->not_before = now + delay;
+    if (result == CURLE_OK && http_is_throttled(request, retry_after > 0))
+        bagi_pace_rest(&engine->pace, request->server, now, delay);
     bagi_http_queue(request);
     return true;
 }
@@ -286,6 +297,8 @@ static int http_take(http_thread *thread, http_request **taken) {
         }
         if (due <= 0 && request->is_s3 && !can_sign)
             due = 1;
+        if (due <= 0)
+            due = bagi_pace_due(&thread->engine->pace, request->server, now);
         if (due > 0) {
             bagi_http_queue(request);
             wait = due < wait ? due : wait;
@@ -464,6 +477,8 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     bagi_http_find_places(settings);
     engine->retry_seconds = options->retry_seconds > 0 ? options->retry_seconds : 50;
     engine->stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : 30;
+    if (!bagi_pace_open(&engine->pace, options->requests_per_second))
+        return false;
     if (!settings->s3.key && settings->s3.region)
         settings->s3.credentials = bagi_aws_open(settings->s3.region, settings->ca_file,
             engine->stall_seconds < HTTP_SLOWEST ? engine->stall_seconds : HTTP_SLOWEST,
@@ -528,4 +543,5 @@ void bagi_http_stop(http_engine *engine) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
     bagi_aws_free(settings->s3.credentials);
+    bagi_pace_close(&engine->pace);
 }

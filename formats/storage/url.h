@@ -33,6 +33,18 @@ static inline bool http_is_s3(const char *path) {
     return strncmp(path, "s3://", 5) == 0;
 }
 
+/* How the names at a path are listed. */
+typedef enum http_store {
+    HTTP_INDEX,  /* index pages of a web server */
+    HTTP_S3,     /* ListObjectsV2 */
+    HTTP_GOOGLE, /* storage.googleapis.com: likewise, but not signed */
+    HTTP_AZURE   /* ACCOUNT.blob.core.windows.net: List Blobs */
+} http_store;
+
+/* The kind of a URL's host. *name receives the start of the names' part of the path, or
+ * the path's end: after the bucket or container. */
+http_store bagi_http_store(const char *path, const char **name);
+
 /* The path's size without trailing slashes. */
 static inline size_t http_path_size(const char *path) {
     size_t size = strlen(path);
@@ -92,8 +104,8 @@ typedef struct http_settings {
  * other members. */
 void bagi_http_find_places(http_settings *settings);
 
-/* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. For S3,
- * `bucket` means the bucket itself. `field` means that the path ends in a field name;
+/* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. `bucket`
+ * means the bucket or container itself. `field` means that the path ends in a field name;
  * unlike the rest of a path, it is never encoded. NULL: out of memory. */
 char *bagi_http_url(const http_settings *settings, const char *path, bool bucket,
     bool field, const char *query);

@@ -7,6 +7,7 @@ import harness
 MODULES = [
     'remote',
     'roles',
+    'pacing',
     'caching',
     'recovery',
     'interrupting',
