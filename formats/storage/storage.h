@@ -276,9 +276,8 @@ typedef struct bags_http_options {
     double stall_seconds; /* a transfer without progress for this long fails and is
                              retried. 0: 30 */
     size_t connections;   /* most connections; 0: 384 */
-    /* Most requests that begin per second and server (host and port), counting those of
-     * all processes of this user on this machine; at most 10 ms of unused time is made
-     * up for. 0: no limit. */
+    /* Most requests that begin per second and server (host and port). The requests of
+     * all processes of this user on this machine count. 0: no limit. */
     double requests_per_second;
     uint64_t part_size;  /* bytes per part of an upload, 5 MiB to 5 GiB as S3 requires;
                              0: 64 MiB */
