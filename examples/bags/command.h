@@ -236,9 +236,9 @@ void progress_show(
 void progress_end(void);
 
 double seconds_now(void);
-/* Read a positive number of seconds from an environment variable; 0 if it is not
- * set. */
-double seconds_of(const char *variable);
+/* Read a positive number from an environment variable; 0 if it is not set. `what` names
+ * it in the error: "number of seconds". */
+double number_of(const char *variable, const char *what);
 
 /* ---- interrupt.c: Ctrl-C and SIGTERM end the program at once, with a message, unless
  * they are deferred ---- */

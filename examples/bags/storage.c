@@ -130,8 +130,9 @@ static const place *open_place(const char *path, const char *query, const char *
     options.user = user;
     options.ca_file = getenv("BAGS_CA_FILE");
     options.no_read_ahead = no_read_ahead;
-    options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
-    options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    options.retry_seconds = number_of("BAGS_RETRY_SECONDS", "number of seconds");
+    options.stall_seconds = number_of("BAGS_STALL_SECONDS", "number of seconds");
+    options.requests_per_second = number_of("BAGS_REQUESTS_PER_SECOND", "number");
     options.part_size = part_size.value;
     use_cache(&options);
     bags_http *http = bags_http_open(&options, &failure);
