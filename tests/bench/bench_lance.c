@@ -1,6 +1,6 @@
 /*
  * Random values of a table of Lance, taken by its JavaScript binding, and of a dataset,
- * through the Python package and from C: alone, and in batches of 32 and 1,000. The three
+ * through the Python package and from C: one by one, and in batches of 32 and 1,000. The three
  * take turns. Lance's binding returns an Arrow table that it copies from another thread;
  * the Python package copies each value into bytes; C returns pointers and touches every
  * cache line. All files are in memory. They are in build/bench-lance.
@@ -73,7 +73,7 @@ static void write_dataset(size_t size, uint32_t count) {
     free(value);
 }
 
-/* The loop is the same for all batch sizes: a value costs what it costs alone. */
+/* The loop is the same for all batch sizes: the batch size does not matter. */
 static void read_dataset(uint32_t count, figures *to) {
     bags_error err;
     bags_row row = {0};
@@ -163,7 +163,7 @@ static void measure(size_t size, uint32_t count) {
            "processor\n%-20s",
         count, size, "");
     for (size_t b = 0; b < BATCHES; b++)
-        printf(" %10s %10s", b == 0 ? "alone" : b == 1 ? "of 32" : "of 1,000", "");
+        printf(" %10s %10s", b == 0 ? "single" : b == 1 ? "of 32" : "of 1,000", "");
     printf("\n");
     for (size_t way = 0; way < WAYS; way++)
         if (usable[way])

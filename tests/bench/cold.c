@@ -133,7 +133,7 @@ static void drop_caches(void) {
 
 /* -------------------------------------------------------------------- turns */
 
-/* No turn reads the blobs of another, which the disk may hold in a cache. */
+/* No turn reads the blobs of another: the disk may hold them in a cache. */
 static uint64_t turn;
 
 typedef struct operation_names {
