@@ -16,18 +16,10 @@ static bool copying, unsharded, with_checksums, without_checksums;
 
 enum { MISSING_ERROR, MISSING_DROP, DUPLICATE_FIRST = 1 };
 
-static const char *missing_name(size_t i) {
-    static const char *const names[] = {"error", "drop", NULL};
-    return names[i];
-}
-
-static const char *duplicate_name(size_t i) {
-    static const char *const names[] = {"error", "first", NULL};
-    return names[i];
-}
-
-static option_choice missing = {missing_name, 0, false};
-static option_choice duplicate = {duplicate_name, 0, false};
+static const char *const missing_names[] = {"error", "drop", NULL};
+static const char *const duplicate_names[] = {"error", "first", NULL};
+static option_choice missing = CHOICE(missing_names);
+static option_choice duplicate = CHOICE(duplicate_names);
 
 static const option options[] = {
     SELECT_OPTIONS,

@@ -75,6 +75,11 @@ void progress_show(const char *title, const char *unit, uint64_t done, uint64_t 
     bar_is_shown = true;
 }
 
+bool progress_datapoints(void *title, uint64_t done, uint64_t total) {
+    progress_show((const char *)title, "datapoints", done, total, done);
+    return !interrupt_pending();
+}
+
 void progress_end(void) {
     bar_hide();
     started = 0;

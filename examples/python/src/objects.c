@@ -189,6 +189,11 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return raise_error_at(state, err, path, path_in_message(err->message, path));
 }
 
+PyObject *raise_error_of(State *state, const bags_error *err, const char *path) {
+    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
+    return shown ? raise_error(state, err, shown) : NULL;
+}
+
 PyObject *raise_error_at(
     State *state, const bags_error *err, PyObject *path, size_t path_size) {
     static const struct {
