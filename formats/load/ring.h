@@ -228,6 +228,11 @@ static inline bags_code loader_part_push(
 /* True if nonzero, including NaN. */
 static inline bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
 
+/* The dtype that an image field needs: pixels of uint16 are not converted. */
+static inline bags_dtype loader_stored_dtype(const loader_column *c) {
+    return c->given.dtype == BAGS_DTYPE_UINT16 ? BAGS_DTYPE_UINT16 : BAGS_DTYPE_UINT8;
+}
+
 /* Format a shape as text. */
 static inline const char *loader_shape_text(
     size_t dims, const uint64_t *shape, char text[200]) {
