@@ -186,7 +186,7 @@ static uint32_t parse_side(const char **at) {
 }
 
 static void parse_pixels(const char *to) {
-    char *at = string_format("%s", pixels_given), *value; /* names point into it */
+    char *list = string_format("%s", pixels_given), *at = list, *value;
     size_t i;
     while (fields_next(&at, "pixels", from, fields, fields_count, &i, &value)) {
         const char *end = value;
@@ -206,6 +206,7 @@ static void parse_pixels(const char *to) {
         pixels = (bags_resized_field *)grow(pixels, pixels_count, sizeof *pixels);
         pixels[pixels_count++] = one;
     }
+    free(list);
     pixels_path = claim(to, "pixels");
 }
 
