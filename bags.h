@@ -6571,6 +6571,34 @@ static bagi_bag_options bagi_bag_options_new(void) {
     return bag_options;
 }
 
+/* True if the page of a map at this address is in memory, or if the system does not
+ * tell: Linux does if the process owns the file or may write to it. */
+static bool bagi_is_resident(const unsigned char *at) {
+#if defined(__linux__) && !defined(BAGS_NO_LOCAL)
+    unsigned char state = 0;
+    size_t before = (uintptr_t)at & ((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    return mincore((unsigned char *)(uintptr_t)at - before, 1, &state) || (state & 1);
+#else
+    (void)at;
+    return true;
+#endif
+}
+
+/* Bytes of the smallest Bag that may be cold. The system may read a smaller one ahead as
+ * a whole. */
+#define BAGI_SMALLEST_COLD ((uint64_t)256 * 1024)
+
+/* Read 8 bytes of a Bag's file while the Bag is opened. Request their page first: if a
+ * page of a map is touched, the system reads many pages around it. */
+BAGI_COLD static bags_code bagi_bag_read_number(
+    const bag_reader *bag, uint64_t offset, unsigned char *number, bags_error *err) {
+    const bagi_file *file = &bag->file[BAGI_BLOBS];
+    if (file->map && file->size >= BAGI_SMALLEST_COLD && bag->env->io.advise &&
+        !bagi_is_resident(file->map + offset))
+        bagi_file_advise(bag, file, offset, 8, BAGS_ADVICE_SOON);
+    return bagi_file_read(bag, file, offset, number, 8, err);
+}
+
 /* Determine the structure of a Bag that ends in its own table: v1, or v2 without the
  * 0. */
 BAGI_COLD static bags_code bagi_bag_shape(
@@ -6584,11 +6612,11 @@ BAGI_COLD static bags_code bagi_bag_shape(
     if (file->size < 8)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", file->shown, file->size);
-    BAGI_TRY(bagi_file_read(bag, file, file->size - 8, number, 8, err));
+    BAGI_TRY(bagi_bag_read_number(bag, file->size - 8, number, err));
     uint64_t table = bagi_load_u64(number);
     bool is_table = table <= file->size - 8 && (file->size - table) % 8 == 0;
     if (is_table)
-        BAGI_TRY(bagi_file_read(bag, file, table, number, 8, err));
+        BAGI_TRY(bagi_bag_read_number(bag, table, number, err));
     /* Many files that are not Bags end in 8 zeros, as if the table began at their first
      * byte. */
     uint64_t first = bagi_load_u64(number);
@@ -6848,25 +6876,11 @@ static void bagi_bag_assert(const bag_reader *bag) {
 }
 #endif
 
-/* True if the page of a map at this address is in memory, or if the system does not
- * tell: Linux does if the process owns the file or may write to it. */
-static bool bagi_is_resident(const unsigned char *at) {
-#if defined(__linux__) && !defined(BAGS_NO_LOCAL)
-    unsigned char state = 0;
-    size_t before = (uintptr_t)at & ((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
-    return mincore((unsigned char *)(uintptr_t)at - before, 1, &state) || (state & 1);
-#else
-    (void)at;
-    return true;
-#endif
-}
-
-/* True if one of a few pages of a mapped Bag is not in memory. A small Bag may be read
- * ahead as a whole. */
+/* True if one of a few pages of a mapped Bag is not in memory. */
 BAGI_COLD static bool bagi_bag_is_cold(const bag_reader *bag) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    const uint64_t smallest = 256 * 1024, samples = 8;
-    for (uint64_t i = 0; i < samples && file->size >= smallest; i++)
+    const uint64_t samples = 8;
+    for (uint64_t i = 0; i < samples && file->size >= BAGI_SMALLEST_COLD; i++)
         if (!bagi_is_resident(file->map + (2 * i + 1) * (file->size / (2 * samples))))
             return true;
     return false;

@@ -6,6 +6,7 @@
 #define BAGS_FORMATS_FILES_H
 
 #include "text.h"
+#include "try.h"
 #include "values.h"
 
 #include <errno.h>
@@ -78,6 +79,38 @@ static inline bags_code format_measure(const bags_io *io, const char *path,
         error = io->identify(io->user, file, path, identity);
     io->close(io->user, file);
     return bags_fail_io(io, error, path, "get the size of", err);
+}
+
+static inline bags_code format_read_open(const bags_io *io, void *file,
+    const char *path, uint64_t most, bags_code too_large, bags_buffer *buffer,
+    bags_view *out, bags_error *err) {
+    uint64_t size = 0;
+    FORMAT_TRY(bags_fail_io(
+        io, io->size(io->user, file, &size), path, "get the size of", err));
+    if (size > most)
+        return bags_fail(err, too_large,
+            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            bags_path_tail(path), size, most);
+    FORMAT_TRY(bags_buffer_reserve(buffer, (size_t)size + 1, err));
+    FORMAT_TRY(bags_read(io, file, path, 0, buffer->data, (size_t)size, err));
+    buffer->data[size] = 0;
+    out->data = buffer->data;
+    out->size = (size_t)size;
+    return BAGS_OK;
+}
+
+/* Read a whole file, and append a zero byte. If it has more than `most` bytes, fail with
+ * `too_large`. */
+static inline bags_code format_read_file(const bags_io *io, const char *path,
+    uint64_t most, bags_code too_large, bags_buffer *buffer, bags_view *out,
+    bags_error *err) {
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    FORMAT_TRY(bags_fail_io(io, error, path, "open", err));
+    bags_code code =
+        format_read_open(io, file, path, most, too_large, buffer, out, err);
+    io->close(io->user, file);
+    return code;
 }
 
 /* Write bytes at an offset. Returns 0, or an errno value. */

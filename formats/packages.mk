@@ -9,7 +9,7 @@ PKG_zstd := libzstd
 PKG_sql := sqlite3
 PKG_http := libcurl libssl libcrypto
 # Other files of the same library.
-PARTS_http := aws known listing lookup objects request s3 transfer url version
+PARTS_http := aws credentials known listing lookup objects pace request s3 sources transfer url version
 PARTS_mp4 := mp4_cache
 PARTS_loader := convert crop frames opening state
 PKG_import/arrow := libzstd liblz4

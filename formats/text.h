@@ -18,6 +18,19 @@ static inline bool format_ends(const char *name, size_t size, const char *ending
     return size >= length && !memcmp(name + size - length, ending, length);
 }
 
+/* Order texts, or structs whose first member is one, by their bytes: for qsort. */
+static inline int format_compare_texts(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+/* The size of a path without trailing slashes. "/" keeps its slash. */
+static inline size_t format_path_size(const char *path) {
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    return size;
+}
+
 #define FORMAT_BASE64 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 /* Encode the first three of `size` bytes, or all of them if there are fewer. */

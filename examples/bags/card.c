@@ -5,6 +5,7 @@
  */
 #include "command.h"
 
+#include "text.h"
 #include "values.h"
 
 #include <ctype.h>
@@ -52,9 +53,7 @@ static const char *info_text(const char *name) {
 
 /* By default, the dataset is named after the last component of its path. */
 static const char *default_name(void) {
-    size_t size = strlen(path);
-    while (size > 1 && path[size - 1] == '/')
-        size--;
+    size_t size = format_path_size(path);
     size_t start = size;
     while (start > 0 && path[start - 1] != '/')
         start--;
@@ -201,17 +200,13 @@ static int add_file(void *user, const char *name) {
     return 0;
 }
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void list_files(void) {
     const bags_io *io = bags_io_local();
     files.directory = path;
     files.front = "";
     int error = io->list(io->user, path, add_file, &files);
     must(bags_fail_io(io, error, path, "list", &failure));
-    qsort(files.names, files.count, sizeof *files.names, compare_names);
+    qsort(files.names, files.count, sizeof *files.names, format_compare_texts);
 }
 
 static uint64_t hashed;

@@ -233,12 +233,15 @@ void progress_prepare(void);
 void progress_show(
     const char *title, const char *unit, uint64_t done, uint64_t total, uint64_t count);
 /* Remove the bar when the work ends. */
+/* The same as a callback, with the title as its `user`. False to stop: the command was
+ * interrupted. */
+bool progress_datapoints(void *title, uint64_t done, uint64_t total);
 void progress_end(void);
 
 double seconds_now(void);
-/* Read a positive number of seconds from an environment variable; 0 if it is not
- * set. */
-double seconds_of(const char *variable);
+/* Read a positive number from an environment variable; 0 if it is not set. `what` names
+ * it in the error: "number of seconds". */
+double number_of(const char *variable, const char *what);
 
 /* ---- interrupt.c: Ctrl-C and SIGTERM end the program at once, with a message, unless
  * they are deferred ---- */
@@ -346,10 +349,18 @@ typedef enum option_kind {
 } option_kind;
 
 typedef struct option_choice {
-    const char *(*name)(size_t i); /* the name of choice i; NULL after the last */
-    size_t value;                  /* the index of the given choice */
+    const char *const *names; /* of the first choice; NULL after the last, */
+    size_t step;              /* this many bytes from each to the next */
+    size_t value;             /* the index of the given choice */
     bool given;
 } option_choice;
+
+/* The initial value, for an array of names, or of structs that begin with them. */
+#define CHOICE(table)                                                                  \
+    { (const char *const *)(const void *)(table), sizeof *(table), 0, false }
+
+/* The name of choice i; NULL after the last. */
+const char *choice_name(const option_choice *of, size_t i);
 
 typedef struct option_list {
     const char **words;
@@ -480,7 +491,7 @@ typedef struct python_version {
     bool idx; /* needs .idx files */
 } python_version;
 
-extern const python_version python_versions[PYTHON_VERSIONS];
+extern const python_version python_versions[PYTHON_VERSIONS + 1]; /* ends with NULL */
 
 /* A row in the command's table of types. */
 typedef struct type_info {
@@ -732,7 +743,7 @@ typedef struct export_options {
 } export_options;
 
 extern export_options exporting;
-const char *exporter_name(size_t i);
+extern const char *const layout_names[3]; /* of HDF5 */
 /* True if --to or OUT's ending selects a format that is not JSON lines. Fails for an
  * unknown ending, unless --to is given, and for X.csv with a different format. */
 bool export_is_to_format(const char *out);

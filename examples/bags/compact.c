@@ -6,15 +6,10 @@
 
 bool write_compact, write_whole;
 
-static bool show_progress(void *title, uint64_t done, uint64_t total) {
-    progress_show((const char *)title, "datapoints", done, total, done);
-    return !interrupt_pending();
-}
-
 bags_code dataset_derive(char *title, const char *from, const char *to,
     bags_derive_options *how, bags_derive_report *report) {
     how->registry = registry_blobs();
-    how->progress = show_progress;
+    how->progress = progress_datapoints;
     how->user = title;
     interrupt_defer();
     bags_code code = bags_derive(from, to, how, report, &failure);

@@ -61,8 +61,8 @@ static void put_value(text *out, const option *one) {
     const option_choice *to = (const option_choice *)one->to;
     if (one->kind == OPTION_PATH)
         text_puts(out, "FILES\n");
-    for (size_t i = 0; one->kind == OPTION_CHOICE && to->name(i); i++)
-        text_format(out, "%s\n", to->name(i));
+    for (size_t i = 0; one->kind == OPTION_CHOICE && choice_name(to, i); i++)
+        text_format(out, "%s\n", choice_name(to, i));
 }
 
 /* bash splits words at = and :, and treats those characters as words too. */

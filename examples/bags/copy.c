@@ -48,6 +48,7 @@ static int copy_compact(bags_path_kind kind) {
 }
 
 static int run(char **operands) {
+    static char **indexes; /* until the program ends */
     bags_copy_options how = {0};
     bags_copy_report made;
     no_read_ahead = !write_compact; /* bags_copy requests what it needs */
@@ -75,7 +76,8 @@ static int run(char **operands) {
     if (write_compact && kind != BAGS_PATH_NONE)
         return copy_compact(kind);
     if (how.to_objects && kind == BAGS_PATH_DIRECTORY)
-        how.files = (const char *const *)index_files(source, &how.files_count);
+        indexes = index_files(source, &how.files_count);
+    how.files = (const char *const *)indexes;
     bags_code code = bags_copy(source, target, &how, &made, &failure);
     bar_hide();
     if (code)

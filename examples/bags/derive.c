@@ -16,18 +16,10 @@ static bool copying, unsharded, with_checksums, without_checksums;
 
 enum { MISSING_ERROR, MISSING_DROP, DUPLICATE_FIRST = 1 };
 
-static const char *missing_name(size_t i) {
-    static const char *const names[] = {"error", "drop", NULL};
-    return names[i];
-}
-
-static const char *duplicate_name(size_t i) {
-    static const char *const names[] = {"error", "first", NULL};
-    return names[i];
-}
-
-static option_choice missing = {missing_name, 0, false};
-static option_choice duplicate = {duplicate_name, 0, false};
+static const char *const missing_names[] = {"error", "drop", NULL};
+static const char *const duplicate_names[] = {"error", "first", NULL};
+static option_choice missing = CHOICE(missing_names);
+static option_choice duplicate = CHOICE(duplicate_names);
 
 static const option options[] = {
     SELECT_OPTIONS,
@@ -194,7 +186,7 @@ static uint32_t parse_side(const char **at) {
 }
 
 static void parse_pixels(const char *to) {
-    char *at = string_format("%s", pixels_given), *value; /* names point into it */
+    char *list = string_format("%s", pixels_given), *at = list, *value;
     size_t i;
     while (fields_next(&at, "pixels", from, fields, fields_count, &i, &value)) {
         const char *end = value;
@@ -214,6 +206,7 @@ static void parse_pixels(const char *to) {
         pixels = (bags_resized_field *)grow(pixels, pixels_count, sizeof *pixels);
         pixels[pixels_count++] = one;
     }
+    free(list);
     pixels_path = claim(to, "pixels");
 }
 
@@ -493,13 +486,14 @@ static void parse_split(void) {
 /* Assign each selected datapoint to a part, as bags_split does. Values of zstd(TYPE)
  * are compared as the blobs inside. */
 static const uint32_t *assign_parts(void) {
+    /* Still reachable after a failure. */
     static bags_buffer part_of;
     static double *sizes;
+    static const bags_reader **blobs;
     bags_split_options how = {0};
     bool compressed = false;
     const char *const grouping[] = {by, stratify};
-    const bags_reader **blobs =
-        (const bags_reader **)allocate(froms_count, sizeof *blobs);
+    blobs = (const bags_reader **)allocate(froms_count, sizeof *blobs);
     for (size_t i = 0; i < 2; i++) {
         size_t field = grouping[i]
                            ? field_require(from, grouping[i], fields, fields_count)
@@ -543,7 +537,8 @@ static void derive_split(const char *to) {
     if (alone && path_exists(to))
         must(format_fail_exists(io, to, false, &failure));
     const uint32_t *part_of = assign_parts();
-    uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
+    static uint64_t *numbers; /* still reachable after a failure */
+    numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
     const char *at = alone ? claim(to, "parts") : to;
     for (size_t k = 0; k < parts_count; k++) {
         size_t count = 0;

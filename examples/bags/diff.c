@@ -152,13 +152,8 @@ static void print_json(const bags_diff_report *report) {
     text_output(&line);
 }
 
-static bool show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    progress_show("comparing", "datapoints", done, total, done);
-    return !interrupt_pending();
-}
-
 static int run(char **operands) {
+    static char title[] = "comparing";
     bags_diff_report report;
     failure_exit = 2;
     for (int i = 0; i < 2; i++)
@@ -167,7 +162,8 @@ static int run(char **operands) {
     given.b = io_for_path(operands[1]);
     given.registry = registry_get();
     given.each = show;
-    given.progress = show_progress;
+    given.progress = progress_datapoints;
+    given.user = title;
     interrupt_defer();
     bags_code code = bags_diff(operands[0], operands[1], &given, &report, &failure);
     progress_end();

@@ -5,12 +5,8 @@
 
 #include <math.h>
 
-static const char *pad_name(size_t i) {
-    static const char *const names[] = {"edge", "drop", NULL};
-    return names[i];
-}
-
-framing_options framing = {.pad = {pad_name, 0, false}};
+static const char *const pad_names[] = {"edge", "drop", NULL};
+framing_options framing = {.pad = CHOICE(pad_names)};
 
 static bags_frames_options frames;
 

@@ -7,6 +7,7 @@
 
 #include "detect.h"
 #include "modules.h"
+#include "text.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -23,27 +24,15 @@ static const struct built {
     {NULL, NULL, NULL, NULL},
 };
 
-static const char *importer_name(size_t i) { return importers[i].name; }
+static const char *const header_names[] = {"yes", "no", NULL};
+/* In the order of bags_dtype, from BAGS_DTYPE_UINT8 on. */
+static const char *const dtype_names[] = {
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", NULL};
 
-static const char *layout_name(size_t i) {
-    static const char *const names[] = {"rows", "episodes", NULL};
-    return names[i];
-}
-
-static const char *header_name(size_t i) {
-    static const char *const names[] = {"yes", "no", NULL};
-    return names[i];
-}
-
-/* The integer dtypes. */
-static const char *dtype_name(size_t i) {
-    return i < 8 ? bags_dtype_name((bags_dtype)(BAGS_DTYPE_UINT8 + (int)i)) : NULL;
-}
-
-static option_choice from = {importer_name, 0, false};
-static option_choice layout = {layout_name, 0, false};
-static option_choice header = {header_name, 0, false};
-static option_choice raw_dtype = {dtype_name, 0, false};
+static option_choice from = CHOICE(importers);
+static option_choice layout = CHOICE(layout_names);
+static option_choice header = CHOICE(header_names);
+static option_choice raw_dtype = CHOICE(dtype_names);
 static option_number separator;
 static option_number document = {0, 1, INT32_MAX, false};
 static const char *fields_words, *types_words;
@@ -157,8 +146,8 @@ static pair *split(const char *words, size_t *length) {
 
 /* A field of the dataset. */
 typedef struct plan {
-    size_t from; /* the field's index in the source */
     const char *name, *type;
+    size_t from; /* the field's index in the source */
     bool sequence;
     bool convert; /* --type specified the type, */
     bool gather;  /* and it turns a sequence of numbers into an array */
@@ -184,7 +173,7 @@ static size_t find_source(const char *word) {
 }
 
 static void add_plan(size_t field, const char *name) {
-    plan one = {field, name, source->fields[field].type, false, false, false};
+    plan one = {name, source->fields[field].type, field, false, false, false};
     plans = (plan *)grow(plans, count, sizeof *plans);
     plans[count++] = one;
 }
@@ -240,10 +229,6 @@ static void override_types(void) {
     }
 }
 
-static int compare_names(const void *left, const void *right) {
-    return strcmp(((const plan *)left)->name, ((const plan *)right)->name);
-}
-
 /* The fields of the dataset, in storage order. */
 static bags_field *plan_fields(void) {
     select_fields();
@@ -251,7 +236,7 @@ static bags_field *plan_fields(void) {
     if (count == 0)
         fail(BAGS_ERROR_FIELD, "%s: it has no fields", source_name);
     /* The order in spec.json. */
-    qsort(plans, count, sizeof *plans, compare_names);
+    qsort(plans, count, sizeof *plans, format_compare_texts);
     bags_field *fields = (bags_field *)allocate(count, sizeof *fields);
     for (size_t i = 0; i < count; i++) {
         bags_type parsed;

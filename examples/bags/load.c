@@ -27,16 +27,10 @@ static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
 static option_number device = {0, 0, UINT32_MAX, false};
 static const char *tokens_given, *pack_given;
-static const char *long_name(size_t i) {
-    static const char *const names[] = {"split", "drop", NULL};
-    return names[i];
-}
-static option_choice long_documents = {long_name, 0, false};
-static const char *dtype_name(size_t i) {
-    static const char *const names[] = {"uint8", "uint16", "uint32", "int32", NULL};
-    return names[i];
-}
-static option_choice dtype = {dtype_name, 0, false};
+static const char *const long_names[] = {"split", "drop", NULL};
+static option_choice long_documents = CHOICE(long_names);
+static const char *const dtype_names[] = {"uint8", "uint16", "uint32", "int32", NULL};
+static option_choice dtype = CHOICE(dtype_names);
 static option_number stride = {0, 1, 1 << 28, false};
 static option_number bos = {0, 0, UINT32_MAX, false};
 static option_number eos = {0, 0, UINT32_MAX, false};

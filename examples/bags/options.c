@@ -35,6 +35,10 @@ static bool parse_size(const char *word, uint64_t *out) {
            (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
+const char *choice_name(const option_choice *of, size_t i) {
+    return *(const char *const *)(const void *)((const char *)of->names + i * of->step);
+}
+
 /* Set the value of an OPTION_CHOICE. The message about an unknown value lists all
  * possible values. */
 static void choose(const option *given, const char *value) {
@@ -45,7 +49,7 @@ static void choose(const option *given, const char *value) {
     if (to->given)
         usage("duplicate option --%s", given->name);
     to->given = true;
-    for (to->value = 0; (name = to->name(to->value)); to->value++) {
+    for (to->value = 0; (name = choice_name(to, to->value)); to->value++) {
         if (!strcmp(name, value))
             return;
         guess_name(&from, name);

@@ -15,13 +15,13 @@ double seconds_now(void) {
 }
 
 /* An invalid number is an error. progress_prepare reports it before the work starts. */
-double seconds_of(const char *variable) {
+double number_of(const char *variable, const char *what) {
     const char *value = getenv(variable);
     char *end = NULL;
-    double seconds = value && *value ? strtod(value, &end) : 0;
-    if (end && (*end || !(seconds > 0)))
-        usage("%s must be a number of seconds above 0", variable);
-    return seconds;
+    double number = value && *value ? strtod(value, &end) : 0;
+    if (end && (*end || !(number > 0)))
+        usage("%s must be a %s above 0", variable, what);
+    return number;
 }
 
 static double started, shown; /* points in time */
@@ -29,7 +29,7 @@ static bool terminal;
 static double interval, noted; /* interval between lines; time of the last line */
 
 void progress_prepare(void) {
-    interval = seconds_of("BAGS_PROGRESS_SECONDS");
+    interval = number_of("BAGS_PROGRESS_SECONDS", "number of seconds");
     if (interval <= 0)
         interval = 60;
     noted = seconds_now();
@@ -73,6 +73,11 @@ void progress_show(const char *title, const char *unit, uint64_t done, uint64_t 
     fprintf(stderr, "%.*s\033[K", (int)(width > 20 ? width - 12 : 8), tail);
     fflush(stderr);
     bar_is_shown = true;
+}
+
+bool progress_datapoints(void *title, uint64_t done, uint64_t total) {
+    progress_show((const char *)title, "datapoints", done, total, done);
+    return !interrupt_pending();
 }
 
 void progress_end(void) {

@@ -15,11 +15,6 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-static bool show_progress(void *title, uint64_t done, uint64_t total) {
-    progress_show((const char *)title, "datapoints", done, total, done);
-    return !interrupt_pending();
-}
-
 static void put_number(text *out, const bags_value *number) {
     char real[40];
     if (number->kind == BAGS_KIND_UINT)
@@ -88,7 +83,7 @@ static int run(char **operands) {
     how.rows = select_datapoints((const bags_reader *const *)&reader, 1,
         bags_reader_length(reader), &how.rows_count);
     how.threads = (uint32_t)threads.value;
-    how.progress = show_progress;
+    how.progress = progress_datapoints;
     how.user = (void *)(uintptr_t)path;
     how.env.io = io_for_path(path);
     interrupt_leaves("", "start again with", NULL);

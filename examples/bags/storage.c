@@ -6,6 +6,7 @@
 #include "system.h"
 
 #include "modules.h"
+#include "text.h"
 
 #include <errno.h>
 
@@ -130,8 +131,9 @@ static const place *open_place(const char *path, const char *query, const char *
     options.user = user;
     options.ca_file = getenv("BAGS_CA_FILE");
     options.no_read_ahead = no_read_ahead;
-    options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
-    options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    options.retry_seconds = number_of("BAGS_RETRY_SECONDS", "number of seconds");
+    options.stall_seconds = number_of("BAGS_STALL_SECONDS", "number of seconds");
+    options.requests_per_second = number_of("BAGS_REQUESTS_PER_SECOND", "number");
     options.part_size = part_size.value;
     use_cache(&options);
     bags_http *http = bags_http_open(&options, &failure);
@@ -458,10 +460,6 @@ static int keep_directory(void *user, const char *name) {
     return 0;
 }
 
-static int compare_paths(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Name the parts of a split. Other datasets in a directory are only named inside an
  * archive, where the directories are not visible otherwise. */
 void path_hint(const char *path) {
@@ -476,7 +474,7 @@ void path_hint(const char *path) {
     in.searched = 0;
     io->list(io->user, path, keep_directory, &in);
     if (in.count)
-        qsort(in.datasets, in.count, sizeof *in.datasets, compare_paths);
+        qsort(in.datasets, in.count, sizeof *in.datasets, format_compare_texts);
     for (size_t i = 0; i < in.count; i++) {
         if (i < MAX_HINTS)
             failure_suffix("%s%s",

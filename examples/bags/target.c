@@ -9,14 +9,6 @@
 
 #include <string.h>
 
-static const char *layout_name(size_t i) {
-    static const char *const names[] = {"rows", "episodes", NULL};
-    return names[i];
-}
-
-export_options exporting = {
-    .to = {exporter_name, 0, false}, .layout = {layout_name, 0, false}};
-
 /* The exporters of this build. */
 #define EXPORTER(name) {#name, NULL, &bags_export_##name, NULL},
 #define EXPORTER_WITH(name, endings) {#name, LINKED(bags_export_##name), endings},
@@ -31,7 +23,8 @@ static const struct built {
     {NULL, NULL, NULL, NULL},
 };
 
-const char *exporter_name(size_t i) { return exporters[i].name; }
+const char *const layout_names[] = {"rows", "episodes", NULL};
+export_options exporting = {.to = CHOICE(exporters), .layout = CHOICE(layout_names)};
 
 static const char *exporters_names(void) {
     static text names;

@@ -8,11 +8,12 @@
 #include "import.h"
 #include "values.h"
 
-const python_version python_versions[PYTHON_VERSIONS] = {
+const python_version python_versions[PYTHON_VERSIONS + 1] = {
     {"bags-0.5", true, false},
     {"granular-0.16", true, false},
     {"granular-0.21", true, false},
     {"granular-0.22", false, true},
+    {NULL, false, false},
 };
 
 #define NAMED(name)                                                                    \

@@ -6,9 +6,8 @@
 
 #include "formats.h"
 
-static const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
-
-option_choice worker_auto = {worker_name, 0, false};
+static const char *const worker_names[] = {"auto", NULL};
+option_choice worker_auto = CHOICE(worker_names);
 
 void worker_find(const char *number_name, option_number *number, const char *count_name,
     option_number *count) {

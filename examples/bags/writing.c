@@ -7,12 +7,8 @@
 
 #include <string.h>
 
-static const char *version_name(size_t i) {
-    return i < PYTHON_VERSIONS ? python_versions[i].name : NULL;
-}
-
 writing_choices writing = {
-    .flush_seconds = {1, 1, 86400, false}, .version = {version_name, 0, false}};
+    .flush_seconds = {1, 1, 86400, false}, .version = CHOICE(python_versions)};
 uint64_t writing_offered;
 const char *dictionary_given;
 

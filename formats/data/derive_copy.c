@@ -213,10 +213,8 @@ static bags_code copy_rows(copier *c, uint64_t at, uint64_t stop, bags_error *er
 static bags_code copy_stage(copier *c, bags_error *err) {
     derive *d = c->d;
     bags_path_kind kind = BAGS_PATH_NONE;
-    size_t size = strlen(d->to);
-    while (size > 1 && d->to[size - 1] == '/')
-        size--;
-    int length = snprintf(c->staging, FORMAT_PATH, "%.*s.derived", (int)size, d->to);
+    int length = snprintf(
+        c->staging, FORMAT_PATH, "%.*s.derived", (int)format_path_size(d->to), d->to);
     if (length < 0 || length >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));

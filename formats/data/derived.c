@@ -309,9 +309,7 @@ bags_code bagi_derived_directory(derive *d, uint64_t i, bags_error *err) {
 }
 
 bags_code bagi_derived_parents(derive *d, bags_error *err) {
-    size_t size = strlen(d->to);
-    while (size > 1 && d->to[size - 1] == '/')
-        size--;
+    size_t size = format_path_size(d->to);
     if (size >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));

@@ -254,8 +254,7 @@ static bags_code diff_read_dictionary(
     const bags_type *type = bags_reader_type(s->reader, s->common[k]);
     char path[FORMAT_PATH];
     bags_path_kind kind = BAGS_PATH_NONE;
-    void *file = NULL;
-    uint64_t size = 0;
+    bags_view found = {NULL, 0};
     part->has_dictionary = true;
     if (!format_has_dictionary(type))
         return BAGS_OK;
@@ -263,23 +262,11 @@ static bags_code diff_read_dictionary(
     int error = io->kind(io->user, path, &kind);
     if (error || kind == BAGS_PATH_NONE)
         return bags_fail_io(io, error, path, "open", d->err);
-    error = io->open(io->user, path, BAGS_IO_READ, &file);
-    if (error)
-        return bags_fail_io(io, error, path, "open", d->err);
-    error = io->size(io->user, file, &size);
-    bags_code code = bags_fail_io(io, error, path, "get the size of", d->err);
-    if (!code && size > (uint64_t)16 << 20)
-        code = bags_fail(d->err, BAGS_ERROR_CORRUPT,
-            "%s: too large (%" PRIu64 " bytes, maximum 16777216)", bags_path_tail(path),
-            size);
-    if (!code)
-        code = bags_buffer_reserve(&part->scratch, (size_t)size + 1, d->err);
-    if (!code)
-        code = bags_read(io, file, path, 0, part->scratch.data, (size_t)size, d->err);
-    io->close(io->user, file);
+    FORMAT_TRY(format_read_file(io, path, (uint64_t)16 << 20, BAGS_ERROR_CORRUPT,
+        &part->scratch, &found, d->err));
     part->dictionary =
-        code ? 0 : size << 32 | bags_crc32c(0, part->scratch.data, (size_t)size);
-    return code;
+        (uint64_t)found.size << 32 | bags_crc32c(0, found.data, found.size);
+    return BAGS_OK;
 }
 
 /* Open a field's checksums in the current shard. */

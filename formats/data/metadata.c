@@ -28,29 +28,11 @@ bags_code bags_metadata_path(const char *path, const bags_reader *reader, char *
                      err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(path));
 }
 
-static bags_code metadata_read_file(const bags_io *io, void *file, const char *path,
-    bags_buffer *scratch, bags_view *json, bags_error *err) {
-    uint64_t length = 0;
-    FORMAT_TRY(bags_fail_io(
-        io, io->size(io->user, file, &length), path, "get the size of", err));
-    if (length > BAGS_METADATA_MOST)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            bags_path_tail(path), length, (uint64_t)BAGS_METADATA_MOST);
-    FORMAT_TRY(bags_buffer_reserve(scratch, (size_t)length + 1, err));
-    FORMAT_TRY(bags_read(io, file, path, 0, scratch->data, (size_t)length, err));
-    scratch->data[length] = 0;
-    json->data = scratch->data;
-    json->size = (size_t)length;
-    return BAGS_OK;
-}
-
 bags_code bags_metadata_read(const char *path, const bags_reader *reader,
     const bags_env *env, bags_buffer *scratch, bags_view *json, bags_error *err) {
     char file[FORMAT_PATH];
     const bags_io *io = metadata_io(env);
     bags_path_kind kind = BAGS_PATH_NONE;
-    void *opened = NULL;
     if (!scratch || !json)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     FORMAT_TRY(bags_metadata_path(path, reader, file, sizeof file, err));
@@ -59,11 +41,8 @@ bags_code bags_metadata_read(const char *path, const bags_reader *reader,
     json->size = 0;
     if (kind == BAGS_PATH_NONE)
         return BAGS_OK;
-    int error = io->open(io->user, file, BAGS_IO_READ, &opened);
-    FORMAT_TRY(bags_fail_io(io, error, file, "open", err));
-    bags_code code = metadata_read_file(io, opened, file, scratch, json, err);
-    io->close(io->user, opened);
-    return code;
+    return format_read_file(
+        io, file, BAGS_METADATA_MOST, BAGS_ERROR_LIMIT, scratch, json, err);
 }
 
 #ifndef BAGS_NO_WRITER

@@ -183,10 +183,6 @@ bags_code bags_target_put_list(
     return bags_target_put(t, to, "]", 1);
 }
 
-static int ex_compare_texts(const void *left, const void *right) {
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
 bags_code bags_target_find_twice(
     bags_target *t, const bags_export_bytes *texts, size_t count, const char **twice) {
     const char **sorted =
@@ -197,7 +193,7 @@ bags_code bags_target_find_twice(
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
         sorted[i] = at;
-    qsort(sorted, count, sizeof *sorted, ex_compare_texts);
+    qsort(sorted, count, sizeof *sorted, format_compare_texts);
     for (size_t i = 1; i < count && !*twice; i++)
         if (!strcmp(sorted[i - 1], sorted[i]))
             *twice = sorted[i];
@@ -287,11 +283,6 @@ static bags_code ex_parse(bags_target *t, bags_target_field *field) {
     return BAGS_OK;
 }
 
-static int ex_compare_names(const void *left, const void *right) {
-    return strcmp(((const bags_target_field *)left)->name,
-        ((const bags_target_field *)right)->name);
-}
-
 bags_target_field *bags_target_find(bags_target *t, const char *name) {
     const bags_field *have = bags_reader_fields(t->reader, NULL);
     for (size_t i = 0; i < t->count; i++)
@@ -347,7 +338,7 @@ static bags_code ex_add_fields(bags_target *t) {
         FORMAT_TRY(ex_add_hidden(t, t->options.key));
         FORMAT_TRY(ex_add_hidden(t, t->options.label));
     }
-    qsort(t->fields, t->count, sizeof *t->fields, ex_compare_names);
+    qsort(t->fields, t->count, sizeof *t->fields, format_compare_texts);
     for (size_t i = 0; i < t->count; i++) {
         t->fields[i].slot = i;
         t->selects[i] = bags_select_all(t->fields[i].number);
@@ -1054,10 +1045,8 @@ static bags_code ex_run(bags_target *t) {
     ex_listing found;
     t->length = t->options.rows ? t->options.rows_count : bags_reader_length(t->reader);
     t->report.existed = true;
-    size_t size = strlen(t->path);
-    while (size > 1 && t->path[size - 1] == '/') /* names are made from it */
-        size--;
-    t->path = bags_target_format(t, "%.*s", (int)size, t->path);
+    /* Names are made from the path. */
+    t->path = bags_target_format(t, "%.*s", (int)format_path_size(t->path), t->path);
     if (!t->path)
         return BAGS_ERROR_MEMORY;
     FORMAT_TRY(ex_check_options(t));

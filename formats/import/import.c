@@ -3,6 +3,7 @@
  * library.
  */
 #include "import.h"
+#include "text.h"
 #include "try.h"
 
 #include <errno.h>
@@ -776,13 +777,8 @@ void bags_import_name(const void *name, size_t size, char *out) {
 
 /* A field's name in the source and in the dataset. */
 typedef struct im_name {
-    const char *old, *made;
+    const char *made, *old;
 } im_name;
-
-/* Sort by the new names, so that equal names are adjacent. */
-static int im_compare_made(const void *left, const void *right) {
-    return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
-}
 
 /* Give all fields names that are valid file names, and make their entries. */
 static bags_code im_finish_fields(bags_source *s) {
@@ -801,7 +797,7 @@ static bags_code im_finish_fields(bags_source *s) {
         names[i].made = s->fields[i].name = s->entries[i].field = made;
     }
     if (s->count)
-        qsort(names, s->count, sizeof *names, im_compare_made);
+        qsort(names, s->count, sizeof *names, format_compare_texts);
     for (size_t i = 1; i < s->count; i++)
         if (strcmp(names[i - 1].made, names[i].made) == 0)
             return bags_source_fail(s, BAGS_ERROR_FIELD,

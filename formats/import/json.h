@@ -208,6 +208,17 @@ static inline bags_code bags_source_json(
     return code ? code : bags_source_parse_json(source, path, file, out);
 }
 
+/* Write JSON as text that is valid until the source is closed. NULL, with the error set,
+ * if out of memory. */
+static inline char *bags_source_print_json(bags_source *source, json_object *json) {
+    const char *made = json_object_to_json_string_ext(
+        json, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    if (made)
+        return bags_source_text(source, made, strlen(made));
+    bags_source_no_memory(source);
+    return NULL;
+}
+
 /* Get a member of this type; NULL if there is none. */
 static inline json_object *bags_import_member(
     json_object *json, const char *name, enum json_type type) {

@@ -29,6 +29,7 @@
 #include "json.h"
 #include "mp4_cut.h"
 #include "sql.h"
+#include "text.h"
 #include "try.h"
 
 #include <stdio.h>
@@ -428,8 +429,7 @@ static bags_code lr_stats_column(bags_source *s, const char *files, const char *
             json_object_new_string(slash + 1)};
         const char *keys[2];
         for (int i = 0; i < 2; i++) {
-            const char *key = json_object_to_json_string_ext(
-                names[i], JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+            const char *key = bags_source_print_json(s, names[i]);
             keys[i] = key ? bags_import_quote(s, key, '\'') : NULL;
             json_object_put(names[i]);
         }
@@ -606,9 +606,7 @@ static bags_code lr_add_stats(bags_source *s, json_object *line) {
         lr_index(line, "episode_index", &number) ? lr_find_episode(l, number) : NULL;
     if (!e || !stats)
         return lr_fail(s, s->where, "statistics of an episode that does not exist");
-    const char *text = json_object_to_json_string_ext(
-        stats, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    e->stats = text ? bags_source_text(s, text, strlen(text)) : NULL;
+    e->stats = bags_source_print_json(s, stats);
     l->has_stats = true;
     return e->stats ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -1024,9 +1022,7 @@ static bags_code lr_set_metadata(bags_source *s) {
         json_object_object_add(of, "stats", stats);
     json_object_object_add(of, "tasks", tasks);
     json_object_object_add(all, "lerobot", of);
-    const char *text = json_object_to_json_string_ext(
-        all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    s->metadata = text ? bags_source_text(s, text, strlen(text)) : NULL;
+    s->metadata = bags_source_print_json(s, all);
     json_object_put(all);
     return code || s->metadata ? code : BAGS_ERROR_MEMORY;
 }
@@ -1059,10 +1055,8 @@ static bags_code lr_add_fields(bags_source *s) {
 
 static bags_code lr_open(bags_source *s) {
     lr_state *l = (lr_state *)s->state;
-    size_t size = strlen(s->path);
-    while (size > 1 && s->path[size - 1] == '/') /* DuckDB writes paths with one / */
-        size--;
-    l->root = bags_source_text(s, s->path, size);
+    /* DuckDB writes paths with one /. */
+    l->root = bags_source_text(s, s->path, format_path_size(s->path));
     if (!l->root)
         return BAGS_ERROR_MEMORY;
     FORMAT_TRY(lr_read_info(s));

@@ -657,11 +657,9 @@ static json_object *mc_describe(bags_source *s) {
 /* Set the source's metadata. */
 static bags_code mc_set_metadata(bags_source *s) {
     json_object *info = mc_describe(s);
-    const char *text = json_object_to_json_string_ext(
-        info, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    s->metadata = text ? bags_source_text(s, text, strlen(text)) : NULL;
+    s->metadata = bags_source_print_json(s, info);
     json_object_put(info);
-    return s->metadata ? BAGS_OK : bags_source_no_memory(s);
+    return s->metadata ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* Add the fields of the topics that have messages. */

@@ -17,6 +17,7 @@
  */
 #include "detect.h"
 #include "gzip.h"
+#include "text.h"
 #include "try.h"
 
 #include <archive.h>
@@ -314,10 +315,6 @@ static bags_code wd_note_key(bags_source *s) {
     return BAGS_OK;
 }
 
-static int wd_compare(const void *left, const void *right) {
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
 /* Fail if a tar file has duplicate keys, and forget its keys. */
 static bags_code wd_check_keys(bags_source *s, size_t file) {
     wd_state *w = (wd_state *)s->state;
@@ -328,7 +325,7 @@ static bags_code wd_check_keys(bags_source *s, size_t file) {
     const char **sorted = (const char **)(void *)w->sorted->data;
     for (size_t i = 0; i < w->key_count; i++, key += strlen(key) + 1)
         sorted[i] = key;
-    qsort(sorted, w->key_count, sizeof *sorted, wd_compare);
+    qsort(sorted, w->key_count, sizeof *sorted, format_compare_texts);
     for (size_t i = 1; i < w->key_count; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0) {
             s->where = s->paths[file];

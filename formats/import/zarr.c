@@ -684,10 +684,6 @@ static int zr_walk_zip(bags_source *s) {
     return 0;
 }
 
-static int zr_compare(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Find the source's arrays, ordered by name, and read their metadata. */
 static bags_code zr_open_arrays(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
@@ -726,7 +722,7 @@ static bags_code zr_open_arrays(bags_source *s) {
     if (error || z->key_count == 0)
         return bags_source_fail(s, error ? BAGS_ERROR_IO : BAGS_ERROR_MISSING, "%s",
             error ? strerror(error) : "no Zarr array in it");
-    qsort(z->keys, z->key_count, sizeof *z->keys, zr_compare);
+    qsort(z->keys, z->key_count, sizeof *z->keys, format_compare_texts);
     z->arrays = (zr_array *)bags_source_alloc(s, z->key_count, sizeof *z->arrays);
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)

@@ -2,6 +2,9 @@
  * crop.c - makes images of one size from blobs: decodes, crops, resizes or warps, and
  * mirrors them, changes their colours, and normalises them. The arithmetic is in
  * resample.c and warp.c.
+ *
+ * A gray image of 16 bits is moved as one of two channels of 8 bits: the filter is
+ * BAGS_FILTER_NEAREST, so pixels are copied, and never mixed.
  */
 #include "ring.h"
 
@@ -195,6 +198,26 @@ static bool loader_is_direct(const loader_column *c, const loader_image *p) {
            !g->jitter && !g->draw;
 }
 
+/* Check an image's bits, and describe 16 bits as two channels. */
+static bags_code loader_check_depth(
+    const loader_column *c, loader_image *p, bags_error *err) {
+    if (loader_stored_dtype(c) == BAGS_DTYPE_UINT8) {
+        if (p->image.depth == 8)
+            return BAGS_OK;
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "image has %" PRIu32 " bits per channel (8 are supported)", p->image.depth);
+    }
+    if (p->image.depth != 16 || p->image.channels != 1)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "image has %" PRIu32 " channels of %" PRIu32
+            " bits (dtype uint16 needs 1 of 16)",
+            p->image.channels, p->image.depth);
+    p->image.channels = 2;
+    p->image.depth = 8;
+    p->image.dtype = BAGS_DTYPE_UINT8;
+    return BAGS_OK;
+}
+
 /* Decode only a rectangle of a JPEG. With `scaled`, decode at a reduced size that is
  * still at least as large as requested. */
 static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
@@ -205,6 +228,8 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     options.orient = c->given.orient;
     options.allow_trailing = true;
     FORMAT_TRY(images->jpeg_probe(item->blob, &options, &p->whole, err));
+    p->image = p->whole;
+    FORMAT_TRY(loader_check_depth(c, p, err));
     FORMAT_TRY(loader_plan(c, item, random, p, err));
     p->part = p->crop;
     if (c->by_matrix)
@@ -247,9 +272,7 @@ static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
     options.expand = options.allow_trailing = true;
     options.orient = c->given.orient;
     FORMAT_TRY(images->png_probe(blob, &options, &p->image, err));
-    if (p->image.depth != 8)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "image has %" PRIu32 " bits per channel (8 are supported)", p->image.depth);
+    FORMAT_TRY(loader_check_depth(c, p, err));
     FORMAT_TRY(loader_reserve_pixels(&w->pixels, &p->image, err));
     p->pixels = w->pixels.data;
     return images->png_decode(
@@ -258,11 +281,13 @@ static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
 
 /* Use the image decoded by a codec or a callback. */
 static bags_code loader_image_of(
-    const bags_value *value, loader_image *p, bags_error *err) {
+    const loader_column *c, const bags_value *value, loader_image *p, bags_error *err) {
     uint64_t channels = value->dims == 3 ? value->shape[2] : 1;
     char has[200];
-    if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8)
-        return bags_fail(err, BAGS_ERROR_VALUE, "not an image of 8 bits per channel");
+    bags_dtype dtype = loader_stored_dtype(c);
+    if (value->kind != BAGS_KIND_ARRAY || value->dtype != dtype)
+        return bags_fail(err, BAGS_ERROR_VALUE, "not an image of %d bits per channel",
+            dtype == BAGS_DTYPE_UINT16 ? 16 : 8);
     if (value->dims < 2 || value->dims > 3 || channels < 1 || channels > 4 ||
         value->shape[0] < 1 || value->shape[0] > INT32_MAX || value->shape[1] < 1 ||
         value->shape[1] > INT32_MAX)
@@ -271,8 +296,9 @@ static bags_code loader_image_of(
     p->image.height = (uint32_t)value->shape[0];
     p->image.width = (uint32_t)value->shape[1];
     p->image.channels = (uint32_t)channels;
+    p->image.depth = dtype == BAGS_DTYPE_UINT16 ? 16 : 8;
     p->pixels = (const unsigned char *)value->data;
-    return BAGS_OK;
+    return loader_check_depth(c, p, err);
 }
 
 /* Get an image's pixels, and plan what to do with them. */
@@ -286,7 +312,7 @@ static bags_code loader_decode_image(loader_worker *w, const loader_column *c,
     else if (kind == LOADER_BLOB_PNG)
         FORMAT_TRY(loader_decode_png(w, c, item->blob, p, err));
     else
-        FORMAT_TRY(loader_image_of(value, p, err));
+        FORMAT_TRY(loader_image_of(c, value, p, err));
     p->stride = (size_t)p->image.width * p->image.channels;
     if (kind == LOADER_BLOB_JPEG)
         return BAGS_OK;
@@ -405,16 +431,17 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
     const void *table, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
     size_t channels = p->image.channels;
-    size_t step_x = c->given.nchw ? 1 : channels;
+    bool nchw = c->given.nchw && loader_stored_dtype(c) == BAGS_DTYPE_UINT8;
+    size_t step_x = nchw ? 1 : channels;
     size_t step_y = step_x * width;
-    size_t step_c = c->given.nchw ? width * height : 1;
+    size_t step_c = nchw ? width * height : 1;
     bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
     bool halved = c->dtype == BAGS_DTYPE_FLOAT16;
     const float *scales = halved ? NULL : (const float *)table;
     const uint16_t *halves = halved ? (const uint16_t *)table : NULL;
     float *real = (float *)(void *)to;
     uint16_t *half = (uint16_t *)(void *)to;
-    if (!table && !c->given.nchw && !flip_x) {
+    if (!table && !nchw && !flip_x) {
         for (size_t y = 0; y < height; y++)
             memcpy(to + y * step_y,
                 p->pixels + (flip_y ? height - 1 - y : y) * p->stride, step_y);
@@ -584,7 +611,8 @@ static bags_code loader_make_image(loader_worker *w, const loader_column *c,
     loader_image *p, bags_error *err) {
     const float *scale = c->scale;
     FORMAT_TRY(loader_decode_image(w, c, item, value, random, p, err));
-    FORMAT_TRY(loader_convert_channels(w, p, c->given.channels, err));
+    if (loader_stored_dtype(c) == BAGS_DTYPE_UINT8)
+        FORMAT_TRY(loader_convert_channels(w, p, c->given.channels, err));
     FORMAT_TRY(loader_resize(w, c, p, err));
     if (!c->by_matrix)
         p->pixels +=

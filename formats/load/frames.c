@@ -27,6 +27,7 @@
 #include <math.h>
 
 #define FRAMES_BLOCK 1024     /* episodes counted at once */
+#define FRAMES_HEAD 16384     /* first bytes of a video, usually with its tables */
 #define FRAMES_MOST (1 << 20) /* most items in a window */
 
 /* ---- item times ---- */
@@ -495,6 +496,49 @@ static void frames_announce_times(
         l->readers[dataset], indices, count, w->selects, fields, &w->times, NULL);
 }
 
+/* Announce the first bytes of these samples' videos, once per episode, so that all
+ * videos are opened in the same round trips. */
+static void frames_announce_heads(
+    loader_worker *w, const bags_pick *picks, size_t count, size_t dataset) {
+    const bags_loader *l = w->loader;
+    size_t size = sizeof(uint64_t) + sizeof(bags_select) + sizeof(bags_extent);
+    size_t used = 0;
+    bags_buffer list = bags_buffer_of(l->options.allocator);
+    bags_error unused;
+    bool videos = false;
+    for (size_t i = 0; i < l->field_count; i++)
+        videos = videos || l->columns[i].video;
+    if (!videos || !w->checked || count > SIZE_MAX / size ||
+        bags_buffer_reserve(&list, count * size, NULL))
+        return;
+    bags_select *selects = (bags_select *)(void *)list.data;
+    bags_extent *parts = (bags_extent *)(void *)(selects + count);
+    uint64_t *indices = (uint64_t *)(void *)(parts + count);
+    for (size_t i = 0; i < count; i++) {
+        loader_frame f;
+        if (picks[i].dataset != dataset ||
+            frames_locate(l->frames, &picks[i], &f, &unused))
+            continue;
+        uint64_t bit = f.place * l->frames->bits + l->frames->opened;
+        unsigned char mask = (unsigned char)(1 << bit % 8);
+        if (w->checked[bit / 8] & mask)
+            continue;
+        w->checked[bit / 8] |= mask;
+        parts[used].offset = 0;
+        parts[used].size = FRAMES_HEAD;
+        indices[used++] = f.episode;
+    }
+    for (size_t i = 0; i < l->field_count && used; i++) {
+        const loader_column *c = &l->columns[i];
+        for (size_t k = 0; k < used && c->video; k++)
+            selects[k] = bags_select_all(c->sources[dataset].field);
+        if (c->video)
+            (void)bags_reader_prefetch_parts(
+                l->readers[dataset], indices, used, selects, parts, &w->times, NULL);
+    }
+    bags_buffer_free(&list);
+}
+
 /* Announce the parts of a column's videos that these samples' frames need. Videos not
  * used recently are opened first. `chosen` is the column's position in w->chosen. */
 static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
@@ -536,16 +580,19 @@ static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
 /* Announce the samples of a dataset. `selects` holds `each` entries for every pick. */
 static void frames_announce(loader_worker *w, const bags_pick *picks, size_t count,
     size_t dataset, uint64_t *indices, bags_select *selects, size_t each) {
-    const bags_reader *reader = w->loader->readers[dataset];
+    const bags_loader *l = w->loader;
+    const bags_reader *reader = l->readers[dataset];
     size_t used = 0;
     loader_frame f;
     bags_error unused;
     for (size_t i = 0; i < count; i++)
         if (picks[i].dataset == dataset &&
-            !frames_locate(w->loader->frames, &picks[i], &f, &unused))
+            !frames_locate(l->frames, &picks[i], &f, &unused))
             indices[used++] = f.episode;
     if (used)
         frames_announce_times(w, dataset, indices, used);
+    if (l->options.videos && l->options.videos->part)
+        frames_announce_heads(w, picks, count, dataset);
     used = 0;
     for (size_t i = 0; i < count; i++) {
         if (picks[i].dataset != dataset ||
@@ -559,9 +606,9 @@ static void frames_announce(loader_worker *w, const bags_pick *picks, size_t cou
         (void)bags_reader_prefetch_each(
             reader, indices, used, selects, each, &w->row, NULL);
     const uint64_t *chosen = w->chosen;
-    for (size_t i = 0; i < w->loader->field_count; i++) {
-        const loader_column *c = &w->loader->columns[i];
-        if (c->video && w->loader->options.videos->part)
+    for (size_t i = 0; i < l->field_count; i++) {
+        const loader_column *c = &l->columns[i];
+        if (c->video && l->options.videos->part)
             frames_announce_videos(w, picks, count, dataset, c, chosen);
         chosen += c->items;
     }
@@ -989,6 +1036,7 @@ bags_code bagi_frames_open(bags_loader *l, bags_error *err) {
     if (!frames->before)
         return BAGS_ERROR_MEMORY;
     frames->hash = frames_hash_options(l);
+    frames->opened = frames->bits++;
     memset(&scratch, 0, sizeof scratch);
     scratch.loader = l;
     bags_code code = frames_count_all(&scratch, err);

@@ -563,7 +563,10 @@ typedef struct bags_load_field {
     const uint64_t *shape;
 
     /* For images: set both to request a tensor of this size, as uint8, or as float32 or
-     * float16 with the value (x / 255 - mean) / std. */
+     * float16 with the value (x / 255 - mean) / std. With dtype uint16: gray images of
+     * 16 bits, such as depth, whose values are unchanged; they need
+     * BAGS_FILTER_NEAREST. (Without width and height, dtype and shape stack 16-bit
+     * images of one size, as uint16 or as float32 of the same values.) */
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, converted as in Pillow; 0: 3 */
     bags_crop crop;

@@ -178,6 +178,9 @@ static bags_code loader_check_field(
     const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
     bool image = c->image, is_half = image && g->dtype == BAGS_DTYPE_FLOAT16;
     bool is_float = g->dtype == BAGS_DTYPE_FLOAT32 || is_half;
+    bool is_deep = image && g->dtype == BAGS_DTYPE_UINT16;
+    bool has_fill =
+        g->warp && (g->warp->fill[0] || g->warp->fill[1] || g->warp->fill[2]);
     bool has_side = g->width && g->height && g->width <= LOADER_MAX_SIDE &&
                     g->height <= LOADER_MAX_SIDE;
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
@@ -218,8 +221,12 @@ static bags_code loader_check_field(
         {g->orient && !has_exif,
             "orient needs fields of JPEG or PNG, and options.images with their "
             "functions"},
-        {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
-            "the dtype of an image must be uint8, float16 or float32"},
+        {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float && !is_deep,
+            "the dtype of an image must be uint8, uint16, float16 or float32"},
+        {is_deep && (g->filter != BAGS_FILTER_NEAREST || g->channels > 1),
+            "images of uint16 need BAGS_FILTER_NEAREST and channels 1"},
+        {is_deep && (g->jitter || g->draw || has_fill),
+            "images of uint16 exclude jitter, draw and a fill colour"},
         {has_scale && !is_float, "mean and std need float32 or, for images, float16"},
         {!bagi_loader_is_scale(g->mean, g->std),
             "mean and std must be finite, and std at least 0"},
@@ -240,7 +247,8 @@ static bags_code loader_check_field(
     g->stride = g->stride ? g->stride : 1;
     if (!image)
         return BAGS_OK;
-    g->channels = g->channels ? g->channels : 3;
+    if (!g->channels)
+        g->channels = is_deep ? 1 : 3;
     g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
     if (!g->resize)
         g->resize = g->width > g->height ? g->width : g->height;
@@ -258,7 +266,7 @@ static bags_code loader_check_types(
         bags_dtype stored = loader_classify(type, &other);
         other.dtype = c->dtype;
         bool possible = !stored    ? other.form != LOADER_FORM_BYTES
-                        : c->image ? stored == BAGS_DTYPE_UINT8
+                        : c->image ? stored == loader_stored_dtype(c)
                                    : bagi_loader_is_convertible(dtype, stored);
         bool fits = c->image || other.form != c->form || loader_is_same_form(c, &other);
         if (!possible || !fits)
@@ -276,7 +284,7 @@ static bags_code loader_check_types(
 static void loader_plan_column(const bags_loader *l, loader_column *c) {
     const bags_load_field *g = &c->given;
     if (c->image) {
-        c->on_device = l->options.device != NULL;
+        c->on_device = l->options.device != NULL && g->dtype != BAGS_DTYPE_UINT16;
         c->by_device = c->on_device && !c->by_matrix && !g->jitter && !g->draw &&
                        !g->decode && !g->scaled;
         c->form = LOADER_FORM_STACKED;
@@ -346,7 +354,7 @@ static bags_code loader_column_open(
     FORMAT_TRY(bagi_frames_plan(l, c, err));
     loader_plan_column(l, c);
     FORMAT_TRY(loader_check_types(l, c, err));
-    if (c->image && g->dtype != BAGS_DTYPE_UINT8) {
+    if (c->image && g->dtype != BAGS_DTYPE_UINT8 && g->dtype != BAGS_DTYPE_UINT16) {
         c->scale =
             (float *)bagi_loader_allocate(l, 256 * g->channels, sizeof(float), err);
         if (!c->scale)

@@ -94,7 +94,8 @@ typedef struct loader_frames {
     loader_source *clocks; /* each dataset's clock */
     loader_times times;    /* of the clock */
     bool timed;            /* every frame's time is needed */
-    size_t bits;           /* fields of times: bits per episode */
+    size_t bits;           /* per episode: for each field of times, and `opened` */
+    size_t opened;         /* the bit that marks an episode's videos as announced */
     size_t items;          /* in all windows of a sample together */
     uint64_t hash;         /* of the options that determine the frames */
 } loader_frames;
@@ -162,7 +163,7 @@ typedef struct loader_worker {
     unsigned char **targets;    /* where a window or a piece goes in each tensor */
     bags_mp4_cache *videos;     /* NULL: none used yet */
     bags_row times;             /* for frames: a field of times */
-    unsigned char *checked;     /* one bit per episode and field of times */
+    unsigned char *checked;     /* frames->bits bits per episode */
     uint64_t *chosen;           /* the items chosen for all windows of a sample, */
     bool *outside;              /* and their masks */
     bags_buffer announced;      /* selections announced for a batch's samples */
@@ -243,6 +244,11 @@ static inline bags_code loader_part_push(
 
 /* True if nonzero, including NaN. */
 static inline bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
+
+/* The dtype that an image field needs: pixels of uint16 are not converted. */
+static inline bags_dtype loader_stored_dtype(const loader_column *c) {
+    return c->given.dtype == BAGS_DTYPE_UINT16 ? BAGS_DTYPE_UINT16 : BAGS_DTYPE_UINT8;
+}
 
 /* Format a shape as text. */
 static inline const char *loader_shape_text(

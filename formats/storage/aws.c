@@ -3,10 +3,11 @@
  */
 #include "url.h"
 
-/* The value of NAME in [section] of an .ini file, or NULL. */
+/* The value of NAME in [section] of an .ini file, or NULL. Without a name, the section's
+ * own name if it exists. */
 static char *s3_ini(const char *path, const char *section, const char *name) {
     FILE *file = path ? fopen(path, "r") : NULL;
-    char line[4096], *found = NULL;
+    char line[16384], *found = NULL; /* session tokens are long */
     bool inside = false;
     while (file && !found && fgets(line, sizeof line, file)) {
         char *stop = line + strlen(line), *start = line;
@@ -18,7 +19,11 @@ static char *s3_ini(const char *path, const char *section, const char *name) {
             size_t size = strlen(section);
             inside = strncmp(start + 1, section, size) == 0 &&
                      strcmp(start + 1 + size, "]") == 0;
+            if (inside && !name)
+                found = http_copy(section);
         }
+        if (!name)
+            continue;
         size_t size = strcspn(start, " \t=");
         if (!inside || size != strlen(name) || strncmp(start, name, size) != 0)
             continue;
@@ -32,11 +37,34 @@ static char *s3_ini(const char *path, const char *section, const char *name) {
     return found;
 }
 
-static char *s3_aws_file(const char *variable, const char *name) {
-    const char *path = getenv(variable), *home = getenv("HOME");
+/* The path of a file in ~/.aws, unless `path` replaces it. To be freed. */
+static char *s3_aws_file(const char *home, const char *path, const char *name) {
     if (path && *path)
         return http_copy(path);
-    return home ? bagi_http_format("%s/.aws/%s", home, name) : NULL;
+    return home && *home ? bagi_http_format("%s/.aws/%s", home, name) : NULL;
+}
+
+char *bagi_aws_config_value(
+    const char *home, const char *config, const char *section, const char *name) {
+    char *path = s3_aws_file(home, config, "config");
+    char *found = s3_ini(path, section, name);
+    free(path);
+    return found;
+}
+
+char *bagi_aws_value(const char *home, const char *config, const char *keys,
+    const char *profile, const char *name) {
+    bool is_default = !*profile || strcmp(profile, "default") == 0;
+    const char *plain = is_default ? "default" : profile;
+    char *section =
+        is_default ? http_copy(plain) : bagi_http_format("profile %s", profile);
+    char *found = section ? bagi_aws_config_value(home, config, section, name) : NULL;
+    char *path = found ? NULL : s3_aws_file(home, keys, "credentials");
+    if (!found)
+        found = s3_ini(path, plain, name);
+    free(section);
+    free(path);
+    return found;
 }
 
 /* The first non-empty one of an option and two environment variables. */
@@ -49,9 +77,10 @@ static char *s3_setting(const char *option, const char *variable, const char *ot
 /* Keys, region and endpoint of S3: options, then the environment, then the files in
  * ~/.aws. A key from one source is never combined with a secret from another. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
-    const char *profile = getenv("AWS_PROFILE");
-    char *keys = s3_aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    char *config = s3_aws_file("AWS_CONFIG_FILE", "config");
+    const char *profile = getenv("AWS_PROFILE"), *home = getenv("HOME");
+    char *keys =
+        s3_aws_file(home, getenv("AWS_SHARED_CREDENTIALS_FILE"), "credentials");
+    char *config = s3_aws_file(home, getenv("AWS_CONFIG_FILE"), "config");
     profile = profile && *profile ? profile : "default";
     char *section = strcmp(profile, "default") == 0
                         ? http_copy(profile)
@@ -68,6 +97,11 @@ void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
         out->key = s3_ini(keys, profile, "aws_access_key_id");
         out->secret = s3_ini(keys, profile, "aws_secret_access_key");
         out->token = s3_ini(keys, profile, "aws_session_token");
+    }
+    if (!out->key) {
+        out->key = s3_ini(config, in_config, "aws_access_key_id");
+        out->secret = s3_ini(config, in_config, "aws_secret_access_key");
+        out->token = s3_ini(config, in_config, "aws_session_token");
     }
     out->region = s3_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
     out->endpoint =

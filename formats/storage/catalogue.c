@@ -223,6 +223,8 @@ bags_code bags_catalogue_make(const char *path, const bags_env *env, bags_buffer
     size_t *size, bags_error *err) {
     catalogue_maker m;
     bags_reader_options options;
+    bags_error ignored;
+    err = err ? err : &ignored;
     memset(&m, 0, sizeof m);
     memset(&options, 0, sizeof options);
     if (env)
@@ -250,13 +252,10 @@ static int catalogue_write(const bags_io *io, void *file, const bags_buffer *byt
 }
 
 /* Write the file under another name, and rename it when it is complete. */
-static bags_code catalogue_save(const char *path, const bags_io *io,
-    const bags_buffer *bytes, size_t size, bool no_sync, bags_error *err) {
-    char partial[FORMAT_PATH], to[FORMAT_PATH], directory[FORMAT_PATH];
+static bags_code catalogue_publish(const char *partial, const char *to,
+    const bags_io *io, const bags_buffer *bytes, size_t size, bool no_sync,
+    bags_error *err) {
     void *file = NULL;
-    FORMAT_TRY(format_path(to, path, CATALOGUE_NAME, "", err));
-    FORMAT_TRY(format_path(partial, path, CATALOGUE_NAME, ".partial", err));
-    FORMAT_TRY(format_path(directory, path, "000000", "", err));
     FORMAT_TRY(format_open_locked(io, partial, to, "bags_catalogue", &file, err));
     int error = catalogue_write(io, file, bytes, size, no_sync);
     int closed = io->close(io->user, file);
@@ -266,19 +265,29 @@ static bags_code catalogue_save(const char *path, const bags_io *io,
             bags_fail_io(io, io->rename(io->user, partial, to), partial, "rename", err);
     if (code)
         (void)io->remove(io->user, partial);
-    if (code || no_sync)
-        return code;
+    return code;
+}
+
+static bags_code catalogue_save(const char *path, const bags_io *io,
+    const bags_buffer *bytes, size_t size, bool no_sync, bags_error *err) {
+    char to[FORMAT_PATH], partial[FORMAT_PATH];
+    FORMAT_TRY(format_path(to, path, CATALOGUE_NAME, "", err));
+    FORMAT_TRY(format_path(partial, path, CATALOGUE_NAME, ".partial", err));
+    return catalogue_publish(partial, to, io, bytes, size, no_sync, err);
+}
+
+static bags_code catalogue_sync(const char *path, const bags_io *io, bags_error *err) {
+    char directory[FORMAT_PATH];
+    FORMAT_TRY(format_path(directory, path, "000000", "", err));
     return bags_fail_io(io, io->sync_dir(io->user, directory), directory, "sync", err);
 }
 
 bags_code bags_catalogue(
     const char *path, const bags_catalogue_options *options, bags_error *err) {
     bags_catalogue_options none;
-    bags_error ignored;
     size_t size = 0;
     memset(&none, 0, sizeof none);
     options = options ? options : &none;
-    err = err ? err : &ignored;
     const bags_io *io = options->env.io ? options->env.io : bags_io_local();
     bags_buffer bytes = bags_buffer_of(options->env.allocator);
     if (!path || !*path)
@@ -286,6 +295,8 @@ bags_code bags_catalogue(
     bags_code code = bags_catalogue_make(path, &options->env, &bytes, &size, err);
     if (!code)
         code = catalogue_save(path, io, &bytes, size, options->no_sync, err);
+    if (!code && !options->no_sync)
+        code = catalogue_sync(path, io, err);
     bags_buffer_free(&bytes);
     return code;
 }

@@ -153,9 +153,10 @@ static bags_code copy_kind(
 /* *found: a file of the destination exists. */
 static bags_code copy_has(
     copying *c, const char *directory, const char *name, bool *found, bags_error *err) {
-    char path[FORMAT_PATH];
+    char *path = copy_join(c, directory, name, err);
     bags_path_kind kind;
-    FORMAT_TRY(format_path(path, directory, name, "", err));
+    if (!path)
+        return BAGS_ERROR_MEMORY;
     FORMAT_TRY(copy_kind(c->out, path, &kind, err));
     *found = kind == BAGS_PATH_FILE;
     return BAGS_OK;
@@ -245,9 +246,9 @@ static bags_code copy_check_not_begun(
     copying *c, const char *directory, bags_error *err) {
     bool partial = false, finished = false;
     bags_reader_options options;
-    FORMAT_TRY(copy_has(c, directory, "spec.json.partial", &partial, err));
+    FORMAT_TRY(copy_has(c, directory, "/spec.json.partial", &partial, err));
     if (partial)
-        FORMAT_TRY(copy_has(c, directory, "spec.json", &finished, err));
+        FORMAT_TRY(copy_has(c, directory, "/spec.json", &finished, err));
     if (!partial || finished)
         return BAGS_OK;
     memset(&options, 0, sizeof options);
@@ -315,7 +316,7 @@ static bags_code copy_check_destination(
     if (!c->to_url)
         FORMAT_TRY(copy_check_not_begun(c, c->target, err));
     if (shards->digits)
-        FORMAT_TRY(copy_has(c, c->target, "spec.json", &unsharded, err));
+        FORMAT_TRY(copy_has(c, c->target, "/spec.json", &unsharded, err));
     if (unsharded)
         return bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already has another, unsharded dataset", c->target);
@@ -380,7 +381,7 @@ static bags_code copy_plan_dataset(copying *c, bags_error *err) {
 /* If the Bag belongs to a dataset, its checksums are omitted: they cover its name and
  * the dataset's other Bags, so they would not match a copy outside the dataset. */
 static bags_code copy_plan_bag(copying *c, bags_error *err) {
-    char parent[FORMAT_PATH], spec[FORMAT_PATH];
+    char parent[FORMAT_PATH];
     bag_reader_options options;
     bags_path_kind kind;
     size_t from = strlen(c->source), to = strlen(c->target);
@@ -397,7 +398,9 @@ static bags_code copy_plan_bag(copying *c, bags_error *err) {
         return err->code;
     bag_reader_close(bag);
     FORMAT_TRY(copy_parent(c->source, parent, err));
-    FORMAT_TRY(format_path(spec, parent, "spec.json", "", err));
+    char *spec = copy_join(c, parent, "/spec.json", err);
+    if (!spec)
+        return BAGS_ERROR_MEMORY;
     FORMAT_TRY(copy_kind(c->in, spec, &kind, err));
     char *source = copy_join(c, c->source, "", err);
     char *target = source ? copy_join(c, c->target, "", err) : NULL;
@@ -549,7 +552,7 @@ static int copy_sync_directories(const copying *c) {
  * record is written. Even after a power failure, a record never describes other
  * files. */
 static bags_code copy_start_record(copying *c, bags_error *err) {
-    char record[COPY_RECORD], found[COPY_RECORD], partial[FORMAT_PATH];
+    char record[COPY_RECORD], found[COPY_RECORD];
     memset(found, 0, sizeof found);
     copy_make_record(c, record);
     size_t size = strlen(record) + 1;
@@ -559,6 +562,7 @@ static bags_code copy_start_record(copying *c, bags_error *err) {
     c->keep_files = *record && version && !strcmp(version, strchr(record, ' '));
     for (size_t i = 0; i < c->count; i++) {
         const copy_entry *one = &c->entries[i];
+        char partial[FORMAT_PATH];
         int length = snprintf(partial, sizeof partial, "%s.copy", one->to);
         if (!c->keep_parts && length > 0 && length < FORMAT_PATH)
             (void)c->out->remove(c->out->user, partial);

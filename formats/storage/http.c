@@ -1,8 +1,8 @@
 /*
  * http.c - the hooks that read datasets from web servers and object stores. transfer.h
  * describes the engine, and objects.h the state kept for each URL. Requires url.c,
- * aws.c, request.c, transfer.c, objects.c, known.c, version.c, lookup.c and listing.c;
- * uploads are in s3.c.
+ * aws.c, credentials.c, sources.c, pace.c, request.c, transfer.c, objects.c, known.c,
+ * version.c, lookup.c and listing.c; uploads are in s3.c.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -481,7 +481,8 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     memset(&none, 0, sizeof none);
     options = options ? options : &none;
     if (options->retry_seconds < 0 || options->stall_seconds < 0 ||
-        options->connections > 65535 || (options->key && !options->secret) ||
+        options->requests_per_second < 0 || options->connections > 65535 ||
+        (options->key && !options->secret) ||
         (options->part_size && (options->part_size < (uint64_t)5 << 20 ||
                                    options->part_size > (uint64_t)5 << 30))) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid options of bags_http_open");

@@ -197,21 +197,36 @@ static int http_names_add(void *user, const char *name) {
     return 0;
 }
 
+/* The names' part of a path, not encoded. To be freed. NULL: out of memory. */
+static char *http_plain_prefix(http_store store, const char *name) {
+    char *plain = store == HTTP_S3 ? NULL : curl_easy_unescape(NULL, name, 0, NULL);
+    char *out = bagi_http_format("%s", plain ? plain : name);
+    curl_free(plain);
+    return out;
+}
+
 /* Make the request for one page of PATH's listing, given the page's token. NULL: out of
  * memory. */
 static http_request *http_list_request(
     bags_http *http, const char *path, const char *token) {
-    if (!http_is_s3(path))
+    const char *name = NULL;
+    http_store store = bagi_http_store(path, &name);
+    if (store == HTTP_INDEX)
         return bagi_http_request_new(&http->engine, path, false, false, NULL);
-    char *prefix = format_url(strchr(path + 5, '/') + 1, "", NULL);
+    char *plain = http_plain_prefix(store, name);
+    char *prefix = plain ? format_url(plain, "", NULL) : NULL;
     char *encoded = format_url(token ? token : "", "", NULL);
-    char *query =
-        prefix && encoded
-            ? bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
-                  token ? "continuation-token=" : "", encoded, token ? "&" : "", prefix)
-            : NULL;
+    char *query = NULL;
+    if (prefix && encoded && store == HTTP_AZURE)
+        query =
+            bagi_http_format("comp=list&delimiter=%%2F%s%s&prefix=%s&restype=container",
+                token ? "&marker=" : "", encoded, prefix);
+    else if (prefix && encoded)
+        query = bagi_http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
+            token ? "continuation-token=" : "", encoded, token ? "&" : "", prefix);
     http_request *request =
         query ? bagi_http_request_new(&http->engine, path, true, false, query) : NULL;
+    free(plain);
     free(prefix);
     free(encoded);
     free(query);
@@ -224,21 +239,28 @@ static int http_read_page(const http_request *request, const char *path, char **
     http_names *names, char *why) {
     const void *page = request->body.data;
     size_t size = request->size;
-    const char *prefix = strchr(path + (request->is_s3 ? 5 : 8), '/');
+    const char *name = NULL;
+    http_store store = bagi_http_store(path, &name);
     names->read += size;
-    if (!page || (!request->is_s3 && !request->is_html))
+    if (!page || (store == HTTP_INDEX && !request->is_html))
         return 0;
-    if (!request->is_s3) {
-        char *plain = curl_easy_unescape(NULL, prefix, 0, NULL);
-        int code = bags_http_names(
-            page, size, false, plain ? plain : prefix, http_names_add, names);
-        curl_free(plain);
+    if (store == HTTP_INDEX)
+        name = strchr(path + 8, '/');
+    char *prefix = http_plain_prefix(store, name);
+    int code = prefix ? bags_http_names(page, size, store != HTTP_INDEX, prefix,
+                            http_names_add, names)
+                      : ENOMEM;
+    free(prefix);
+    if (code || store == HTTP_INDEX)
         return code;
+    *more = bagi_http_xml(
+        page, size, store == HTTP_AZURE ? "<NextMarker>" : "<NextContinuationToken>");
+    if (*more && !**more) { /* Azure's last page */
+        free(*more);
+        *more = NULL;
     }
-    int code = bags_http_names(page, size, true, prefix + 1, http_names_add, names);
-    *more = bagi_http_xml(page, size, "<NextContinuationToken>");
-    if (code || *more)
-        return code;
+    if (*more)
+        return 0;
     char *truncated = bagi_http_xml(page, size, "<IsTruncated>");
     if (truncated && strcmp(truncated, "true") == 0) {
         code = EIO;
@@ -260,9 +282,13 @@ static int http_list_page(
     int code = bagi_http_run(request);
     if (code == EINTR)
         return code;
+    /* A signature of Azure or Google Cloud may allow only to read. */
+    bool refused = !request->is_s3 && request->status / 100 == 4;
     if (code)
         memcpy(why, request->why, sizeof request->why);
-    else
+    if (code == EPERM && refused)
+        code = EACCES;
+    if (!code)
         code = http_read_page(request, path, more, names, why);
     bagi_http_request_free(request);
     return code;
@@ -292,8 +318,9 @@ static int http_list_pages(
             return code;
         }
     }
-    bool found = http_is_s3(path) ? names->size > 0 : names->dataset;
-    return found ? 0 : ENOENT;
+    const char *name = NULL;
+    bool pages = bagi_http_store(path, &name) == HTTP_INDEX;
+    return (pages ? names->dataset : names->size > 0) ? 0 : ENOENT;
 }
 
 /* Get the names in a directory as listed by the server. They are remembered under the

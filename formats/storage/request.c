@@ -33,8 +33,12 @@ http_request *bagi_http_request_new(
     request->engine = engine;
     request->is_s3 = http_is_s3(path);
     request->url = bagi_http_url(&engine->settings, path, bucket, field, query);
-    if (request->url)
+    const char *host = request->url ? strstr(request->url, "://") : NULL;
+    host = host ? host + 3 : request->url;
+    if (host) {
+        request->server = format_hash(0, host, strcspn(host, "/?"));
         return request;
+    }
     bagi_http_request_free(request);
     return NULL;
 }
@@ -351,13 +355,13 @@ static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
 #define HTTP_SET(option, value)                                                        \
     (good = good && curl_easy_setopt(easy, option, value) == CURLE_OK)
 
-/* Set all options of a request's handle. */
-static bool http_set(http_request *request, CURL *easy) {
+/* Set all options of a request's handle. `keys` are for S3. */
+static bool http_set(http_request *request, CURL *easy, const aws_keys *keys) {
     const http_engine *engine = request->engine;
     const http_settings *settings = &engine->settings;
     bool range = request->bytes == HTTP_RANGE;
     const char *tag = range && request->object_tag ? request->object_tag : "";
-    bool is_signed = request->is_s3 && settings->s3.key;
+    bool is_signed = request->is_s3 && keys->key;
     bool is_tls = strncmp(request->url, "https", 5) == 0;
     double stall = engine->stall_seconds < 1 ? 1 : engine->stall_seconds;
     char bytes[64] = "", sign[128];
@@ -370,7 +374,7 @@ static bool http_set(http_request *request, CURL *easy) {
         http_add_header(
             request, "x-amz-content-sha256", is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
         http_add_header(
-            request, "x-amz-security-token", is_signed ? settings->s3.token : NULL) &&
+            request, "x-amz-security-token", is_signed ? keys->token : NULL) &&
         /* Weak ETags never match. */
         http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
         http_add_header(request, "If-None-Match",
@@ -444,8 +448,8 @@ static bool http_set(http_request *request, CURL *easy) {
     } else if (is_signed) {
         (void)snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", settings->s3.region);
         HTTP_SET(CURLOPT_AWS_SIGV4, sign);
-        HTTP_SET(CURLOPT_USERNAME, settings->s3.key);
-        HTTP_SET(CURLOPT_PASSWORD, settings->s3.secret);
+        HTTP_SET(CURLOPT_USERNAME, keys->key);
+        HTTP_SET(CURLOPT_PASSWORD, keys->secret);
     }
     return good;
 }
@@ -541,8 +545,17 @@ static bool http_remember(http_request *request) {
 
 /* ---- beginning and end ---- */
 
+/* Make the handle. */
+static bool http_make(http_request *request, const aws_keys *keys) {
+    request->easy = curl_easy_init();
+    return (request->easy && http_set(request, request->easy, keys)) ||
+           http_refuse(request, ENOMEM, "out of memory");
+}
+
 bool bagi_http_prepare(http_request *request) {
     const s3_settings *s3 = &request->engine->settings.s3;
+    aws_keys keys = {s3->key, s3->secret, s3->token, 0};
+    char why[256];
     request->status = 0;
     request->text_size = request->headers_size = 0;
     request->begun = http_now();
@@ -559,9 +572,13 @@ bool bagi_http_prepare(http_request *request) {
     if (request->is_s3 && s3->key && !s3->secret)
         return http_refuse(
             request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
-    request->easy = curl_easy_init();
-    return (request->easy && http_set(request, request->easy)) ||
-           http_refuse(request, ENOMEM, "out of memory");
+    if (!request->is_s3 || !s3->credentials)
+        return http_make(request, &keys);
+    if (!bagi_aws_get(s3->credentials, &keys, &request->keys, why))
+        return http_refuse(request, EPERM, why);
+    bool good = http_make(request, &keys);
+    bagi_aws_keys_free(&keys);
+    return good;
 }
 
 bool bagi_http_complete(http_request *request, CURLcode *result, bool *repeat) {

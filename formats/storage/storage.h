@@ -236,8 +236,10 @@ BAGS_EXPERIMENTAL bags_code bags_copy(const char *from, const char *to,
  * bags_http_is_versioned), can hide a change that keeps the size. Only checksums detect
  * such a change.
  *
- * A dataset's shards are listed by S3's API (s3://), or from the directory's index page
- * (nginx's autoindex, Apache, Python's http.server). If neither exists, 000000, 000001,
+ * A dataset's shards are listed by S3's API (s3://), by Azure's (the host
+ * ACCOUNT.blob.core.windows.net) or Google Cloud's (storage.googleapis.com), or from the
+ * directory's index page (nginx's autoindex, Apache, Python's http.server). If none
+ * answers, 000000, 000001,
  * ... are looked up until four in a row are missing, so a shard after such a gap is not
  * seen. If 999999 exists, the server ignores a folder of the path, and no shard is
  * listed.
@@ -256,7 +258,10 @@ typedef struct bags_http_answer {
  * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
  * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise from the
  * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config. An empty variable counts
- * as unset. */
+ * as unset. Without keys, the first S3 request searches for temporary credentials in a
+ * thread of its own: web identity, SSO, credential_process, container and instance
+ * roles (storage/README.md). They are renewed before they end. credential_process runs
+ * a program. */
 typedef struct bags_http_options {
     const char *query; /* appended, already encoded, to every http(s) URL after a "?": a
                           signed URL's signature, a version */
@@ -271,10 +276,13 @@ typedef struct bags_http_options {
     double stall_seconds; /* a transfer without progress for this long fails and is
                              retried. 0: 30 */
     size_t connections;   /* most connections; 0: 384 */
-    uint64_t part_size;   /* bytes per part of an upload, 5 MiB to 5 GiB as S3 requires;
+    /* Most requests that begin per second and server (host and port). The requests of
+     * all processes of this user on this machine count. 0: no limit. */
+    double requests_per_second;
+    uint64_t part_size;  /* bytes per part of an upload, 5 MiB to 5 GiB as S3 requires;
                              0: 64 MiB */
-    bool no_read_ahead;   /* no read-ahead (up to 8 MiB) for files read sequentially */
-    uint64_t cache_size;  /* memory for bytes looked up, read ahead or requested in
+    bool no_read_ahead;  /* no read-ahead (up to 8 MiB) for files read sequentially */
+    uint64_t cache_size; /* memory for bytes looked up, read ahead or requested in
                              advance; 0: 256 MiB */
     /* A store of earlier answers, such as bags_cache_recall, so that a lookup only asks
      * whether the object has changed. NULL: none. recall fills in an answer and returns
@@ -370,7 +378,7 @@ BAGS_EXPERIMENTAL bags_code bags_http_same(bags_http *http, const char *url,
 
 /* Call each() with every name in a listing until it returns nonzero, and return that
  * value. Names are the links of an index page or, with `xml`, the keys and prefixes of
- * S3's ListObjectsV2. prefix: the text that precedes a name, not encoded. Names that
+ * S3's ListObjectsV2, or the names of Azure's List Blobs. prefix: the text that precedes a name, not encoded. Names that
  * contain a slash, . and .. are left out. `page` need not be valid. */
 BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
     const char *prefix, int (*each)(void *user, const char *name), void *user);

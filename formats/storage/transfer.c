@@ -15,6 +15,7 @@
 
 #define HTTP_STEP 16      /* requests per thread before another thread is used */
 #define HTTP_PATIENCE 0.1 /* seconds between calls of `interrupted` */
+#define HTTP_SLOWEST 10.0 /* seconds that a source of credentials may take */
 #define HTTP_STARTS 5.0   /* seconds that a starting server may refuse connections */
 
 /* ---- the queue: all with the mutex held ---- */
@@ -92,10 +93,34 @@ int bagi_http_run(http_request *request) {
 /* True if the request's server has ever answered a request, so it is known to exist.
  * Servers whose hashes collide count as one, at worst delaying an error. */
 static bool *http_has_answered(const http_request *request) {
-    const char *at = strstr(request->url, "://");
-    at = at ? at + 3 : request->url;
-    uint64_t hash = format_hash(0, at, strcspn(at, "/?"));
-    return &request->engine->answered[hash >> 56];
+    return &request->engine->answered[request->server >> 56];
+}
+
+/* True if the server refuses requests because there are too many: the other requests of
+ * all processes then rest, too. */
+static bool http_is_throttled(const http_request *request, bool states_time) {
+    if (request->status != 503 || states_time)
+        return request->status == 429 || request->status == 503;
+    char *code = bagi_http_code(request->text, request->text_size);
+    bool slow = code && (strcmp(code, "SlowDown") == 0 ||
+                            strcmp(code, "ServerBusy") == 0); /* S3, Azure */
+    free(code);
+    return slow;
+}
+
+/* True if the server refuses temporary credentials because they have ended. They are
+ * then renewed. */
+static bool http_keys_have_ended(const http_request *request) {
+    aws_credentials *credentials = request->engine->settings.s3.credentials;
+    if (!request->is_s3 || !credentials || !request->keys ||
+        (request->status != 400 && request->status != 403))
+        return false;
+    char *code = bagi_http_code(request->text, request->text_size);
+    bool ended = code && strcmp(code, "ExpiredToken") == 0;
+    free(code);
+    if (ended)
+        bagi_aws_ended(credentials, request->keys);
+    return ended;
 }
 
 /* True for a failure that a retry may avoid. `refused`: no connection was made. */
@@ -107,6 +132,8 @@ static bool http_may_retry(
                result == CURLE_SSL_CONNECT_ERROR;
     if (request->error)
         return request->error == EAGAIN;
+    if (http_keys_have_ended(request))
+        return true;
     switch ((int)result) {
     case CURLE_OK:
         return status == 429 || status == 408 || (status >= 500 && status != 501);
@@ -144,7 +171,7 @@ static bool http_retry(http_request *request, CURLcode result) {
     bool refused = false;
     double now = http_now(), longest = 6.4, patience = engine->retry_seconds;
     curl_off_t retry_after = 0;
-    if (http_retry_from_start(request))
+    if (!http_keys_have_ended(request) && http_retry_from_start(request))
         return true;
     if (!http_may_retry(request, result, &refused))
         return false;
@@ -166,6 +193,8 @@ static bool http_retry(http_request *request, CURLcode result) {
     if (now + delay - request->since > patience)
         return false;
     request->not_before = now + delay;
+    if (result == CURLE_OK && http_is_throttled(request, retry_after > 0))
+        bagi_pace_rest(&engine->pace, request->server, now, delay);
     bagi_http_queue(request);
     return true;
 }
@@ -238,12 +267,19 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* True if requests to S3 may be signed now. Otherwise the threads are woken later. */
+static bool http_can_sign(http_engine *engine) {
+    aws_credentials *credentials = engine->settings.s3.credentials;
+    return !credentials || bagi_aws_is_ready(credentials);
+}
+
 /* Take up to HTTP_STEP due requests from the queue, in order. Returns the milliseconds
  * until the next request is due. The mutex is held. */
 static int http_take(http_thread *thread, http_request **taken) {
     size_t most = thread->running + HTTP_STEP;
     double now = http_now(), wait = 1;
     http_request *last = thread->queue, *request = NULL;
+    bool asked = false, can_sign = false;
     while (last && last->next)
         last = last->next;
     while (thread->queue && request != last &&
@@ -255,6 +291,14 @@ static int http_take(http_thread *thread, http_request **taken) {
         if (!thread->queue)
             thread->queue_end = &thread->queue;
         double due = request->not_before - now;
+        if (due <= 0 && request->is_s3 && !asked) {
+            asked = true;
+            can_sign = http_can_sign(thread->engine);
+        }
+        if (due <= 0 && request->is_s3 && !can_sign)
+            due = 1;
+        if (due <= 0)
+            due = bagi_pace_due(&thread->engine->pace, request->server, now);
         if (due > 0) {
             bagi_http_queue(request);
             wait = due < wait ? due : wait;
@@ -412,6 +456,14 @@ static void http_thread_stop(http_thread *thread) {
     bags_buffer_free(&thread->memory);
 }
 
+/* Called when new credentials may be used. */
+static void http_keys_changed(void *user) {
+    http_engine *engine = (http_engine *)user;
+    pthread_mutex_lock(&engine->mutex);
+    bagi_http_wake(engine);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 /* Returns false if out of memory. */
 static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     http_settings *settings = &engine->settings;
@@ -425,6 +477,12 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     bagi_http_find_places(settings);
     engine->retry_seconds = options->retry_seconds > 0 ? options->retry_seconds : 50;
     engine->stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : 30;
+    if (!bagi_pace_open(&engine->pace, options->requests_per_second))
+        return false;
+    if (!settings->s3.key && settings->s3.region)
+        settings->s3.credentials = bagi_aws_open(settings->s3.region, settings->ca_file,
+            engine->stall_seconds < HTTP_SLOWEST ? engine->stall_seconds : HTTP_SLOWEST,
+            http_keys_changed, engine);
     engine->connections = options->connections ? options->connections : 384;
     engine->recall = options->recall;
     engine->remember = options->remember;
@@ -441,7 +499,7 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     size_t size = tls ? strlen(tls) : 0;
     engine->is_openssl = size > 8 && strncmp(tls, "OpenSSL/", 8) == 0 &&
                          strncmp(tls + 8, ours + 8, size - 8) == 0 && ours[size] == ' ';
-    return settings->s3.region &&
+    return settings->s3.region && (settings->s3.key || settings->s3.credentials) &&
            (!options->query || !*options->query || settings->query) &&
            (!options->user || !*options->user || settings->user) &&
            (!options->ca_file || !*options->ca_file || settings->ca_file);
@@ -473,6 +531,7 @@ void bagi_http_stop(http_engine *engine) {
         engine->stop = true;
         bagi_http_wake(engine);
         pthread_mutex_unlock(&engine->mutex);
+        bagi_aws_stop(settings->s3.credentials);
     }
     for (size_t i = 0; i < engine->thread_count; i++)
         http_thread_stop(&engine->threads[i]);
@@ -483,4 +542,6 @@ void bagi_http_stop(http_engine *engine) {
         settings->s3.endpoint};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
+    bagi_aws_free(settings->s3.credentials);
+    bagi_pace_close(&engine->pace);
 }

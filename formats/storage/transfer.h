@@ -19,7 +19,8 @@
 #ifndef BAGS_FORMATS_TRANSFER_H
 #define BAGS_FORMATS_TRANSFER_H
 
-#include "url.h"
+#include "credentials.h"
+#include "pace.h"
 
 #include <curl/curl.h>
 
@@ -62,7 +63,9 @@ typedef struct http_request {
     uint64_t number;   /* likewise */
     http_state state;
     char *url;
+    uint64_t server; /* hash of its name and port */
     bool is_s3;
+    uint64_t keys; /* number of the temporary credentials that signed it */
     http_bytes bytes;
     uint64_t last_size,
         first_size;         /* HTTP_ENDS: bytes from the end, or from the start */
@@ -149,7 +152,8 @@ typedef struct http_engine {
     uint32_t random;
     bool from_start;    /* the server does not support ranges from the end */
     bool answered[256]; /* by server hash: it has answered a request */
-    bool is_openssl;    /* libcurl uses the same libssl as transfer.c */
+    http_pace pace;
+    bool is_openssl; /* libcurl uses the same libssl as transfer.c */
 } http_engine;
 
 static inline double http_now(void) {

@@ -42,17 +42,44 @@ bool bagi_http_is_hash(const char *tag) {
     return digits == 32;
 }
 
+http_store bagi_http_store(const char *path, const char **name) {
+    static const char google[] = "storage.googleapis.com";
+    const char *host = strstr(path, "://");
+    host = host ? host + 3 : path;
+    size_t size = strcspn(host, "/:"), own = strlen(google);
+    bool s3 = http_is_s3(path);
+    bool in_google = size >= own && strncasecmp(host + size - own, google, own) == 0 &&
+                     (size == own || host[size - own - 1] == '.');
+    const char *azure = (const char *)memmem(host, size, ".blob.core.", 11);
+    azure = azure ? azure : (const char *)memmem(host, size, ".blob.storage.", 14);
+    *name = host + strcspn(host, "/");
+    *name += **name == '/';
+    if ((in_google && size == own) || (!in_google && azure)) {
+        *name += strcspn(*name, "/");
+        *name += **name == '/';
+    }
+    return s3 ? HTTP_S3 : in_google ? HTTP_GOOGLE : azure ? HTTP_AZURE : HTTP_INDEX;
+}
+
 char *bagi_http_url(const http_settings *settings, const char *path, bool bucket,
     bool field, const char *query) {
     if (!http_is_s3(path)) {
         size_t front = 8 + strcspn(path + 8, "/");
-        char *rest = format_url(path + front, "/!$&'()*+,;=:@[]",
-            field ? strrchr(path, '/') : path + strlen(path));
-        char *out = rest ? bagi_http_format("%.*s%s%s%s", (int)front, path, rest,
-                               settings->query ? "?" : "",
-                               settings->query ? settings->query : "")
+        const char *own = settings->query ? settings->query : "", *end = NULL;
+        (void)bagi_http_store(path, &end);
+        end = bucket ? end : path + strlen(path);
+        char *shown = bagi_http_format("%.*s", (int)(end - path), path);
+        char *rest = shown ? format_url(shown + front, "/!$&'()*+,;=:@[]",
+                                 field ? strrchr(shown, '/') : shown + strlen(shown))
+                           : NULL;
+        if (bucket && rest) /* the container has no slash at its end */
+            rest[http_path_size(rest)] = '\0';
+        char *out = rest ? bagi_http_format("%.*s%s%s%s%s%s", (int)front, path, rest,
+                               query || *own ? "?" : "", query ? query : "",
+                               query && *own ? "&" : "", own)
                          : NULL;
         free(rest);
+        free(shown);
         return out;
     }
     const char *name = path + 5;
@@ -201,11 +228,15 @@ static int http_name(
 
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user) {
-    static const char *const marks[] = {"href=\"", "href='", "<Key>", "<Prefix>"};
+    static const char *const marks[] = {
+        "href=\"", "href='", "<Key>", "<Prefix>", "<Name>"};
     const char *at = NULL, *stop = (const char *)page + size;
     size_t front = strlen(prefix), length = 0;
     int code = 0;
-    for (int i = xml ? 2 : 0; i < (xml ? 4 : 2); i++)
+    bool azure =
+        xml && size > 0 && http_after((const char *)page, stop, "<Blobs>", &length);
+    int first = azure ? 4 : xml ? 2 : 0, last = azure ? 5 : xml ? 4 : 2;
+    for (int i = first; i < last; i++)
         for (at = (const char *)page;
              !code && (at = http_after(at, stop, marks[i], &length)) != NULL;
              at += length) {

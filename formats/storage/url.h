@@ -33,6 +33,18 @@ static inline bool http_is_s3(const char *path) {
     return strncmp(path, "s3://", 5) == 0;
 }
 
+/* How the names at a path are listed. */
+typedef enum http_store {
+    HTTP_INDEX,  /* index pages of a web server */
+    HTTP_S3,     /* ListObjectsV2 */
+    HTTP_GOOGLE, /* storage.googleapis.com: likewise, but not signed */
+    HTTP_AZURE   /* ACCOUNT.blob.core.windows.net: List Blobs */
+} http_store;
+
+/* The kind of a URL's host. *name receives the start of the names' part of the path, or
+ * the path's end: after the bucket or container. */
+http_store bagi_http_store(const char *path, const char **name);
+
 /* The path's size without trailing slashes. */
 static inline size_t http_path_size(const char *path) {
     size_t size = strlen(path);
@@ -59,14 +71,26 @@ char *bagi_http_code(const void *page, size_t size);
 
 /* ---- settings ---- */
 
-/* Keys, region and endpoint for s3://. NULL: not set. The region is always set. */
+/* Static keys, region and endpoint for s3://. NULL: not set. The region is always set. */
 typedef struct s3_settings {
     char *key, *secret, *token, *region, *endpoint;
+    struct aws_credentials *credentials; /* temporary ones; NULL: the keys are static */
 } s3_settings;
 
 /* Collect the S3 settings from the options, the environment and the files in ~/.aws.
  * The caller frees them. A NULL region means out of memory. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options);
+
+/* The value of a name in a section of ~/.aws/config, to be freed, or NULL. `config`, if
+ * not empty, replaces the file's path. */
+char *bagi_aws_config_value(
+    const char *home, const char *config, const char *section, const char *name);
+
+/* The value of a name in the section of a profile ("": default) of ~/.aws/config,
+ * otherwise of ~/.aws/credentials, to be freed, or NULL. Without a name, the section's
+ * own name. `config` and `keys`, if not empty, replace the paths of these files. */
+char *bagi_aws_value(const char *home, const char *config, const char *keys,
+    const char *profile, const char *name);
 
 /* Parameters of every request. NULL: not set. */
 typedef struct http_settings {
@@ -80,8 +104,8 @@ typedef struct http_settings {
  * other members. */
 void bagi_http_find_places(http_settings *settings);
 
-/* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. For S3,
- * `bucket` means the bucket itself. `field` means that the path ends in a field name;
+/* The URL of a path, to be freed. `query`, encoded and sorted, may be NULL. `bucket`
+ * means the bucket or container itself. `field` means that the path ends in a field name;
  * unlike the rest of a path, it is never encoded. NULL: out of memory. */
 char *bagi_http_url(const http_settings *settings, const char *path, bool bucket,
     bool field, const char *query);

@@ -106,7 +106,7 @@ void bench_records(const workload *load);
 /* Write a workload by one peer and print the memory that this took: what the
  * program does when bench_records calls it again. */
 int write_alone(const char *part, const char *who);
-void bench_cold(const workload *load);
+void bench_cold(void);       /* blobs that are not in memory */
 void bench_datapoints(void); /* fields, refs, sequences */
 void bench_opening(void);    /* many shards; more datapoints than memory has bytes */
 void bench_pictures(void);   /* JPEG decoding */

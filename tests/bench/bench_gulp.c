@@ -171,10 +171,9 @@ static void make_files(void) {
     bags_buffer_free(&encoded);
 }
 
-static void open_bags(bool no_read_ahead) {
+static void open_bags(void) {
     bags_error err;
     bags_reader_options options = {0};
-    options.no_read_ahead = no_read_ahead;
     options.registry = registry;
     reader = bags_reader_open(FOLDER "/bags", &options, &err);
     must(reader != NULL, "bags");
@@ -210,7 +209,7 @@ static bool evict_all(void) {
     for (uint64_t v = 0; v < VIDEOS; v++)
         for (uint64_t f = 0; f < FRAMES; f++)
             evict(frame_path(v, f));
-    open_bags(true);
+    open_bags();
     return is_cold(FOLDER "/bags/frames.bag") && is_cold(FOLDER "/data_0.gulp");
 }
 
@@ -254,7 +253,7 @@ int main(void) {
     registry = bags_registry_create(NULL, &err);
     must(registry && !bags_registry_add(registry, &bags_codec_jpeg, &err), "registry");
     make_files();
-    open_bags(false);
+    open_bags();
     printf("%d frames of %d x %d, %.1f KB each; us per frame\n"
            "%-32s %9s %9s %9s\n",
         VIDEOS * FRAMES, WIDTH, HEIGHT,

@@ -29,7 +29,7 @@ TABLES = [
     (SMALL, ['write, CPU', 'first touch', 'pointer', 'copy', 'range of 16', 'scan',
              'open, first get']),
     (LARGE, ['write, CPU', 'write, synced', 'first touch', 'copy', 'range of 16',
-             'scan', 'cold, single', 'cold, batch of 32']),
+             'scan']),
     ('200,000 datapoints', ['write', 'label, random', 'label, in order',
                             'label column', 'one caption', 'all fields']),
 ]

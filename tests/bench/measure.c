@@ -50,7 +50,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 double median(const double *values, size_t count) {
-    double sorted[64];
+    double sorted[128];
     memcpy(sorted, values, count * sizeof *values);
     qsort(sorted, count, sizeof *sorted, by_value);
     return count % 2 ? sorted[count / 2]

@@ -56,6 +56,20 @@ static void *open_reader(const char *path, const workload *load) {
     return handle_of(bags_reader_open(path, NULL, &err));
 }
 
+static void *open_random(const char *path, const workload *load) {
+    bags_reader_options options = {0};
+    (void)load;
+    options.no_read_ahead = true;
+    return handle_of(bags_reader_open(path, &options, &err));
+}
+
+static void *open_no_mmap(const char *path, const workload *load) {
+    bags_reader_options options = {0};
+    (void)load;
+    options.no_mmap = true;
+    return handle_of(bags_reader_open(path, &options, &err));
+}
+
 static bags_view get(void *reader, uint64_t index) {
     set_handle *h = (set_handle *)reader;
     bags_view blob;
@@ -104,6 +118,18 @@ static void release(void *reader) {
 
 const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, create, append,
     finish, open_reader, get, NULL, range, scan, prefetch, share, unshare, release};
+
+const peer peer_dataset_random = {.name = "bags.h dataset, random",
+    .reads = "bags.h dataset",
+    .open = open_random,
+    .get = get,
+    .close = release};
+
+const peer peer_dataset_no_mmap = {.name = "bags.h dataset, no mmap",
+    .reads = "bags.h dataset",
+    .open = open_no_mmap,
+    .get = get,
+    .close = release};
 
 const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, create_shards, append,
     finish, open_reader, get, NULL, range, scan, prefetch, share, unshare, release};

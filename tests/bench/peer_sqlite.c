@@ -5,6 +5,8 @@
 
 #ifndef BENCH_WITH_SQLITE3
 const peer peer_sqlite = {.name = "SQLite", .lacking = "libsqlite3-dev"};
+const peer peer_sqlite_no_mmap = {
+    .name = "SQLite, no mmap", .lacking = "libsqlite3-dev"};
 #else
 
 #include <fcntl.h>
@@ -92,6 +94,12 @@ static void *open_reader(const char *path, const workload *load) {
     return s;
 }
 
+static void *open_no_mmap(const char *path, const workload *load) {
+    store *s = (store *)open_reader(path, load);
+    run(s, "PRAGMA mmap_size = 0");
+    return s;
+}
+
 static bags_view column(sqlite3_stmt *statement) {
     bags_view blob;
     blob.data = (const unsigned char *)sqlite3_column_blob(statement, 0);
@@ -127,4 +135,10 @@ static uint64_t scan(void *reader) {
 
 const peer peer_sqlite = {"SQLite", NULL, NULL, NULL, 0, create, append, finish,
     open_reader, get, NULL, range, scan, NULL, NULL, NULL, release};
+
+const peer peer_sqlite_no_mmap = {.name = "SQLite, no mmap",
+    .reads = "SQLite",
+    .open = open_no_mmap,
+    .get = get,
+    .close = release};
 #endif

@@ -58,6 +58,10 @@ extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random, peer_bag_no_m
     peer_bag_summed, peer_dataset, peer_shards, peer_lmdb, peer_sqlite, peer_hdf5,
     peer_files, peer_tar, peer_tfrecord, peer_python;
 
+/* Of cold reads only. */
+extern const peer peer_pread_bag, peer_pread_dataset, peer_dataset_random,
+    peer_dataset_no_mmap, peer_sqlite_no_mmap;
+
 /* Print a message as printf does, with errno's text if there is one; end. */
 _Noreturn void die(const char *format, ...) BAGI_PRINTF(1, 2);
 

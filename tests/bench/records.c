@@ -484,8 +484,6 @@ void bench_records(const workload *load) {
     for (int round = 0; round < set.rounds; round++)
         read_round(load, round, readers);
     close_readers(readers);
-    workload part = part_of(load, &peer_raw);
-    bench_cold(&part);
     for (size_t i = 0; i < at_work_count; i++)
         if (!at_work[i]->reads)
             remove_place(at_work[i]->name);

@@ -120,5 +120,6 @@ int main(int count, char **words) {
     bench_datapoints();
     bench_opening();
     bench_pictures();
+    bench_cold();
     return report(json);
 }

@@ -118,6 +118,55 @@ def many_shards_are_listed_page_by_page():
         assert shown['length'] == shown['shards'] == 230
 
 
+CLOUDS = {'azure': 'http://account.blob.core.windows.net/b/',
+          'google': 'http://storage.googleapis.com/b/',
+          'google host': 'http://b.storage.googleapis.com/'}
+
+
+def _cloud(server, **more):
+    """An environment in which this server answers for these hosts."""
+    return _environment(http_proxy=server.url, no_proxy='127.0.0.1', **more)
+
+
+@each([(cloud, query) for cloud in CLOUDS for query in (False, True)])
+def many_shards_of_azure_and_google_are_listed_page_by_page(case):
+    cloud, query = case
+    host = cloud == 'google host'
+    harness.pack([{'n': i} for i in range(260)], 'n=int(4)', 'site/b/a ds', '--shard-length',
+                 '1', '--no-checksum')
+    shutil.rmtree('site/b/a ds/000130')
+    url = CLOUDS[cloud] + 'a%20ds' + ('?sv=1&sig=hidden' if query else '')
+    with Server('site/b' if host else 'site', s3=True) as server:
+        environment = _cloud(server)
+        if host:  # the bucket is the server's root
+            server.root = server.root.parent
+            server.fault = lambda handler, _: setattr(
+                handler, 'path', handler.path.replace('.com', '.com/b', 1))
+        # The shard is missing because it is not listed: no request looks it up.
+        refuse('get', url, '0', says='missing shards 130', env=environment)
+        harness.pack([{'n': 1}], 'n=int(4)', 'one', '--shard-length', '1', '--no-checksum')
+        shutil.copytree('one/000000', 'site/b/a ds/000130')
+        result = run('get', url, ':', 'n', env=environment)
+        assert len(result.lines) == 260
+        pages = [path for _, path, _ in server.log if 'prefix=' in path]
+        assert len(pages) == 6, pages
+        assert all(('sig=hidden' in path) == query for _, path, _ in server.log)
+
+
+@each([*CLOUDS][:2])
+def shards_are_found_where_azure_or_google_refuses_to_list(cloud):
+    os.makedirs('site/b')
+    path = _pack('site/b/ds', '--shard-length', '7')
+    for status, code in ((403, 'AuthenticationFailed'), (403, 'AccessDenied'),
+                         (404, 'ResourceNotFound'), (401, 'NoAuthenticationInformation')):
+        with Server('site', s3=True) as server:
+            server.fault = lambda handler, _: (
+                'prefix=' in handler.path and handler.refuse(status, code))
+            local = run('get', path, ':').out
+            assert run('get', CLOUDS[cloud] + 'ds', ':', env=_cloud(server)).out == local
+            assert [True for _, path, _ in server.log if 'prefix=' in path]
+
+
 def a_gap_is_an_error():
     _pack('site/ds', '--shard-length', '7')
     subprocess.run(['rm', '-r', 'site/ds/000002'], check=True)

@@ -6,6 +6,8 @@ import harness
 
 MODULES = [
     'remote',
+    'roles',
+    'pacing',
     'caching',
     'recovery',
     'interrupting',

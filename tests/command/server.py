@@ -58,6 +58,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.sent = 0
         self.clients = {}  # addresses, by open connection
         self.uploads = {}
+        self.issued = {}  # temporary credentials: (secret, token, end) by key
         self.etags = {}
         self.url = f'http://127.0.0.1:{self.server_address[1]}'
         self.started = False
@@ -125,6 +126,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     @property
     def local(self):
         path = urllib.parse.unquote(self.path.split('?')[0])
+        if '://' in path:  # of another host: this server is its proxy
+            path = path.split('://')[1].partition('/')[2]
         return (self.root or self.server.root) / path.lstrip('/')
 
     @property
@@ -142,6 +145,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.log.append((self.command, self.path, self.headers.get('Range')))
         if server.fault and server.fault(self, number):
             return True
+        if '://' in self.path:  # Azure or Google Cloud
+            return self.headers.get('Authorization') is not None and self.answer(400)
         return bool(server.s3 and not self.signed())
 
     def signed(self):
@@ -153,10 +158,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not given:
             return self.refuse(403, 'AccessDenied') and False
         key, day, region, names, signature = given.groups()
-        if key != KEY:
+        if key != KEY and key not in self.server.issued:
             return self.refuse(403, 'InvalidAccessKeyId') and False
-        if self.headers.get('x-amz-security-token') != self.server.token:
+        secret, token, end = self.server.issued.get(
+            key, (SECRET, self.server.token, None))
+        if self.headers.get('x-amz-security-token') != token:
             return self.refuse(403, 'InvalidToken') and False
+        if end and time.time() > end:
+            return self.refuse(400, 'ExpiredToken') and False
         path, _, query = self.path.partition('?')
         headers = ''.join(f'{name}:{self.headers.get(name, "").strip()}\n'
                           for name in names.split(';'))
@@ -170,21 +179,37 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not {'host', 'x-amz-date'} <= set(names.split(';')) <= {
                 name.lower() for name in self.headers}:
             return self.refuse(403, 'SignatureDoesNotMatch') and False
-        secret = ('AWS4' + SECRET).encode()
+        secret = ('AWS4' + secret).encode()
         for part in (day, region, 's3', 'aws4_request', text):
             secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
         if region != REGION or secret.hex() != signature:
             return self.refuse(403, 'SignatureDoesNotMatch') and False
         return True
 
-    def list_bucket(self):
-        query, bucket = self.query, self.local
-        if not bucket.is_dir():
-            return self.refuse(404, 'NoSuchBucket')
-        prefix, slash = query.get('prefix', ''), query.get('delimiter')
+    def list_blobs(self):
+        """A page of Azure's List Blobs."""
+        query = self.query
+        if query.get('comp') != 'list' or query.get('restype') != 'container':
+            return self.refuse(400, 'InvalidQueryParameterValue')
+        names = self.names(query.get('prefix', ''), query.get('delimiter'))
+        start = int(query.get('marker', '0=').split('=')[0])
+        page, more = names[start:start + 100], len(names) > start + 100
+        body = ('\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults '
+                'ContainerName="x"><Prefix>' + html.escape(query.get('prefix', '')) +
+                '</Prefix><Blobs>')
+        for name, is_prefix in page:
+            kind = 'BlobPrefix' if is_prefix else 'Blob'
+            body += f'<{kind}><Name>{html.escape(name)}</Name></{kind}>'
+        body += '</Blobs>' + (
+            f'<NextMarker>{start + 100}=/+</NextMarker>' if more else '<NextMarker />')
+        return self.answer(200, (body + '</EnumerationResults>').encode(),
+                           Content_Type='application/xml')
+
+    def names(self, prefix, slash):
+        """The keys of a bucket and the prefixes, (name, is_prefix), in order."""
         keys, prefixes = [], set()
-        for file in sorted(bucket.rglob('*')):
-            name = file.relative_to(bucket).as_posix()
+        for file in sorted(self.local.rglob('*')):
+            name = file.relative_to(self.local).as_posix()
             if not file.is_file() or not name.startswith(prefix):
                 continue
             rest = name[len(prefix):]
@@ -192,8 +217,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 prefixes.add(prefix + rest.split(slash)[0] + slash)
             else:
                 keys.append(name)
-        names = sorted([(name, True) for name in prefixes] +
-                       [(name, False) for name in keys])
+        return sorted([(name, True) for name in prefixes] +
+                      [(name, False) for name in keys])
+
+    def list_bucket(self):
+        query, bucket = self.query, self.local
+        if not bucket.is_dir():
+            return self.refuse(404, 'NoSuchBucket')
+        if 'blob.core' in self.path:
+            return self.list_blobs()
+        names = self.names(query.get('prefix', ''), query.get('delimiter'))
         start = int(query.get('continuation-token', '0=').split('=')[0])
         page, more = names[start:start + 100], len(names) > start + 100
         body = '<?xml version="1.0"?><ListBucketResult>'

@@ -175,6 +175,21 @@ static void close_points(bags_reader *reader, bags_row *row) {
     map_count = 0;
 }
 
+/* The first read opens both fields. */
+static void opening_requests_exact_pages(void **state) {
+    (void)state;
+    save_points(at("x"), false);
+    for (int random = 0; random < 2; random++) {
+        bags_reader *reader = open_points(at("x"), random, false);
+        bags_row row = {0};
+        faults = requests = 0;
+        read_point(reader, &row, 1500);
+        assert_true(map_count >= 2 && requests > 0);
+        assert_int_equal(faults, 0);
+        close_points(reader, &row);
+    }
+}
+
 /* The file of CRCs is small: its pages are touched. */
 static void scattered_reads_request_exact_pages(void **state) {
     (void)state;
@@ -339,6 +354,7 @@ static void threads_read_a_bag_that_becomes_warm(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(opening_requests_exact_pages),
         TEST(scattered_reads_request_exact_pages),
         TEST(a_read_in_order_is_left_to_the_system),
         TEST(ranges_and_lists_request_exact_pages),

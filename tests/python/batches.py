@@ -347,6 +347,49 @@ def a_function_orders_the_datapoints_of_an_epoch():
     raises(ValueError, bags.Loader, 'x', sampler=order, tokens=('n', 3), says='sampler and tokens')
 
 
+def gray_images_of_16_bits_are_loaded_unchanged():
+    if not bags.build['png']:
+        raise Skip('no png')
+    wanted = [np.random.default_rng(i).integers(0, 65536, (6, 8), np.uint16) for i in range(5)]
+    spec = {'d': 'png', 'a': 'array(uint16,6,8)', 's': 'png[]', 'c': 'png'}
+    with bags.DatasetWriter('x', spec) as writer:
+        for image in wanted:
+            writer.append({'d': image, 'a': image, 's': [image] * 2,
+                           'c': np.full((6, 8, 3), 9, np.uint8)})
+
+    def load(**options):
+        fields = {name: dict(options) for name in 'das'}
+        with bags.Loader('x', 5, fields=fields, shuffle=False) as loader:
+            return next(loader)
+    stacked = np.stack(wanted)
+    for dtype in 'uint16', 'float32':
+        batch = load(dtype=dtype, shape=(6, 8))
+        for name in 'da':
+            assert batch[name].dtype == dtype and (batch[name] == stacked).all()
+        assert all(len(pair) == 2 and (pair == image).all() and pair.dtype == dtype
+                   for pair, image in zip(batch['s'], wanted, strict=True))
+    deep = {'dtype': 'uint16', 'filter': 'nearest'}
+    batch = load(width=8, height=6, **deep)
+    assert batch['d'].shape == (5, 6, 8, 1) and batch['d'].dtype == np.uint16
+    assert (batch['d'][..., 0] == stacked).all() and (batch['a'][..., 0] == stacked).all()
+    batch = load(width=8, height=6, nchw=True, flip_x=1, flip_y=1, **deep)
+    assert (batch['d'][:, 0] == stacked[:, ::-1, ::-1]).all() and batch['d'].shape == (5, 1, 6, 8)
+    batch = load(width=4, height=3, **deep)
+    assert (batch['d'][..., 0] == stacked[:, 1::2, 1::2]).all()
+    batch = load(width=4, height=3, crop='random', warp={'degrees': (-20, 20)}, **deep)
+    assert (batch['d'] == batch['a']).all() and set(batch['d'].ravel()) <= {0, *stacked.ravel()}
+    for bad, says in (({'dtype': 'uint16'}, "need filter 'nearest'"),
+                      ({**deep, 'channels': 3}, 'channels 1'), ({**deep, 'mean': .5}, 'float32'),
+                      ({**deep, 'jitter': {'hue': (0, .1)}}, 'exclude jitter'),
+                      ({**deep, 'warp': {'fill': 1}}, 'a fill colour'),
+                      ({'dtype': 'int32'}, 'uint8, uint16 or float32')):
+        raises((ValueError, TypeError), bags.Loader, 'x', 2, fields={'d': {'width': 8, 'height': 6, **bad}}, says=says)
+    for name, how, says in (('c', deep, 'field "c": datapoint 0: image has 3 channels of 8 bits'),
+                            ('d', {}, 'field "d": datapoint 0: image has 16 bits')):
+        loader = bags.Loader('x', 2, fields={name: {'width': 8, 'height': 6, **how}}, shuffle=False)
+        raises(ValueError, next, loader, says=says)
+
+
 def warps_and_colours_are_drawn_from_ranges():
     _write('x')
     size = dict(width=8, height=8)

@@ -221,9 +221,11 @@ def a_seed_is_not_a_bool_and_a_range_is_inside():
     for wrong in True, False:
         raises(TypeError, bags.derive, 'x', 'y', shuffle=wrong, copy=True, says='shuffle: ')
         raises(TypeError, bags.split, 'x', 'y', {'a': 0.5}, seed=wrong, says='seed: ')
-    for wrong in range(-1, 3), range(15, 21), range(3, -2, -1):
+    for wrong in range(-1, 3), range(15, 21), range(3, -2, -1), range(2 ** 70):
         raises(IndexError, bags.derive, 'x', 'y', range=wrong, copy=True, says='out of range (length 20)')
     assert not os.path.exists('y')
+    with bags.DatasetReader('x') as reader:
+        raises(IndexError, lambda: reader[range(2 ** 70)], says='out of range (length 20)')
     bags.derive('x', 'y', range=range(19, -1, -1), copy=True)
     assert _read('y') == _read('x')[::-1]
     bags.derive('x', 'z', range=range(30, 20))

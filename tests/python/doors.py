@@ -93,6 +93,9 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
         assert not os.path.exists('out'), (args, options)
     raises(FileExistsError, bags.import_, 'in.csv', 'a')
     raises(ValueError, bags.import_, 'in.csv', 'a.bag')
+    pathlib.Path('large.csv').write_text(f'u\n{2 ** 64 - 1}\n')
+    raises(ValueError, bags.import_, 'large.csv', 'out', type={'u': 'u64'},
+           says="with python -m bags import --type 'u=u64'")
     for header, names in (True, ['n', 'name']), (False, ['column0', 'column1']):
         done = bags.import_('in.csv', 'out', header=header, dry_run=True)
         assert sorted(done['spec'])[:2] == names, done

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from . import _core
 from ._core import DataError
 from . import show
-from .arrays import Column, indices_of, stream
+from .arrays import Column, indices_of, is_inside, stream
 from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
 from .commands import Rows, copy, derive, index, split, sql, zip
@@ -226,7 +226,7 @@ class DatasetReader(Dataset, _core.DatasetReader):
         length = len(self)
         points = range(length)[rows] if isinstance(rows, slice) else rows
         if isinstance(points, range):
-            if points and not (0 <= min(points) and max(points) < length):
+            if not is_inside(points, length):
                 raise IndexError(f'{self.path}: {rows} out of range (length {length})')
         else:
             points = indices_of(points, length, self.path)

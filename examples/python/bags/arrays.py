@@ -4,6 +4,11 @@ import operator
 from . import _core
 
 
+def is_inside(points, length):
+    """True if all numbers of a range, which may be very long, are from 0 to length - 1."""
+    return not points or 0 <= min(points[0], points[-1]) and max(points[0], points[-1]) < length
+
+
 def indices_of(indices, length, path):
     """The datapoints that a list or an array of NumPy selects, as ints from 0."""
     found = []

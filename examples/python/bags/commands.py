@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 
 from . import _core
+from .arrays import is_inside
 from .loader import index_array
 from .options import number, pack, placed, stepping, suggest, unpack
 from .storage import hooks, local, writable
@@ -87,9 +88,7 @@ class _Sources:
             if not isinstance(range, (slice, builtins.range)):
                 raise TypeError(f'range: {range!r} (expected a slice or a range)')
             chosen = np.arange(self.length, dtype=np.uint64) if chosen is None else chosen
-            inside = isinstance(range, slice) or not range or (
-                0 <= min(range) and max(range) < len(chosen))
-            if not inside:
+            if isinstance(range, builtins.range) and not is_inside(range, len(chosen)):
                 raise IndexError(f'range: {range!r} out of range (length {len(chosen)})')
             chosen = chosen[range if isinstance(range, slice) else np.asarray(range, np.int64)]
         if shuffle is not None:

@@ -17,9 +17,10 @@ static void raise_for(
         if (text_in_message(err->message, path) >= strlen(best))
             best = text_in_message(err->message, path) ? path : best;
     }
-    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(best);
-    if (!PyErr_Occurred())
-        raise_error(state, err, *best ? shown : NULL);
+    if (*best)
+        raise_error_of(state, err, best);
+    else
+        raise_error(state, err, NULL);
 }
 
 /* ---- facts about a dataset ---- */

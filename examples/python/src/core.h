@@ -148,6 +148,8 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise the error of a C call. Returns NULL. `path` is for OSError, and may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
+/* The same for a path in the file system's encoding. */
+PyObject *raise_error_of(State *state, const bags_error *err, const char *path);
 /* The same for a message that begins with a path of this size. The path is not
  * translated. */
 PyObject *raise_error_at(

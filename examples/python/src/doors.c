@@ -45,8 +45,7 @@ static PyObject *door_recognize(PyObject *module, PyObject *path) {
         return NULL;
     if (!doors->recognize(doors->importers, text, &found, &err))
         return PyLong_FromSize_t(found);
-    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(text);
-    return shown ? raise_error(state, &err, shown) : NULL;
+    return raise_error_of(state, &err, text);
 }
 
 /* ---- sources ---- */
@@ -176,10 +175,8 @@ static PyObject *door_source(PyObject *module, PyObject *args) {
         opening->source = doors->open(doors->importers[importer], text, &how, &err));
     if (!progress_end(&opening->progress, false))
         return NULL;
-    if (!opening->source) {
-        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(text);
-        return shown ? raise_error(state, &err, shown) : NULL;
-    }
+    if (!opening->source)
+        return raise_error_of(state, &err, text);
     const bags_source *source = opening->source;
     return Py_BuildValue("ONNNNOz", capsule, source_fields(source),
         source->length == BAGS_SOURCE_UNKNOWN
@@ -434,10 +431,8 @@ static PyObject *door_describe(PyObject *module, PyObject *args) {
     bags_reader_close(reader);
     if (good && !found.data)
         good = !bags_metadata_write(path, json, no_sync, NULL, &err);
-    if (!good) {
-        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
-        return shown ? raise_error(state, &err, shown) : NULL;
-    }
+    if (!good)
+        return raise_error_of(state, &err, path);
     return PyBool_FromLong(
         !found.data ||
         (found.size == json.size && memcmp(found.data, json.data, json.size) == 0));
@@ -524,9 +519,8 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
         return Py_BuildValue("KK", (unsigned long long)report.datapoints,
             (unsigned long long)report.files);
     size_t size = text_in_message(err.message, out);
-    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(
-        size > text_in_message(err.message, path) ? out : path);
-    return shown ? raise_error(state, &err, shown) : NULL;
+    return raise_error_of(
+        state, &err, size > text_in_message(err.message, path) ? out : path);
 }
 
 PyMethodDef door_functions[] = {{"formats", door_formats, METH_NOARGS, NULL},

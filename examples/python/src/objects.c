@@ -139,7 +139,9 @@ size_t path_in_message(const char *message, PyObject *path) {
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"}, {"--from KIND", "from_="},
-    {"--from", "from_"}, {"use `bags copy` or `bags pack`", "bags.copy copies it"},
+    {"--from", "from_"},
+    {"state a type: --type", "import it with python -m bags import --type"},
+    {"use `bags copy` or `bags pack`", "bags.copy copies it"},
     {"set BAGS_EXISTING_RESUME", "set existing='resume'"},
     {"set BAGS_EXISTING_APPEND", "set existing='append'"},
     {"bags_reader_get_range", "reader.values"},
@@ -185,6 +187,11 @@ void message_of_python(
 
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return raise_error_at(state, err, path, path_in_message(err->message, path));
+}
+
+PyObject *raise_error_of(State *state, const bags_error *err, const char *path) {
+    OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
+    return shown ? raise_error(state, err, shown) : NULL;
 }
 
 PyObject *raise_error_at(

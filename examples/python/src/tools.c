@@ -159,10 +159,8 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     PyMem_Free(entries);
     bool good = !code || (tool == 'v' && report.verify.faults > 0);
     progress->total = tool == 'v' ? progress->read : progress->total;
-    if (progress_end(progress, good) && !good) {
-        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
-        raise_error(state, &err, shown);
-    }
+    if (progress_end(progress, good) && !good)
+        raise_error_of(state, &err, path);
     if (!PyErr_Occurred())
         out = PyBytes_FromStringAndSize((const char *)&report, sizeof report);
     return out;
@@ -255,10 +253,8 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
         if (reader && !lacks_far(reader))
             WITHOUT_GIL(
                 code = bags_stats(reader, fields, count, &how, &found, elements, &err));
-        if (progress_end(&progress, reader && !code) && (!reader || code)) {
-            OWNED PyObject *shown = PyUnicode_DecodeFSDefault(path);
-            raise_error(state, &err, shown);
-        }
+        if (progress_end(&progress, reader && !code) && (!reader || code))
+            raise_error_of(state, &err, path);
         bags_reader_close(reader);
     }
     if (!PyErr_Occurred() && !good)
@@ -298,8 +294,8 @@ static PyObject *key_object(const bags_value *key) {
 
 /* The callbacks' argument. */
 typedef struct Differing {
+    Progress progress; /* the first member, for progress_step */
     PyObject *list;
-    Progress progress;
 } Differing;
 
 /* Append (kind, number, key, field or None). A changed datapoint has one such tuple for
@@ -319,10 +315,6 @@ static void add_difference(void *user, const bags_difference *found) {
             PyList_Append(list, made);
     }
     PyGILState_Release(gil);
-}
-
-static bool diff_progress(void *user, uint64_t done, uint64_t total) {
-    return progress_step(&((Differing *)user)->progress, done, total);
 }
 
 /* diff(a, b, key, exact, allow_gaps, storage of a, storage of b, list, progress):
@@ -346,7 +338,7 @@ static PyObject *run_diff(PyObject *module, PyObject *args) {
     options.exact = exact;
     options.allow_gaps = allow_gaps;
     options.each = add_difference;
-    options.progress = diff_progress;
+    options.progress = progress_step;
     options.user = &differing;
     options.registry = state->registry;
     options.a = storage_io(state, storage[0], tool_io());
@@ -357,8 +349,7 @@ static PyObject *run_diff(PyObject *module, PyObject *args) {
     if (progress_end(&differing.progress, !code) && code) {
         bool of_b = !strncmp(err.message, b, strlen(b)) &&
                     (strncmp(err.message, a, strlen(a)) != 0 || strlen(b) > strlen(a));
-        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_b ? b : a);
-        raise_error(state, &err, shown);
+        raise_error_of(state, &err, of_b ? b : a);
     }
     return PyErr_Occurred() ? NULL : PyBool_FromLong(!report.probable);
 }
