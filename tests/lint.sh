@@ -257,6 +257,7 @@ quick() {
     cell 'words: no construction becomes more frequent' tests/words.py
     have gcc && cell 'gcc -std=c99 bags.h' header_c gcc c99 -O2
     have gcc && cell 'gcc -std=c99 formats' sources gcc c99 "$formats" -O1
+    cell 'cuda_ptx.h is compiled from cuda_kernels.h' tests/formats/load/cuda_ptx.sh check
     have g++ && cell 'g++ -std=c++11 bags.h' header_cxx g++ c++11 -O1
     have clang && cell 'clang -Weverything bags.h' \
         everything clang c c99 -DBAGS_IMPLEMENTATION bags.h

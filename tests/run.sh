@@ -21,10 +21,10 @@ unset MAKEFLAGS MAKELEVEL
 parts() {
     cat <<'END'
 # tier | part          | needs                     | command
-test  | command/1      | release:all               | tests/command/command.sh build/release/bags 1/4
-test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/4
-test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/4
-test  | command/4      | release:all               | tests/command/command.sh build/release/bags 4/4
+test  | command/1      | release:all release:test_cuda | tests/command/command.sh build/release/bags 1/4
+test  | command/2      | release:all release:test_cuda | tests/command/command.sh build/release/bags 2/4
+test  | command/3      | release:all release:test_cuda | tests/command/command.sh build/release/bags 3/4
+test  | command/4      | release:all release:test_cuda | tests/command/command.sh build/release/bags 4/4
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 16
 test  | sections       |                           | tests/core/sections.py
 test  | includes       |                           | tests/formats/includes.py
@@ -33,7 +33,7 @@ test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
 test  | examples       | release:all               | tests/command/examples.sh build/release
-test  | python         | release:python            | tests/python/run.sh release
+test  | python         | release:python release:test_cuda | tests/python/run.sh release
 test  | conformance    | release:all               | tests/conformance/all.sh build/release/bags quick
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
 check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
@@ -65,7 +65,7 @@ check | benchmark      | release:speed             | build/release/tests/bench/s
 check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=5 build/asan/tests/core/test_pairs
 check | asan/test_faults | asan:test_faults       | env BAGS_QUICK=5 build/asan/tests/core/test_faults
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
-check | python         | release:python            | env BAGS_LONG=1 tests/python/run.sh release
+check | python         | release:python release:test_cuda | env BAGS_LONG=1 tests/python/run.sh release
 check | asan/python    | asan:python               | tests/python/run.sh asan
 check | tsan/python    | tsan:python               | tests/python/run.sh tsan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx

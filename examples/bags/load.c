@@ -25,6 +25,7 @@ static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
 static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
+static option_number device = {0, 0, UINT32_MAX, false};
 static const char *tokens_given, *pack_given;
 static const char *const long_names[] = {"split", "drop", NULL};
 static option_choice long_documents = CHOICE(long_names);
@@ -73,6 +74,8 @@ static const option options[] = {
         "of images and stored pixels, random crops of this size, as to train"},
     {"orient", OPTION_FLAG, &orient, NULL,
         "turn images upright, as their EXIF data state"},
+    {"device", OPTION_NUMBER, &device, "N",
+        "decode and crop images on GPU N, from 0 (--crop)"},
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
     {"skip-damaged", OPTION_FLAG, &loading.skip_damaged, NULL,
         "leave out and count damaged datapoints"},
@@ -89,6 +92,7 @@ static const option options[] = {
 
 static bags_loader *loader;
 static bags_tokens *tokens;
+static bags_cuda *gpu;
 static size_t dataset_count;
 
 /* ---- options ---- */
@@ -144,6 +148,23 @@ static void select_each(const bags_reader *const *readers) {
 }
 
 /* ---- fields ---- */
+
+/* Open the GPU for --device. */
+static void link_device(void) {
+    static bags_loader_device functions;
+    bags_cuda_options of_gpu = {0};
+    of_gpu.device = (uint32_t)device.value;
+    gpu = bags_cuda_open(&of_gpu, &failure);
+    must_open(gpu);
+    functions.cuda = gpu;
+    functions.take = bags_cuda_take;
+    functions.give = bags_cuda_give;
+    functions.open = bags_cuda_decoder_open;
+    functions.close = bags_cuda_decoder_close;
+    functions.probe = bags_cuda_probe;
+    functions.make = bags_cuda_make;
+    loading.device = &functions;
+}
 
 static type_class class_of(const bags_reader *reader, const char *name) {
     size_t count;
@@ -460,7 +481,7 @@ static void print_batch(const bags_batch *loaded) {
 }
 
 typedef struct totals {
-    uint64_t batches, datapoints, images, skipped, bytes, tokens, dropped;
+    uint64_t batches, datapoints, images, skipped, bytes, tokens, dropped, on_cpu;
     double seconds;
 } totals;
 
@@ -470,6 +491,7 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
     sum->skipped += one->skipped;
     sum->bytes += one->bytes;
     sum->dropped += one->dropped;
+    sum->on_cpu += one->on_cpu;
     if (tokens)
         sum->tokens +=
             one->pieces ? one->tensors[0].items : one->length * sequences.length;
@@ -523,6 +545,8 @@ static void print_summary(const totals *sum, bool has_images) {
     if (has_images)
         text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
     text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
+    if (sum->on_cpu)
+        text_format(&line, "; the CPU made %s", counted(sum->on_cpu, "image"));
     if (sum->skipped)
         text_format(&line, "; %s left out", counted(sum->skipped, "damaged datapoint"));
     text_puts(&line, "\n");
@@ -603,6 +627,8 @@ static int run(char **operands) {
     options_need("offsets|seconds|times|rate|tolerance|pad|same-draw", "frames");
     options_exclude("tokens|pack", "crop|orient|frames");
     options_exclude("pack", "skip-damaged");
+    options_need("device", "crop");
+    options_exclude("device", "digest");
     bool by_token = tokens_given || pack_given;
     if (selecting.rows && dataset_count > 1)
         usage("--rows needs a single dataset");
@@ -635,6 +661,8 @@ static int run(char **operands) {
     uint64_t most = batches.value;
     if (loading.epochs == 0)
         most = 0;
+    if (device.given)
+        link_device();
     loader = bags_loader_open(readers, dataset_count, &loading, &failure);
     must_open(loader);
     bool resumed = state_path && state_read();
@@ -645,6 +673,7 @@ static int run(char **operands) {
         print_tokens(&sum);
     bags_loader_close(loader);
     bags_tokens_close(tokens);
+    bags_cuda_close(gpu);
     for (size_t i = 0; i < dataset_count; i++)
         bags_reader_close((bags_reader *)(uintptr_t)readers[i]);
     free(readers);

@@ -367,7 +367,7 @@ static bags_code loader_store(loader_worker *w, const loader_column *c, loader_p
     FORMAT_TRY(loader_part_reserve(&p->data, p->used.size, c->item_size, err));
     unsigned char *to = p->data.data + p->used.size;
     if (c->image)
-        FORMAT_TRY(bagi_loader_store_image(w, c, item, value, to, err));
+        FORMAT_TRY(bagi_loader_store_image(w, c, item, value, p, err));
     else
         FORMAT_TRY(loader_store_stacked(w, c, value, to, err));
     p->used.size += c->item_size;

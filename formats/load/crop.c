@@ -426,9 +426,9 @@ static void loader_scale_row(const unsigned char *from, ptrdiff_t step, size_t w
     }
 }
 
-/* Write the pixels to the tensor: mirrored, normalised, or channels first. */
+/* Write the pixels to the tensor: mirrored, normalised by a table, or channels first. */
 static void loader_store_pixels(const loader_column *c, const loader_image *p,
-    const float *scales, unsigned char *to) {
+    const void *table, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
     size_t channels = p->image.channels;
     bool nchw = c->given.nchw && loader_stored_dtype(c) == BAGS_DTYPE_UINT8;
@@ -436,8 +436,12 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
     size_t step_y = step_x * width;
     size_t step_c = nchw ? width * height : 1;
     bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
+    bool halved = c->dtype == BAGS_DTYPE_FLOAT16;
+    const float *scales = halved ? NULL : (const float *)table;
+    const uint16_t *halves = halved ? (const uint16_t *)table : NULL;
     float *real = (float *)(void *)to;
-    if (!scales && !nchw && !flip_x) {
+    uint16_t *half = (uint16_t *)(void *)to;
+    if (!table && !nchw && !flip_x) {
         for (size_t y = 0; y < height; y++)
             memcpy(to + y * step_y,
                 p->pixels + (flip_y ? height - 1 - y : y) * p->stride, step_y);
@@ -462,6 +466,8 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
             for (size_t x = 0; x < width; x++, at += step_x, one += step) {
                 if (scales)
                     real[at] = scales[256 * k + *one];
+                else if (halves)
+                    half[at] = halves[256 * k + *one];
                 else
                     to[at] = *one;
             }
@@ -469,46 +475,180 @@ static void loader_store_pixels(const loader_column *c, const loader_image *p,
     }
 }
 
-/* Tabulate the floats for each channel's 256 values, with the same float32 arithmetic
+/* Round a finite number to float16, to nearest even. Too large ones become infinite. */
+static uint16_t loader_half(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
+    if (size >= 0x47800000) /* 2^16 */
+        return (uint16_t)(sign | 0x7C00);
+    double units = rint(fabs((double)x) * (1 << 24)); /* of the smallest number */
+    if (size < 0x38800000)                            /* 2^-14 */
+        return (uint16_t)(sign | (uint32_t)units);
+    size += 0xFFF + (size >> 13 & 1);
+    return (uint16_t)(sign | (size - 0x38000000) >> 13);
+}
+
+/* Tabulate the numbers for each channel's 256 values, with the same float32 arithmetic
  * as NumPy and torchvision. */
-void bagi_loader_make_scale(
-    size_t channels, const float *mean, const float *std, float *out) {
+bool bagi_loader_make_scale(bags_dtype dtype, size_t channels, const float *mean,
+    const float *std, float *out) {
+    bool fits = true;
     for (size_t i = 0; i < 256 * channels; i++) {
         float deviation = std[i / 256];
         volatile float value = (float)(i % 256) / 255.0f;
         value = value - mean[i / 256];
         out[i] = loader_is_set(deviation) ? value / deviation : value;
     }
+    for (size_t i = 0; i < 256 * channels && dtype == BAGS_DTYPE_FLOAT16; i++) {
+        uint16_t half = loader_half(out[i]); /* takes the place of earlier floats */
+        memcpy((unsigned char *)out + i * sizeof half, &half, sizeof half);
+        fits = fits && (half & 0x7C00) != 0x7C00;
+    }
+    return fits;
+}
+
+/* ---- a GPU ---- */
+
+/* Add item number `at` to the images for a GPU. If the GPU can decode it, *staged is
+ * true, and the blob is copied, since it may only be valid until the next read. */
+static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, size_t at, uint64_t *random, loader_image *p,
+    bool *staged, bags_error *err) {
+    loader_staged *s = &w->staged[c - w->loader->columns];
+    bags_view blob = item->blob;
+    FORMAT_TRY(
+        bags_buffer_reserve(&s->images, (at + 1) * sizeof(bags_cuda_image), err));
+    FORMAT_TRY(bags_buffer_reserve(&s->offsets, (at + 1) * sizeof(size_t), err));
+    bags_cuda_image *image = (bags_cuda_image *)(void *)s->images.data + at;
+    memset(image, 0, sizeof *image);
+    *staged =
+        c->by_device && !w->on_cpu &&
+        c->sources[item->pick.dataset].kind == LOADER_BLOB_JPEG &&
+        w->loader->options.device->probe(w->decoder, blob, c->given.orient, &p->whole);
+    if (!*staged)
+        return BAGS_OK;
+    FORMAT_TRY(loader_plan(c, item, random, p, err));
+    FORMAT_TRY(loader_part_reserve(&s->blobs, s->used, blob.size, err));
+    memcpy(s->blobs.data + s->used, blob.data, blob.size);
+    ((size_t *)(void *)s->offsets.data)[at] = s->used;
+    s->used += blob.size;
+    image->blob = blob;
+    image->image = p->whole;
+    image->crop = p->crop;
+    image->width = p->width;
+    image->height = p->height;
+    image->left = loader_half_even(p->width - c->given.width);
+    image->top = loader_half_even(p->height - c->given.height);
+    image->flip_x = p->flip_x;
+    image->flip_y = p->flip_y;
+    return BAGS_OK;
+}
+
+/* Reserve GPU memory for a tensor: from the start for a full batch, so that it is rarely
+ * replaced. */
+static bags_code loader_reserve_on_device(
+    const loader_worker *w, loader_part *p, size_t size, size_t full, bags_error *err) {
+    const bags_loader_device *device = w->loader->options.device;
+    if (p->on_device && p->on_device_size >= size)
+        return BAGS_OK;
+    if (p->on_device)
+        device->give(device->cuda, p->on_device);
+    p->on_device_size = size > full ? size : full;
+    p->on_device = device->take(device->cuda, p->on_device_size, err);
+    return p->on_device ? BAGS_OK : err->code;
+}
+
+bags_code bagi_loader_make_on_device(
+    loader_worker *w, loader_slot *s, size_t column, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const loader_column *c = &l->columns[column];
+    loader_staged *staged = &w->staged[column];
+    loader_part *p = &s->parts[column];
+    bags_cuda_image *images = (bags_cuda_image *)(void *)staged->images.data;
+    const size_t *offsets = (const size_t *)(const void *)staged->offsets.data;
+    size_t count = (size_t)p->used.items;
+    size_t window = c->given.window ? (size_t)c->given.window : 1;
+    for (size_t i = 0; i < count; i++) {
+        if (images[i].blob.data)
+            images[i].blob.data = staged->blobs.data + offsets[i];
+        else
+            images[i].item = p->data.data + i * c->item_size;
+        s->batch.on_cpu += images[i].item != NULL;
+    }
+    FORMAT_TRY(loader_reserve_on_device(
+        w, p, p->used.size, l->slice_most * window * c->item_size, err));
+    bags_cuda_form form;
+    memset(&form, 0, sizeof form);
+    form.width = c->given.width;
+    form.height = c->given.height;
+    form.channels = c->given.channels;
+    form.filter = c->by_device ? c->given.filter : BAGS_FILTER_BILINEAR;
+    form.nchw = c->given.nchw;
+    form.dtype = c->dtype;
+    form.table = c->scale;
+    bags_code code =
+        l->options.device->make(w->decoder, &form, images, count, p->on_device, err);
+    w->rejected = code == BAGS_ERROR_CORRUPT;
+    return code;
+}
+
+void bagi_loader_free_staged(loader_worker *w) {
+    for (size_t i = 0; w->staged && i < w->loader->column_count; i++) {
+        bags_buffer_free(&w->staged[i].images);
+        bags_buffer_free(&w->staged[i].offsets);
+        bags_buffer_free(&w->staged[i].blobs);
+    }
+    if (w->decoder)
+        w->loader->options.device->close(w->decoder);
+}
+
+/* ---- an item ---- */
+
+/* Make the item on the CPU. */
+static bags_code loader_make_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, const bags_value *value, uint64_t *random,
+    loader_image *p, bags_error *err) {
+    const float *scale = c->scale;
+    FORMAT_TRY(loader_decode_image(w, c, item, value, random, p, err));
+    if (loader_stored_dtype(c) == BAGS_DTYPE_UINT8)
+        FORMAT_TRY(loader_convert_channels(w, p, c->given.channels, err));
+    FORMAT_TRY(loader_resize(w, c, p, err));
+    if (!c->by_matrix)
+        p->pixels +=
+            loader_half_even(p->height - c->given.height) * p->stride +
+            (size_t)loader_half_even(p->width - c->given.width) * p->image.channels;
+    if (c->given.jitter || c->given.draw)
+        FORMAT_TRY(loader_jitter(w, c, p, err));
+    if (scale && c->given.draw) {
+        if (!bagi_loader_make_scale(
+                c->dtype, p->image.channels, p->draw.mean, p->draw.std, w->scale))
+            return bags_fail(
+                err, BAGS_ERROR_ARGUMENT, "mean and std out of range for float16");
+        scale = w->scale;
+    }
+    if (p->pixels != p->to)
+        loader_store_pixels(c, p, scale, p->to);
+    return BAGS_OK;
 }
 
 bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
-    const bags_load_item *item, const bags_value *value, unsigned char *to,
+    const bags_load_item *item, const bags_value *value, loader_part *part,
     bags_error *err) {
     loader_image p;
-    const float *scale = c->scale;
+    bool staged = false;
     uint64_t random = item->random;
     memset(&p, 0, sizeof p);
-    p.to = to;
+    p.to = part->data.data + part->used.size;
     p.image.depth = 8;
     p.image.dtype = BAGS_DTYPE_UINT8;
     p.flip_x = loader_chance(&random, c->given.flip_x);
     p.flip_y = loader_chance(&random, c->given.flip_y);
-    FORMAT_TRY(loader_decode_image(w, c, item, value, &random, &p, err));
-    if (loader_stored_dtype(c) == BAGS_DTYPE_UINT8)
-        FORMAT_TRY(loader_convert_channels(w, &p, c->given.channels, err));
-    FORMAT_TRY(loader_resize(w, c, &p, err));
-    if (!c->by_matrix)
-        p.pixels +=
-            loader_half_even(p.height - c->given.height) * p.stride +
-            (size_t)loader_half_even(p.width - c->given.width) * p.image.channels;
-    if (c->given.jitter || c->given.draw)
-        FORMAT_TRY(loader_jitter(w, c, &p, err));
-    if (scale && c->given.draw) {
-        bagi_loader_make_scale(p.image.channels, p.draw.mean, p.draw.std, w->scale);
-        scale = w->scale;
-    }
-    if (p.pixels != to)
-        loader_store_pixels(c, &p, scale, to);
+    if (c->on_device)
+        FORMAT_TRY(loader_stage_image(
+            w, c, item, (size_t)part->used.items, &random, &p, &staged, err));
+    if (!staged)
+        FORMAT_TRY(loader_make_image(w, c, item, value, &random, &p, err));
     if (!c->matrix)
         return BAGS_OK;
     if (!c->by_matrix)

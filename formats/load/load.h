@@ -5,6 +5,7 @@
  *     file           subject                 library
  *     resample.c     resizes images          none
  *     warp.c         transforms images       none  -lm
+ *     cuda.c         decodes images on GPUs  none  -ldl -pthread
  *     order.c        shuffled orders         none
  *     loader.c       batches; with the files none  -lm -pthread
  *                    that README.md lists
@@ -200,6 +201,114 @@ BAGS_EXPERIMENTAL bags_code bags_jitter_apply(const bags_image *image, void *pix
     size_t stride, const bags_jitter *jitter, bags_error *err);
 
 /* ========================================================================
+ * >>cuda
+ * Decode images on an NVIDIA GPU. Needs only the driver, whose libraries are opened at
+ * run time: libcuda.so.1 and, to decode JPEG, libnvjpeg.so. Without the latter, the CPU
+ * decodes all images.
+ * ====================================================================== */
+
+typedef struct bags_cuda bags_cuda;
+typedef struct bags_cuda_decoder bags_cuda_decoder;
+
+typedef struct bags_cuda_options {
+    uint32_t device; /* number of the GPU */
+    size_t memory;   /* bytes of GPU memory for the intermediate images of each decoder;
+                        larger images are left to the CPU. 0: 256 MiB */
+    void *stream;    /* the CUstream in which the program uses the tensors: their memory
+                        is only reused after the work queued there. NULL: the default
+                        stream */
+    const bags_allocator *allocator; /* NULL: malloc. Must be thread-safe */
+} bags_cuda_options;
+
+/*
+ * Open a GPU, in its primary context, as PyTorch does.
+ *
+ *   options  NULL: {0}
+ *
+ * Returns the GPU, or NULL:
+ *   BAGS_ERROR_MISSING  no libcuda.so.1, an older one without a function, or no such GPU
+ *   BAGS_ERROR_IO       a call of the driver failed; the message names it and its code
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any. A decoder is used by one thread at a time. Cost:
+ * creating the context takes about a second if the process has none.
+ */
+BAGS_EXPERIMENTAL bags_cuda *bags_cuda_open(
+    const bags_cuda_options *options, bags_error *err);
+
+/* Close the GPU once its loaders and decoders are closed. Memory from bags_cuda_take
+ * stays valid until bags_cuda_give. NULL is accepted. */
+BAGS_EXPERIMENTAL void bags_cuda_close(bags_cuda *cuda);
+
+BAGS_EXPERIMENTAL uint32_t bags_cuda_device(const bags_cuda *cuda);
+
+/* Take GPU memory, preferably memory that was given back. NULL on failure, with
+ * BAGS_ERROR_MEMORY or BAGS_ERROR_IO. */
+BAGS_EXPERIMENTAL void *bags_cuda_take(bags_cuda *cuda, size_t size, bags_error *err);
+
+/* Give memory back. It is reused for later requests, and freed when the GPU is
+ * closed. */
+BAGS_EXPERIMENTAL void bags_cuda_give(bags_cuda *cuda, void *memory);
+
+/* The items of a tensor: images of one size. */
+typedef struct bags_cuda_form {
+    uint32_t width, height;
+    uint32_t channels;  /* 1: gray, 3: RGB */
+    bags_filter filter; /* BAGS_FILTER_BILINEAR or BAGS_FILTER_BICUBIC */
+    bool nchw;          /* channels first */
+    bags_dtype dtype;   /* of 1, 2 or 4 bytes */
+    const void *table; /* 256 numbers of the dtype for each channel: the number for each
+                           value of a pixel. NULL: none, for uint8 */
+} bags_cuda_form;
+
+/* An image for a tensor. */
+typedef struct bags_cuda_image {
+    bags_view blob;         /* a JPEG that bags_cuda_probe accepted; or */
+    const void *item;       /* an item that the CPU made, to be copied. NULL: none */
+    bags_image image;       /* from bags_cuda_probe */
+    bags_part crop;         /* the part of the image to use, */
+    uint32_t width, height; /* the size to which it is resized, */
+    uint32_t left, top;     /* and where the item starts in the resized crop */
+    bool flip_x, flip_y;
+} bags_cuda_image;
+
+/* Open a decoder, with memory of its own. Returns NULL with the codes of
+ * bags_cuda_open. */
+BAGS_EXPERIMENTAL bags_cuda_decoder *bags_cuda_decoder_open(
+    bags_cuda *cuda, bags_error *err);
+BAGS_EXPERIMENTAL void bags_cuda_decoder_close(bags_cuda_decoder *decoder);
+
+/* True if the GPU can decode a blob: a JPEG of 8 bits per channel, gray or YCbCr, that
+ * nvJPEG accepts. *out describes it. Only its headers are read.
+ *
+ *   orient  false for images that EXIF data would turn */
+BAGS_EXPERIMENTAL bool bags_cuda_probe(
+    bags_cuda_decoder *decoder, bags_view blob, bool orient, bags_image *out);
+
+/*
+ * Make a tensor: decode, crop, resize, mirror and normalise images. Pixels are resized
+ * as by bags_resample. Only the decoder of the GPU may round differently from libjpeg.
+ *
+ *   images  `count` images; item i is images[i]
+ *   out     GPU memory for the items
+ *
+ * The tensor is complete when the call returns: no stream needs to wait for it. Damage
+ * within the pixels of a JPEG may be decoded to wrong pixels without an error.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  a form or an image that contradicts itself
+ *   BAGS_ERROR_CORRUPT   nvJPEG rejects an image
+ *   BAGS_ERROR_IO        a call failed; the message names it and its code
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Cost: the calling thread sleeps while the GPU works. Memory: see
+ * bags_cuda_options.memory. Larger batches are decoded in several steps.
+ */
+BAGS_EXPERIMENTAL bags_code bags_cuda_make(bags_cuda_decoder *decoder,
+    const bags_cuda_form *form, const bags_cuda_image *images, size_t count, void *out,
+    bags_error *err);
+
+/* ========================================================================
  * >>loader
  * Batches of tensors from datasets: exactly shuffled, made by several threads, and
  * resumable. No library except the system's threads; the functions needed for images
@@ -380,6 +489,25 @@ typedef struct bags_loader_videos {
     bags_extent (*part)(const bags_mp4_reader *video, uint64_t frame);
 } bags_loader_videos;
 
+/* Functions from cuda.c that make image tensors on a GPU. A program that links cuda.c
+ * defines, for an open GPU:
+ *
+ *     bags_loader_device device = {cuda, bags_cuda_take, bags_cuda_give,
+ *         bags_cuda_decoder_open, bags_cuda_decoder_close, bags_cuda_probe,
+ *         bags_cuda_make};
+ */
+typedef struct bags_loader_device {
+    bags_cuda *cuda;
+    void *(*take)(bags_cuda *cuda, size_t size, bags_error *err);
+    void (*give)(bags_cuda *cuda, void *memory);
+    bags_cuda_decoder *(*open)(bags_cuda *cuda, bags_error *err);
+    void (*close)(bags_cuda_decoder *decoder);
+    bool (*probe)(
+        bags_cuda_decoder *decoder, bags_view blob, bool orient, bags_image *out);
+    bags_code (*make)(bags_cuda_decoder *decoder, const bags_cuda_form *form,
+        const bags_cuda_image *images, size_t count, void *out, bags_error *err);
+} bags_loader_device;
+
 typedef enum bags_crop {
     BAGS_CROP_NONE = 0, /* the entire image is resized to width x height */
     BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle is
@@ -405,7 +533,7 @@ typedef struct bags_load_item {
 typedef struct bags_load_draw {
     double matrix[9];      /* see bags_warp */
     bags_jitter jitter;    /* see bags_jitter_apply */
-    float mean[3], std[3]; /* the field's, for float32. A std of 0 means 1 */
+    float mean[3], std[3]; /* the field's, for floats. A std of 0 means 1 */
 } bags_load_draw;
 
 /*
@@ -434,11 +562,11 @@ typedef struct bags_load_field {
     size_t dims;
     const uint64_t *shape;
 
-    /* For images: set both to request a tensor of this size, as uint8, or as float32
-     * with the value (x / 255 - mean) / std. With dtype uint16: gray images of 16 bits,
-     * such as depth, whose values are unchanged; they need BAGS_FILTER_NEAREST.
-     * (Without width and height, dtype and shape stack 16-bit images of one size, as
-     * uint16 or as float32 of the same values.) */
+    /* For images: set both to request a tensor of this size, as uint8, or as float32 or
+     * float16 with the value (x / 255 - mean) / std. With dtype uint16: gray images of
+     * 16 bits, such as depth, whose values are unchanged; they need
+     * BAGS_FILTER_NEAREST. (Without width and height, dtype and shape stack 16-bit
+     * images of one size, as uint16 or as float32 of the same values.) */
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, converted as in Pillow; 0: 3 */
     bags_crop crop;
@@ -475,7 +603,7 @@ typedef struct bags_load_field {
      * tensor, in pixels as in bags_box. Fractions of `scaled` are included. With orient,
      * (x, y) is a point of the upright image. Not with perspective */
     bool matrix;
-    float mean[3]; /* for float32, per channel; finite, like std */
+    float mean[3]; /* for float32 and float16, per channel; finite, like std */
     float std[3];  /* at least 0; 0: 1 */
 
     /* For numbers and arrays of one shape, with dtype float32 or float64: each element
@@ -728,6 +856,14 @@ typedef struct bags_loader_options {
     const bags_tokens *tokens;
     const bags_loader_images *images; /* NULL: no image functions */
     const bags_loader_videos *videos; /* NULL: videos are not read as frames */
+    /* Make the tensors of fields with width and height in the memory of a GPU. All
+     * others stay in the program's memory. The GPU decodes JPEGs that are only cropped,
+     * resized, mirrored and normalised. The CPU makes all other images (options warp,
+     * jitter, draw, decode, scaled, BAGS_FILTER_NEAREST; other formats; JPEGs that the
+     * GPU cannot decode), and batch.on_cpu counts them. If the GPU rejects a JPEG while
+     * decoding it, the CPU makes the entire batch. The GPU must stay open until the
+     * loader is closed. NULL: none */
+    const bags_loader_device *device;
     /* Allocates the batches' tensors, for example as pinned memory; NULL: use
      * `allocator`. Both allocators must be thread-safe. */
     const bags_allocator *tensors;
@@ -737,7 +873,7 @@ typedef struct bags_loader_options {
 /*
  * Open a loader of datasets, given by readers that must stay open until the loader is
  * closed. Everything that the options point to is copied, except `images`, `videos`,
- * hooks and `user`.
+ * `device`, hooks and `user`.
  *
  * Returns the loader, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options
@@ -749,7 +885,8 @@ typedef struct bags_loader_options {
  *                        items; with BAGS_PAD_DROP, times decrease
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor exceeds the address space
  *   BAGS_ERROR_MEMORY    out of memory
- *   or, with frames, an error from bags_reader_get
+ *   or, with frames, an error from bags_reader_get; or, with a device, from
+ *   bags_cuda_decoder_open
  *
  * Threads: one at a time per loader. The loader's threads start with the first batch. A
  * child made by fork() after that lacks them: there the loader's functions return
@@ -787,6 +924,7 @@ typedef struct bags_tensor {
                                  datapoints have the same number */
     const uint64_t *ends;     /* items + 1 offsets in data; or NULL */
     const bags_value *values; /* one per item; or NULL */
+    bool on_device;           /* data is an address of the GPU; see bags_loader_take */
 } bags_tensor;
 
 typedef struct bags_batch {
@@ -803,6 +941,7 @@ typedef struct bags_batch {
                                  than a row, in the blocks that end with this batch */
     uint64_t skipped;         /* number of datapoints left out */
     uint64_t bytes;           /* size of the blobs decoded */
+    uint64_t on_cpu;          /* with a device: number of images that the CPU made */
     size_t count; /* number of tensors: the options' fields in order, then masks */
     const bags_tensor *tensors;
 } bags_batch;
@@ -837,13 +976,20 @@ BAGS_EXPERIMENTAL bags_code bags_loader_peek(bags_loader *loader, double seconds
  * waits there may give up, since its batch will not be used. */
 BAGS_EXPERIMENTAL bool bags_loader_is_stopping(void);
 
+/* Take over the GPU memory of tensor number `tensor` of a batch that is still valid: it
+ * then stays valid until it is passed to bags_cuda_give, even after the loader is
+ * closed. The GPU then stays open, too. Returns the memory; NULL if the tensor is not on
+ * a GPU, or was taken before. Threads: as for bags_loader_next. */
+BAGS_EXPERIMENTAL void *bags_loader_take(
+    bags_loader *loader, const bags_batch *batch, size_t tensor);
+
 /* Get the bytes of datapoint i in a tensor, from its first item to the end of its last
  * item; *first and *count (may be NULL) receive its range of items. Empty if there is
  * no such datapoint. */
 BAGS_EXPERIMENTAL bags_view bags_tensor_get(const bags_batch *batch,
     const bags_tensor *tensor, size_t i, uint64_t *first, uint64_t *count);
 
-/* A batch's checksum: the sum, modulo 2^64, of one hash per datapoint, computed over
+/* A batch's checksum, without tensors on a GPU: the sum, modulo 2^64, of one hash per datapoint, computed over
  * its dataset, index and tensors. The digests of all ranks' slices therefore add up to
  * the entire batch's digest, in any order. */
 BAGS_EXPERIMENTAL uint64_t bags_batch_digest(const bags_batch *batch);

@@ -250,7 +250,8 @@ static bags_code loader_start_parts(
 
 /* Describe the tensors. */
 static bags_code loader_finish_parts(
-    const bags_loader *l, loader_slot *s, bags_error *err) {
+    loader_worker *w, loader_slot *s, bags_error *err) {
+    const bags_loader *l = w->loader;
     for (size_t i = 0; i < l->column_count; i++) {
         const loader_column *c = &l->columns[i];
         loader_part *p = &s->parts[i];
@@ -272,6 +273,11 @@ static bags_code loader_finish_parts(
             t->shape[t->dims++] = c->given.window;
         for (size_t k = 0; k < c->dims; k++)
             t->shape[t->dims++] = c->shape[k];
+        if (c->on_device) {
+            FORMAT_TRY(bagi_loader_make_on_device(w, s, i, err));
+            t->on_device = true;
+            t->data = p->on_device;
+        }
         if (c->form != LOADER_FORM_VALUES)
             continue;
         t->values = values;
@@ -376,12 +382,14 @@ static bags_code loader_load_one(loader_worker *w, loader_slot *s,
         w, s, pick, i + 1 < slice->count ? &s->picks[i + 1] : NULL, err);
 }
 
-/* Make the batch for a slot. */
-static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error *err) {
+/* Make the batch for a slot, with the device if there is one. */
+static bags_code loader_fill_batch(loader_worker *w, loader_slot *s, bags_error *err) {
     const bags_loader *l = w->loader;
     const bags_loader_options *o = &l->options;
     loader_slice slice;
     FORMAT_TRY(loader_start_batch(l, s, &slice, err));
+    for (size_t i = 0; w->staged && i < l->column_count; i++)
+        w->staged[i].used = 0;
     bool datapoints = !l->tokens && !l->frames;
     if (o->prefetch && datapoints)
         loader_announce(w, s->picks, slice.count, true);
@@ -406,7 +414,18 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
         s->picks[s->batch.length++] = pick;
         s->batch.bytes += w->unwatched - unwatched;
     }
-    return loader_finish_parts(l, s, err);
+    return loader_finish_parts(w, s, err);
+}
+
+/* Make the batch for a slot. If the device rejects an image, its error does not name
+ * it, so the CPU makes the batch again: it skips or reports damage as usual. */
+static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error *err) {
+    w->rejected = w->on_cpu = false;
+    bags_code code = loader_fill_batch(w, s, err);
+    if (!code || !w->rejected)
+        return code;
+    w->on_cpu = true;
+    return loader_fill_batch(w, s, err);
 }
 
 /* ---- which batch is next ---- */
@@ -791,6 +810,16 @@ bags_code bagi_loader_seek_row(
         return bags_fail(err, BAGS_ERROR_CORRUPT, "damaged loader state (no such row)");
     l->next = *to;
     return BAGS_OK;
+}
+
+void *bags_loader_take(bags_loader *l, const bags_batch *batch, size_t tensor) {
+    void *taken = NULL;
+    for (size_t i = 0; i < l->slot_count && tensor < batch->count; i++)
+        if (&l->slots[i].batch == batch) {
+            taken = l->slots[i].parts[tensor].on_device;
+            l->slots[i].parts[tensor].on_device = NULL;
+        }
+    return taken;
 }
 
 bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t, size_t i,

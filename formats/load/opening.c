@@ -176,7 +176,8 @@ static bags_code loader_check_draws(
 /* Check a field's options, and set the defaults. */
 static bags_code loader_check_field(
     const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
-    bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
+    bool image = c->image, is_half = image && g->dtype == BAGS_DTYPE_FLOAT16;
+    bool is_float = g->dtype == BAGS_DTYPE_FLOAT32 || is_half;
     bool is_deep = image && g->dtype == BAGS_DTYPE_UINT16;
     bool has_fill =
         g->warp && (g->warp->fill[0] || g->warp->fill[1] || g->warp->fill[2]);
@@ -221,12 +222,12 @@ static bags_code loader_check_field(
             "orient needs fields of JPEG or PNG, and options.images with their "
             "functions"},
         {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float && !is_deep,
-            "the dtype of an image must be uint8, uint16 or float32"},
+            "the dtype of an image must be uint8, uint16, float16 or float32"},
         {is_deep && (g->filter != BAGS_FILTER_NEAREST || g->channels > 1),
             "images of uint16 need BAGS_FILTER_NEAREST and channels 1"},
         {is_deep && (g->jitter || g->draw || has_fill),
             "images of uint16 exclude jitter, draw and a fill colour"},
-        {has_scale && !is_float, "mean and std need float32"},
+        {has_scale && !is_float, "mean and std need float32 or, for images, float16"},
         {!bagi_loader_is_scale(g->mean, g->std),
             "mean and std must be finite, and std at least 0"},
         {!g->elements != !(g->element_mean || g->element_std),
@@ -280,9 +281,12 @@ static bags_code loader_check_types(
 }
 
 /* Plan a field's tensors. Its options are valid. */
-static void loader_plan_column(loader_column *c) {
+static void loader_plan_column(const bags_loader *l, loader_column *c) {
     const bags_load_field *g = &c->given;
     if (c->image) {
+        c->on_device = l->options.device != NULL && g->dtype != BAGS_DTYPE_UINT16;
+        c->by_device = c->on_device && !c->by_matrix && !g->jitter && !g->draw &&
+                       !g->decode && !g->scaled;
         c->form = LOADER_FORM_STACKED;
         c->dims = 3;
         c->shape[0] = g->nchw ? g->channels : g->height;
@@ -348,14 +352,16 @@ static bags_code loader_column_open(
             return bagi_loader_fail_field(c, BAGS_ERROR_FIELD, "listed twice", err);
     FORMAT_TRY(loader_check_field(l, c, g, err));
     FORMAT_TRY(bagi_frames_plan(l, c, err));
-    loader_plan_column(c);
+    loader_plan_column(l, c);
     FORMAT_TRY(loader_check_types(l, c, err));
-    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32) {
+    if (c->image && g->dtype != BAGS_DTYPE_UINT8 && g->dtype != BAGS_DTYPE_UINT16) {
         c->scale =
             (float *)bagi_loader_allocate(l, 256 * g->channels, sizeof(float), err);
         if (!c->scale)
             return BAGS_ERROR_MEMORY;
-        bagi_loader_make_scale(g->channels, g->mean, g->std, c->scale);
+        if (!bagi_loader_make_scale(g->dtype, g->channels, g->mean, g->std, c->scale))
+            return bagi_loader_fail_field(
+                c, BAGS_ERROR_ARGUMENT, "mean and std out of range for float16", err);
     }
     l->windowed = l->windowed || c->span;
     l->calls = l->calls || c->video || g->decode || g->draw;
@@ -437,6 +443,12 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     if (l->frames)
         FORMAT_TRY(bagi_frames_add_masks(l, err));
     FORMAT_TRY(loader_add_matrices(l, err));
+    bool on_device = !l->options.device;
+    for (size_t i = 0; i < l->field_count; i++)
+        on_device = on_device || l->columns[i].on_device;
+    if (!on_device)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "device needs a field with width and height");
     if (l->options.window_start && !l->windowed)
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "window_start needs a field with a window");
@@ -501,6 +513,7 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
         {o->tokens && (o->fields || o->window_start),
             "tokens and fields are mutually exclusive"},
         {o->frames && o->tokens, "frames and tokens are mutually exclusive"},
+        {o->tokens && o->device, "tokens and device are mutually exclusive"},
         {o->frames && o->window_start,
             "frames and window_start are mutually exclusive"},
     };
@@ -637,6 +650,19 @@ static bags_code loader_open_slot(bags_loader *l, loader_slot *s, bags_error *er
     return BAGS_OK;
 }
 
+/* Prepare a thread's part of making tensors on a GPU. */
+static bags_code loader_open_device(bags_loader *l, loader_worker *w, bags_error *err) {
+    w->staged = (loader_staged *)bagi_loader_allocate(
+        l, l->column_count, sizeof *w->staged, err);
+    if (!w->staged)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < l->column_count; i++)
+        w->staged[i].images = w->staged[i].offsets = w->staged[i].blobs =
+            bags_buffer_of(l->options.allocator);
+    w->decoder = l->options.device->open(l->options.device->cuda, err);
+    return w->decoder ? BAGS_OK : err->code;
+}
+
 static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error *err) {
     size_t columns = l->column_count;
     bags_buffer empty = bags_buffer_of(l->options.allocator);
@@ -650,6 +676,8 @@ static bags_code loader_open_worker(bags_loader *l, loader_worker *w, bags_error
         (unsigned char **)bagi_loader_allocate(l, columns, sizeof *w->targets, err);
     if (!w->selects || !w->targets)
         return BAGS_ERROR_MEMORY;
+    if (l->options.device)
+        FORMAT_TRY(loader_open_device(l, w, err));
     if (!l->frames)
         return BAGS_OK;
     w->chosen = (uint64_t *)bagi_loader_allocate(l, items, sizeof *w->chosen, err);
@@ -701,9 +729,12 @@ bags_code bagi_loader_prepare(
     return loader_open_ring(l, err);
 }
 
-static void loader_free_slot(loader_slot *s, size_t columns) {
-    for (size_t i = 0; s->parts && i < columns; i++) {
+static void loader_free_slot(const bags_loader *l, loader_slot *s) {
+    const bags_loader_device *device = l->options.device;
+    for (size_t i = 0; s->parts && i < l->column_count; i++) {
         loader_part *p = &s->parts[i];
+        if (p->on_device)
+            device->give(device->cuda, p->on_device);
         bags_buffer_free(&p->data);
         bags_buffer_free(&p->offsets);
         bags_buffer_free(&p->ends);
@@ -717,6 +748,7 @@ static void loader_free_slot(loader_slot *s, size_t columns) {
 static void loader_free_worker(loader_worker *w) {
     if (w->videos)
         w->loader->options.videos->close(w->videos);
+    bagi_loader_free_staged(w);
     bags_row_free(&w->row);
     bags_row_free(&w->times);
     bags_buffer_free(&w->value);
@@ -732,7 +764,7 @@ static void loader_free_worker(loader_worker *w) {
 /* Free the memory of bagi_loader_allocate last, because the buffers live in it. */
 void bagi_loader_free(bags_loader *l) {
     for (size_t i = 0; l->slots && i < l->slot_count; i++)
-        loader_free_slot(&l->slots[i], l->column_count);
+        loader_free_slot(l, &l->slots[i]);
     for (size_t i = 0; l->workers && i < l->worker_count; i++)
         loader_free_worker(&l->workers[i]);
     if (l->packer) {

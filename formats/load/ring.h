@@ -65,11 +65,14 @@ typedef struct loader_column {
     uint64_t shape[LOADER_MAX_DIMS];
     size_t item_size;       /* in bytes, if stacked */
     uint64_t span;          /* items from a window's first to its last */
-    float *scale;           /* for float images: 256 values per channel */
+    float *scale;           /* for float images: 256 values per channel; as float16
+                               they use half of the memory */
     double *center;         /* for arrays: each element's mean and deviation */
     size_t matrix;          /* the column with the images' matrices; 0: none */
     bool by_matrix;         /* images are transformed by a matrix, not resized */
     bool draws;             /* random ranges differ from the defaults */
+    bool on_device;         /* the tensor is made in the memory of a GPU, */
+    bool by_device;         /* which can also decode its JPEGs */
     bags_warp_options warp; /* copies of the options */
     bags_jitter_options jitter;
 
@@ -114,6 +117,8 @@ typedef struct loader_extent {
 /* A tensor's memory. */
 typedef struct loader_part {
     bags_buffer data, offsets, ends, values, shapes;
+    void *on_device; /* for columns on a GPU: its memory, */
+    size_t on_device_size;
     loader_extent used, mark; /* current, and before the datapoint being loaded */
 } loader_part;
 
@@ -141,19 +146,31 @@ typedef struct loader_slot {
     loader_part *parts;
 } loader_slot;
 
+/* A column's images of the batch being made, for a GPU. */
+typedef struct loader_staged {
+    bags_buffer images;  /* bags_cuda_image, one per item */
+    bags_buffer offsets; /* size_t: where each image's blob starts in `blobs` */
+    bags_buffer blobs;
+    size_t used; /* bytes of `blobs` */
+} loader_staged;
+
 /* A thread and its scratch memory. */
 typedef struct loader_worker {
     bags_loader *loader;
     bags_row row;
     bags_buffer value, inside, pixels, converted, resized, resampling, indices;
     bags_select *selects;
-    unsigned char **targets; /* where a window or a piece goes in each tensor */
-    bags_mp4_cache *videos;  /* NULL: none used yet */
-    bags_row times;          /* for frames: a field of times */
-    unsigned char *checked;  /* frames->bits bits per episode */
-    uint64_t *chosen;        /* the items chosen for all windows of a sample, */
-    bool *outside;           /* and their masks */
-    bags_buffer announced;   /* selections announced for a batch's samples */
+    unsigned char **targets;    /* where a window or a piece goes in each tensor */
+    bags_mp4_cache *videos;     /* NULL: none used yet */
+    bags_row times;             /* for frames: a field of times */
+    unsigned char *checked;     /* frames->bits bits per episode */
+    uint64_t *chosen;           /* the items chosen for all windows of a sample, */
+    bool *outside;              /* and their masks */
+    bags_buffer announced;      /* selections announced for a batch's samples */
+    bags_cuda_decoder *decoder; /* with a device; its images, one per column; */
+    loader_staged *staged;
+    bool rejected; /* the device rejected an image of the batch, */
+    bool on_cpu;   /* so the CPU makes all of them */
     gate_thread id;
     double matrix[6];     /* maps the last image to its tensor */
     float scale[3 * 256]; /* for an image whose mean or std was chosen by a callback */
@@ -314,11 +331,18 @@ bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
 /* crop.c: make an image of the requested size from the item's blob, or from its decoded
  * value. */
 bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
-    const bags_load_item *item, const bags_value *value, unsigned char *to,
+    const bags_load_item *item, const bags_value *value, loader_part *p,
     bags_error *err);
+
+/* crop.c: with a device, make a column's tensor from all images of the batch; and free
+ * what a thread keeps for this. */
+bags_code bagi_loader_make_on_device(
+    loader_worker *w, loader_slot *s, size_t column, bags_error *err);
+void bagi_loader_free_staged(loader_worker *w);
 bool bagi_loader_is_scale(const float *mean, const float *std);
-void bagi_loader_make_scale(
-    size_t channels, const float *mean, const float *std, float *out);
+/* False if a number is too large for float16. */
+bool bagi_loader_make_scale(
+    bags_dtype dtype, size_t channels, const float *mean, const float *std, float *out);
 
 /* loader.c: continue at this packed row. */
 bags_code bagi_loader_seek_row(

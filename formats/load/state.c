@@ -53,7 +53,7 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
             hash = loader_hash_number(hash, count);
             for (size_t d = 1; d < t->dims; d++)
                 hash = loader_hash_number(hash, t->shape[d]);
-            if (!t->ends)
+            if (!t->ends && !t->on_device)
                 hash = loader_hash_bytes(hash, bytes.data, bytes.size);
             for (uint64_t j = first; t->ends && j < first + count; j++) {
                 const bags_value *v = t->values ? &t->values[j] : NULL;

@@ -382,7 +382,7 @@ def gray_images_of_16_bits_are_loaded_unchanged():
                       ({**deep, 'channels': 3}, 'channels 1'), ({**deep, 'mean': .5}, 'float32'),
                       ({**deep, 'jitter': {'hue': (0, .1)}}, 'exclude jitter'),
                       ({**deep, 'warp': {'fill': 1}}, 'a fill colour'),
-                      ({'dtype': 'int32'}, 'uint8, uint16 or float32')):
+                      ({'dtype': 'int32'}, 'uint8, uint16, float16 or float32')):
         raises((ValueError, TypeError), bags.Loader, 'x', 2, fields={'d': {'width': 8, 'height': 6, **bad}}, says=says)
     for name, how, says in (('c', deep, 'field "c": datapoint 0: image has 3 channels of 8 bits'),
                             ('d', {}, 'field "d": datapoint 0: image has 16 bits')):

@@ -111,7 +111,7 @@ class _Draw:
         self.matrix = 'warp' in options or options.get('filter') == 'nearest'
         if not self.matrix:
             self.lacks['matrix'] = 'warp, which may be {}'
-        if not options.get('dtype') or dtype(options['dtype']) != dtype('float32'):
+        if not options.get('dtype') or dtype(options['dtype']) not in (dtype('float32'), dtype('float16')):
             self.lacks.update(dict.fromkeys(('mean', 'std'), "dtype='float32'"))
 
     def __call__(self, draw, *item):
@@ -275,7 +275,7 @@ class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
     weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
     drop_last=False, rank=None, ranks=None, threads=0, ahead=0, skip_damaged=False,
-    prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False)
+    prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False, device=None)
 
     Load shuffled batches of a dataset with C threads. Each iteration is one epoch; len() is the
     number of batches in it. A batch is a dict. Numbers, and arrays whose type states a shape,
@@ -300,7 +300,7 @@ class Loader(Closable, _core.Loader):
                           starting at item window_start or, with 'random', anywhere
         width, height     decode images to this size
         channels          1: gray, 3: RGB (the default)
-        mean, std         with dtype='float32': (x / 255 - mean) / std for each channel; for
+        mean, std         with dtype 'float32' or 'float16': (x / 255 - mean) / std per channel; for
                           numbers and arrays of one shape, (x - mean) / std for each element;
                           a std of 0 counts as 1
         nchw              (N, channels, height, width)
@@ -316,6 +316,11 @@ class Loader(Closable, _core.Loader):
         matrix            also load NAME_matrix, (N, 2, 3) float64: maps points of each image,
                           such as boxes and key points, to points of its array; see below
         decode, draw      functions, see below
+
+    device: the number of an NVIDIA GPU. It decodes, crops and normalizes the images of fields with
+    width and height, and batches have a DeviceTensor in its memory for each of these fields:
+    torch.from_dlpack(batch['image']) makes no copy. Use it in the default stream. The CPU makes
+    the images that the GPU cannot decode or change; on_cpu counts them.
 
     decode is a function that converts a stored blob to an array, bytes or an int. For
     zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree), it gets the decompressed blob; other
@@ -361,7 +366,9 @@ class Loader(Closable, _core.Loader):
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
                  tokens=None, frames=None, pad='edge', same_draw=False, rank=None, ranks=None,
-                 **options):
+                 device=None, **options):
+        if device is not None and not 0 <= operator.index(device) < 2 ** 31:
+            raise ValueError(f'device: {device!r} (expected the number of a GPU)')
         sources = source if isinstance(source, (list, tuple)) else [source]
         for one in sources:
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
@@ -422,7 +429,8 @@ class Loader(Closable, _core.Loader):
             readers, pack('loader', {'batch': batch, 'rank': rank, 'ranks': ranks, **options}, where),
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),
             b'' if tokens else texts, tokens and _tokens(tokens, where), frames, weights, rows, sampler,
-            sampler.length if sampler else 0, sampler.hash if sampler else 0)
+            sampler.length if sampler else 0, sampler.hash if sampler else 0,
+            -1 if device is None else operator.index(device))
         self.path = readers[0].path
         _loaders.add(self)
 

@@ -10,6 +10,7 @@
  *     arrow.c    buffers as Arrow structs
  *     loader.c   Loader
  *     pool.c     memory for batches
+ *     device.c   tensors on a GPU
  *     far.c      bags._far: mp4 and http, whose libraries load slowly
  *     storage.c  archives, servers, Python file systems
  *     tools.c    functions on datasets, Index
@@ -45,7 +46,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
 typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *data_error;
-    PyTypeObject *source, *opened, *written, *blob, *reader, *storage, *iteration;
+    PyTypeObject *source, *opened, *written, *blob, *reader, *storage, *iteration,
+        *device;
     PyObject *ndarray, *generic;                 /* of NumPy, when first needed */
     PyObject *contiguous, *exact;                /* of bags.numbers */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
@@ -75,7 +77,7 @@ bool load_far_for(const bags_type *type);
 /* Types and functions of the other files. module.c adds them to the module. */
 extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
-    index_spec, iteration_spec;
+    index_spec, iteration_spec, device_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
     tool_functions[], command_functions[], loader_functions[], door_functions[];
 
@@ -364,6 +366,10 @@ void *pool_take(Pool *pool, size_t size); /* NULL if out of memory */
 void pool_give(void *data);
 void pool_limit(Pool *pool, size_t size);
 void pool_close(Pool *pool); /* NULL is accepted */
+
+/* Take over tensor number i, on a GPU, of a batch. NULL with an exception. */
+PyObject *new_device_tensor(State *state, bags_cuda *cuda, bags_loader *loader,
+    const bags_batch *batch, size_t i);
 
 /* msgpack or tree: pack converts an object to bytes; the other function converts a
  * msgpack_object to an object. */

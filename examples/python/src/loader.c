@@ -38,6 +38,11 @@ struct Loader {
     PyObject *text;    /* bytes, one per field: nonzero for str instead of bytes */
     bags_tokens *tokens;
     bags_loader_videos videos;
+    bags_cuda *cuda; /* with the option device */
+    bags_loader_device device;
+    /* Tensors taken from a batch whose return was interrupted; and the batch. */
+    PyObject *on_device; /* dict, or NULL */
+    unsigned long long on_device_epoch, on_device_batch, on_cpu;
     Callback *callbacks;
     unsigned process;
     PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
@@ -323,9 +328,27 @@ static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
     return true;
 }
 
+/* Open a GPU. */
+static bool set_device(
+    Loader *loader, bags_loader_options *options, Py_ssize_t number) {
+    const bags_loader_device functions = {NULL, bags_cuda_take, bags_cuda_give,
+        bags_cuda_decoder_open, bags_cuda_decoder_close, bags_cuda_probe,
+        bags_cuda_make};
+    bags_cuda_options of_gpu = {0};
+    bags_error err;
+    of_gpu.device = (uint32_t)number;
+    WITHOUT_GIL(loader->cuda = bags_cuda_open(&of_gpu, &err));
+    if (!loader->cuda)
+        return loader_raise(loader, &err, true), false;
+    loader->device = functions;
+    loader->device.cuda = loader->cuda;
+    options->device = &loader->device;
+    return true;
+}
+
 /* Open the loader, once memory for everything is allocated. */
 static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
-    PyObject *frames, PyObject *rows, bags_loader_options *options,
+    PyObject *frames, PyObject *rows, Py_ssize_t device, bags_loader_options *options,
     bags_load_field *fields, bags_selection *selections) {
     size_t datasets = (size_t)PyList_Size(list);
     bags_frames_options around;
@@ -349,6 +372,7 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     options->field_count = (size_t)PyTuple_Size(loader->fields);
     options->fields = options->field_count ? fields : NULL;
     options->images = &loader_images;
+    good = good && (device < 0 || set_device(loader, options, device));
     if (good) {
         WITHOUT_GIL(
             loader->loader = bags_loader_open(readers, datasets, options, &err));
@@ -363,18 +387,18 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
 }
 
 /* _core.Loader(readers, options, fields, text, tokens, frames, weights, rows, sampler,
- * length, hash), with arguments prepared by bags/loader.py. */
+ * length, hash, GPU or -1), with arguments prepared by bags/loader.py. */
 static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     Loader *loader = (Loader *)self;
     PyObject *list, *packed, *fields, *text, *tokens, *frames, *rows, *sampler;
     const char *weights;
-    Py_ssize_t weights_size;
+    Py_ssize_t weights_size, device;
     unsigned long long sampler_length, sampler_hash;
     bags_loader_options options;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "O!OO!SOOz#OOKK", &PyList_Type, &list, &packed,
+    if (!PyArg_ParseTuple(args, "O!OO!SOOz#OOKKn", &PyList_Type, &list, &packed,
             &PyTuple_Type, &fields, &text, &tokens, &frames, &weights, &weights_size,
-            &rows, &sampler, &sampler_length, &sampler_hash) ||
+            &rows, &sampler, &sampler_length, &sampler_hash, &device) ||
         !take_struct(&options, sizeof options, packed))
         return -1;
     Py_ssize_t datasets = PyList_Size(list);
@@ -420,8 +444,8 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     if (!good)
         PyErr_NoMemory();
     else
-        good =
-            loader_open(loader, list, tokens, frames, rows, &options, of, selections);
+        good = loader_open(
+            loader, list, tokens, frames, rows, device, &options, of, selections);
     PyMem_Free(of);
     PyMem_Free(selections);
     return good ? 0 : -1;
@@ -536,6 +560,33 @@ static PyObject *batch_indices(Loader *loader, const bags_batch *batch) {
     return rows;
 }
 
+/* Get tensor number i, on a GPU, of a batch. It can only be taken once, so it is
+ * kept until the batch is returned. */
+static PyObject *tensor_on_device(Loader *loader, const bags_batch *batch, size_t i) {
+    const bags_tensor *tensor = &batch->tensors[i];
+    if (loader->on_device && (loader->on_device_epoch != batch->epoch ||
+                                 loader->on_device_batch != batch->batch))
+        Py_CLEAR(loader->on_device);
+    if (!loader->on_device)
+        loader->on_device = PyDict_New();
+    if (!loader->on_device)
+        return NULL;
+    loader->on_device_epoch = batch->epoch;
+    loader->on_device_batch = batch->batch;
+    PyObject *kept = PyDict_GetItemString(loader->on_device, tensor->name);
+    if (kept)
+        return Py_NewRef(kept);
+    if (tensor->offsets)
+        return PyErr_Format(PyExc_TypeError,
+            "field \"%s\": with device, a sequence of images needs a window",
+            tensor->name);
+    PyObject *out =
+        new_device_tensor(loader->state, loader->cuda, loader->loader, batch, i);
+    if (out && PyDict_SetItemString(loader->on_device, tensor->name, out))
+        Py_CLEAR(out);
+    return out;
+}
+
 static PyObject *tensor_object(
     Loader *loader, const bags_batch *batch, const bags_tensor *tensor, bool text) {
     bool listed = tensor->values || tensor->ends;
@@ -561,8 +612,10 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     const char *texts = PyBytes_AsString(loader->text);
     size_t fields = (size_t)PyBytes_Size(loader->text);
     for (size_t i = 0; out && i < batch->count; i++) {
-        OWNED PyObject *value =
-            tensor_object(loader, batch, &batch->tensors[i], i < fields && texts[i]);
+        OWNED PyObject *value = batch->tensors[i].on_device
+                                    ? tensor_on_device(loader, batch, i)
+                                    : tensor_object(loader, batch, &batch->tensors[i],
+                                          i < fields && texts[i]);
         if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
             Py_CLEAR(out);
     }
@@ -688,6 +741,7 @@ static PyObject *loader_next(PyObject *self) {
         unsigned long long epoch = batch ? batch->epoch : loader->epoch + 1;
         unsigned long long number = ends ? 0 : batch->batch + 1;
         unsigned long long skipped = ends ? 0 : batch->skipped;
+        unsigned long long on_cpu = ends ? 0 : batch->on_cpu;
         if (loader_failed(loader, code, &err) || PyErr_CheckSignals())
             return NULL;
         if (late || turn != loader->turn)
@@ -698,6 +752,8 @@ static PyObject *loader_next(PyObject *self) {
         loader->epoch = epoch;
         loader->batch = number;
         loader->skipped += skipped;
+        loader->on_cpu += on_cpu;
+        Py_CLEAR(loader->on_device);
         return Py_XNewRef(out);
     }
 }
@@ -859,7 +915,11 @@ static bool loader_shut(Loader *loader, bool signals) {
     loader->loader = NULL;
     loader->tokens = NULL;
     loader->turn++;
-    WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens));
+    Py_CLEAR(loader->on_device);
+    bags_cuda *cuda = loader->cuda;
+    loader->cuda = NULL;
+    WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens);
+                bags_cuda_close(cuda));
     pool_close(loader->pool);
     loader->pool = NULL;
     loader_unlock(loader);
@@ -925,6 +985,8 @@ static void loader_dealloc(PyObject *self) {
     if (loader->loader)
         return;
     pool_close(loader->pool);
+    Py_XDECREF(loader->on_device);
+    bags_cuda_close(loader->cuda);
     if (loader->lock)
         PyThread_free_lock(loader->lock);
     Py_XDECREF(loader->path);
@@ -947,6 +1009,8 @@ static PyMemberDef loader_members[] = {
         "Batches of the epoch that were returned."},
     {"skipped", T_ULONGLONG, offsetof(Loader, skipped), READONLY,
         "Datapoints that were left out so far (skip_damaged)."},
+    {"on_cpu", T_ULONGLONG, offsetof(Loader, on_cpu), READONLY,
+        "With device: images that the CPU made so far."},
     {"_packed", T_BOOL, offsetof(Loader, packed), READONLY, NULL}, {0}};
 static PyGetSetDef loader_gets[] = {{"_batches", loader_batches, NULL, NULL, NULL},
     {"closed", loader_closed, NULL, "True after close().", NULL}, {0}};

@@ -187,7 +187,8 @@ static const struct {
     {&reader_spec, offsetof(State, opened), offsetof(State, reader)},
     {&writer_spec, offsetof(State, written), 0}, {&column_spec, 0, 0},
     {&loader_spec, 0, 0}, {&storage_spec, 0, offsetof(State, storage)},
-    {&index_spec, 0, 0}, {&iteration_spec, 0, offsetof(State, iteration)}};
+    {&index_spec, 0, 0}, {&iteration_spec, 0, offsetof(State, iteration)},
+    {&device_spec, 0, offsetof(State, device)}};
 
 static int add_types(PyObject *module, State *state) {
     PyObject **members = (PyObject **)state;

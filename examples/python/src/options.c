@@ -95,7 +95,7 @@ static const Member loader[] = {LOADER("I", batch), ORDER("Q", seed),
     LOADER("i", threads), LOADER("I", ahead), LOADER("?", skip_damaged),
     LOADER("?", prefetch), LOADER("start", window_start), ORDER("Q", take),
     ORDER("?", replacement), OTHER(fields), OTHER(weights), OTHER(rows), OTHER(sampler),
-    OTHER(tokens), OTHER(frames), OTHER(pad), OTHER(same_draw), {0}};
+    OTHER(tokens), OTHER(frames), OTHER(pad), OTHER(same_draw), OTHER(device), {0}};
 
 #define FRAMES(kind, name) MEMBER(kind, bags_frames_options, name)
 static const Member frames[] = {FRAMES("d", rate), FRAMES("edge drop", pad),
