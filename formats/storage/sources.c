@@ -106,7 +106,8 @@ static double aws_time(const char *text) {
     at.tm_year -= 1900;
     at.tm_mon -= 1;
     double offset = 60.0 * (60 * hours + minutes);
-    return (double)timegm(&at) - (sign == '+' ? offset : -offset);
+    time_t seconds = timegm(&at);
+    return (double)seconds - (sign == '+' ? offset : -offset);
 }
 
 /* Move past a JSON string, starting at its opening quote. NULL: it does not end. */
