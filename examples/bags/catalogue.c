@@ -3,6 +3,7 @@
  */
 #include "command.h"
 
+#include "files.h"
 #include "storage.h"
 
 #include <errno.h>
@@ -36,7 +37,21 @@ static int memory_read(
     return 0;
 }
 
-/* Upload the catalogue of the dataset `from`, of which `to` is a copy. */
+/* True if the file at this path has these bytes. */
+static bool has_bytes(const char *path, bags_view bytes) {
+    bags_buffer found = {0};
+    bags_view view = {NULL, 0};
+    bags_error ignored;
+    bags_code code = format_read_file(
+        io_for_path(path), path, bytes.size, BAGS_ERROR_LIMIT, &found, &view, &ignored);
+    bool same = !code && view.size == bytes.size &&
+                memcmp(view.data, bytes.data, bytes.size) == 0;
+    bags_buffer_free(&found);
+    return same;
+}
+
+/* Upload the catalogue of the dataset `from`, of which `to` is a copy, unless it is
+ * there. */
 static bags_code upload(const char *from, const char *to) {
     bags_env env = {NULL, io_for_path(from)};
     bags_buffer made = {0};
@@ -49,10 +64,9 @@ static bags_code upload(const char *from, const char *to) {
     io.close = memory_close;
     io.size = memory_size;
     io.read_at = memory_read;
-    if (!code) {
-        const char *path = temp_format("%s/000000/catalogue", to);
+    const char *path = temp_format("%s/000000/catalogue", to);
+    if (!code && !has_bytes(path, bytes))
         code = object_upload(path, &io, path, NULL, NULL, &failure);
-    }
     bags_buffer_free(&made);
     return code;
 }

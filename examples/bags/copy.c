@@ -48,7 +48,7 @@ static int copy_compact(bags_path_kind kind) {
 }
 
 static int run(char **operands) {
-    static char **indexes; /* until the program ends */
+    static char **volatile indexes; /* until the program ends */
     bags_copy_options how = {0};
     bags_copy_report made;
     no_read_ahead = !write_compact; /* bags_copy requests what it needs */

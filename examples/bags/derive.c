@@ -486,14 +486,14 @@ static void parse_split(void) {
 /* Assign each selected datapoint to a part, as bags_split does. Values of zstd(TYPE)
  * are compared as the blobs inside. */
 static const uint32_t *assign_parts(void) {
-    /* Still reachable after a failure. */
+    /* Still reachable after a failure. A variable that is only written would be removed. */
     static bags_buffer part_of;
-    static double *sizes;
-    static const bags_reader **blobs;
+    static double *volatile sizes;
+    static const bags_reader **volatile blobs;
     bags_split_options how = {0};
     bool compressed = false;
     const char *const grouping[] = {by, stratify};
-    blobs = (const bags_reader **)allocate(froms_count, sizeof *blobs);
+    blobs = (const bags_reader **)allocate(froms_count, sizeof(bags_reader *));
     for (size_t i = 0; i < 2; i++) {
         size_t field = grouping[i]
                            ? field_require(from, grouping[i], fields, fields_count)
@@ -505,7 +505,7 @@ static const uint32_t *assign_parts(void) {
         blobs[k] = compressed
                        ? dataset_again(readers[k], froms[k].path, registry_blobs())
                        : readers[k];
-    sizes = (double *)allocate(parts_count, sizeof *sizes);
+    sizes = (double *)allocate(parts_count, sizeof(double));
     for (size_t k = 0; k < parts_count; k++)
         sizes[k] = parts[k].part;
     how.parts = sizes;
@@ -537,8 +537,8 @@ static void derive_split(const char *to) {
     if (alone && path_exists(to))
         must(format_fail_exists(io, to, false, &failure));
     const uint32_t *part_of = assign_parts();
-    static uint64_t *numbers; /* still reachable after a failure */
-    numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
+    static uint64_t *volatile numbers; /* still reachable after a failure */
+    numbers = (uint64_t *)allocate(rows_count + 1, sizeof(uint64_t));
     const char *at = alone ? claim(to, "parts") : to;
     for (size_t k = 0; k < parts_count; k++) {
         size_t count = 0;

@@ -301,7 +301,7 @@ static long aws_send(aws_search *search, const aws_request *request, aws_text *o
     curl_slist_free_all(headers);
     out->bytes[out->size] = '\0';
     if (memchr(out->bytes, '\0', out->size)) /* no valid answer contains a NUL */
-        out->size = 0, out->bytes[0] = '\0';
+        out->bytes[out->size = 0] = '\0';
     return status;
 }
 
@@ -451,7 +451,8 @@ static char *aws_sso_token(aws_search *search, const char *name, aws_text *text)
     free(path);
     char *token = error ? NULL : aws_json(text->bytes, NULL, "accessToken");
     char *end = error ? NULL : aws_json(text->bytes, NULL, "expiresAt");
-    bool ended = end && aws_time(end) <= (double)time(NULL);
+    time_t now = time(NULL);
+    bool ended = end && aws_time(end) <= (double)now;
     free(end);
     if (token && aws_is_plain(token) && !ended)
         return token;
