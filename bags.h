@@ -14819,6 +14819,7 @@ BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_vie
 #undef BAGI_SET_LENGTH
 #undef BAGI_SHARDS_AHEAD
 #undef BAGI_SHARD_LIMIT
+#undef BAGI_SMALLEST_COLD
 #undef BAGI_SPAN_SIZE
 #undef BAGI_SPEC_MAX
 #undef BAGI_STALE

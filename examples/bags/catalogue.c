@@ -79,7 +79,7 @@ void catalogue_add(const char *from, const char *to) {
         code == BAGS_ERROR_VALUE)
         return;
     failure_prefix("no catalogue: ");
-    note_failure();
+    die();
 }
 
 static int run(char **operands) {

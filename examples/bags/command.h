@@ -333,7 +333,7 @@ bags_code object_same(
 
 /* Write the catalogue of the complete dataset `to`, a copy of `from` (or the same path),
  * unless it is unsharded, has gaps or no checksums, or is one of granular 0.20 or
- * later. Any other failure is printed as a note. */
+ * later. Any other failure ends the program. */
 void catalogue_add(const char *from, const char *to);
 
 /* ---- options.c ---- */
