@@ -35,18 +35,27 @@ static int device_count = 1;
 static char called[64][40]; /* the latest calls, calls % 64 */
 
 MOCK void mock_reset(long fail, int code, int devices) {
+    pthread_mutex_lock(&lock);
     calls = 0;
     fail_at = fail;
     failed_code = code;
     device_count = devices;
     most_bytes = bytes;
+    pthread_mutex_unlock(&lock);
 }
-MOCK long mock_calls(void) { return calls; }
-MOCK long mock_objects(void) { return objects; }
-MOCK long mock_most_bytes(void) { return most_bytes; }
+static long look(const long *number) {
+    pthread_mutex_lock(&lock);
+    long found = *number;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+MOCK long mock_calls(void) { return look(&calls); }
+MOCK long mock_objects(void) { return look(&objects); }
+MOCK long mock_most_bytes(void) { return look(&most_bytes); }
 /* The name of a call, counted back from the latest. */
 MOCK const char *mock_called(long back) {
-    return back < calls && back < 64 ? called[(calls - 1 - back) % 64] : "";
+    long count = look(&calls);
+    return back < count && back < 64 ? called[(count - 1 - back) % 64] : "";
 }
 
 /* Count a call. Returns the error code that it must return. */
