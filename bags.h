@@ -3638,10 +3638,6 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  * written by version 0.1 of this library have BAGSCRC1 and are refused, because that
  * CRC covered only spec.json.
  */
-typedef bags_trailer bagi_trailer;
-
-enum { BAGI_TRAILER_SIZE = BAGS_TRAILER_SIZE };
-
 /* Constant, so that the compiler drops code used only with checksums. */
 #ifdef BAGS_NO_CHECKSUM
 #define BAGI_CHECKSUMS false
@@ -3664,7 +3660,7 @@ static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
 #ifndef BAGS_NO_WRITER
 /* The last four bytes are the CRC of the others. */
 static void bagi_trailer_store(
-    const bagi_trailer *trailer, unsigned char data[BAGI_TRAILER_SIZE]) {
+    const bags_trailer *trailer, unsigned char data[BAGS_TRAILER_SIZE]) {
     bagi_store_u64(data, trailer->length);
     bagi_store_u64(data + 8, trailer->size);
     bagi_store_u32(data + 16, trailer->table);
@@ -3679,7 +3675,7 @@ static void bagi_trailer_store(
 
 /* False if the bytes are not a trailer, or are damaged. */
 static bool bagi_trailer_load(
-    const unsigned char data[BAGI_TRAILER_SIZE], bagi_trailer *trailer) {
+    const unsigned char data[BAGS_TRAILER_SIZE], bags_trailer *trailer) {
     trailer->length = bagi_load_u64(data);
     trailer->size = bagi_load_u64(data + 8);
     trailer->table = bagi_load_u32(data + 16);
@@ -3692,7 +3688,7 @@ static bool bagi_trailer_load(
 }
 
 BAGS_API bool bags_trailer_load(const void *data, size_t size, bags_trailer *trailer) {
-    return data && trailer && size == BAGI_TRAILER_SIZE &&
+    return data && trailer && size == BAGS_TRAILER_SIZE &&
            bagi_trailer_load((const unsigned char *)data, trailer);
 }
 
@@ -6138,7 +6134,7 @@ static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) 
  * trailer, if that was read, and must belong to the shard whose record has this
  * identity. Messages contain the path of NAME.dict. */
 BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list, uint64_t record,
-    const bagi_trailer *trailer, const bagi_dir *dir, const char *name,
+    const bags_trailer *trailer, const bagi_dir *dir, const char *name,
     const bagi_coder *coder, const bagi_dictionary **out, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_dictionary made = {*list, coder, {NULL, 0, NULL, NULL}, 0, NULL};
@@ -6312,15 +6308,16 @@ struct bag_reader {
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
     bags_buffer cached[BAGI_FILES]; /* copies of the table and the CRCs */
-    bagi_trailer trailer;           /* set if checksums were opened */
+    bags_trailer trailer;           /* set if checksums were opened */
     uint64_t record;                /* identity of its shard's record; 0: not checked */
     bool verify;                    /* compare returned blobs with their checksums */
     bool cold;                      /* mapped, and not in memory when it was opened */
     bool random;                    /* cold, and stays so: no_read_ahead */
     bool touch;                     /* see bagi_touch */
-    void *next;                     /* if cold: the blob after the last one; atomic */
-    long
-        resident; /* if cold: ranges in memory since the last one that was not; atomic */
+    /* If cold: the blob after the last one, and the ranges that were in memory since the
+     * last one that was not. Atomic. */
+    void *next;
+    long resident;
     bool is_refs;        /* refs.bag */
     void *order_checked; /* non-NULL: blob i belongs to datapoint i; set atomically */
     /* Non-NULL: the record was compared after the files were opened. Set atomically,
@@ -6717,7 +6714,7 @@ BAGI_COLD static bags_code bagi_check_checksums(
 BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    unsigned char bytes[BAGS_TRAILER_SIZE];
     bags_code code = bagi_file_attach(bag, dir, bag_options->name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING) {
         const char *path = file->shown;
@@ -6751,7 +6748,7 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
 
 /* Read the trailer of a shard's NAME.crc. */
 BAGI_COLD static bags_code bagi_crcs_read_trailer(
-    const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
+    const bagi_dir *dir, const char *name, bags_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
     bagi_bag_options bag_options = bagi_bag_options_new();
     bag.env = dir->env;
@@ -6769,7 +6766,7 @@ BAGI_COLD static bags_code bagi_crcs_read_trailer(
 BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
-    const bagi_trailer *trailer = &bag->trailer;
+    const bags_trailer *trailer = &bag->trailer;
     if (bag_options->unfinished && bagi_is_split(bag))
         return BAGS_OK;
     if (trailer->length != bag->length || trailer->size != blobs->size)
@@ -6797,7 +6794,7 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
 /* Check that a sidecar with this trailer belongs to its shard (to spec.json and to the
  * other Bags), if the shard is known. */
 BAGI_COLD static bags_code bagi_crcs_check_shard(const char *path,
-    const bagi_trailer *trailer, const bagi_record *record, bags_error *err) {
+    const bags_trailer *trailer, const bagi_record *record, bags_error *err) {
     if (!record->is_bound || trailer->shard == record->bound)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -7203,7 +7200,8 @@ static int bagi_span_order(const void *a, const void *b) {
 }
 
 /* A remote read is valid only if the shard is checked afterwards: announce the check,
- * read or request, then check what was read. Refs are checked together with the blobs they refer to. */
+ * read or request, then check what was read. Refs are checked together with the blobs
+ * they refer to. */
 BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
@@ -8350,7 +8348,7 @@ typedef struct bagi_output {
     bagi_stream stream[BAGI_FILES];
     bool checksums;       /* there is a stream of CRCs */
     bool v2;              /* the table has no leading 0: see bagi_layout */
-    bagi_trailer trailer; /* of a finished Bag with checksums */
+    bags_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
     uint64_t before;                /* blobs of earlier shards' files */
     bagi_extent kept;               /* blobs used by complete datapoints */
@@ -8565,7 +8563,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     bagi_stream_truncate(blobs);
     if (!BAGI_CHECKSUMS || !output->checksums)
         return;
-    bagi_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
+    bags_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
     bagi_stream_copy(&output->stream[BAGI_CRCS], NULL, &trailer.crcs);
     output->trailer = trailer;
 }
@@ -8573,7 +8571,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
 /* Write the trailer, if there are checksums, and sync the files that remain. */
 BAGI_COLD static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    unsigned char bytes[BAGI_TRAILER_SIZE];
+    unsigned char bytes[BAGS_TRAILER_SIZE];
     if (BAGI_CHECKSUMS && output->checksums) {
         bagi_trailer_store(&output->trailer, bytes);
         bagi_stream_write(crcs, bytes, sizeof bytes);
@@ -9578,11 +9576,11 @@ static bool bagi_refs_allow_empty(const bag_reader *refs) {
  * was replaced. All trailers must exist. `refs` is the trailer of refs.crc, if already
  * read. */
 BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
-    bool split, const bagi_trailer *refs, bagi_record *record, bags_error *err) {
+    bool split, const bags_trailer *refs, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
     for (size_t i = 0; i < spec->count + !split; i++) {
         const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer;
+        bags_trailer trailer;
         if (refs && i == spec->count)
             trailer = *refs;
         else
@@ -10422,7 +10420,7 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
 
 /* Set the trailer fields that bind a Bag to its shard (`bound`), name and dictionary. A
  * standalone Bag has no spec. */
-static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
+static void bagi_trailer_bind(bags_trailer *trailer, const bagi_spec *spec,
     size_t field, const bagi_dictionary_sum *dictionary, uint32_t bound) {
     trailer->binds_shard = spec != NULL;
     trailer->name = bagi_name_crc(bagi_spec_name(spec, field), dictionary);
@@ -11924,7 +11922,7 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     *out = (const bagi_dictionary *)bag->dictionary;
     if (!*out) {
         const char *name = bagi_spec_name(&reader->spec, field);
-        bagi_trailer trailer = bag->trailer;
+        bags_trailer trailer = bag->trailer;
         bags_error why;
         code = bagi_reader_dir(reader, shard, &dir, err);
         /* With a truncated dictionary, frames would decode to wrong bytes, so its
@@ -14007,7 +14005,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
 BAGI_COLD static bags_code bagi_verify_bag(
     bagi_verifying *run, bag_reader *bag, size_t field) {
     const bagi_spec *spec = run->spec;
-    const bagi_trailer *trailer = &bag->trailer;
+    const bags_trailer *trailer = &bag->trailer;
     bool is_refs = spec && field == spec->count;
     uint64_t length = bag->length;
     bags_code code = BAGS_OK;
@@ -14291,7 +14289,7 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
 
 /* A Bag's state while its shard's checksums are being made. */
 typedef struct bagi_bag_checksums {
-    bagi_trailer trailer;
+    bags_trailer trailer;
     uint64_t length, size; /* of the Bag */
     bool kept;             /* it had checksums */
     bagi_dictionary_sum dictionary;
@@ -14339,7 +14337,7 @@ static bags_code bagi_crcs_open_other(
 /* Write a Bag's checksums to NAME.crc.partial, without the trailer, and determine the
  * trailer's content. If checksums are open, copy their CRCs. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const char *name, bagi_stream *stream, bagi_trailer *trailer) {
+    const char *name, bagi_stream *stream, bags_trailer *trailer) {
     bagi_cursor cursor;
     unsigned char bytes[4];
     const char *copied = bag->file[BAGI_CRCS].shown;
@@ -14722,7 +14720,7 @@ static bags_code bagi_complete_checksums(bagi_completing *work, bags_error *err)
         bags_crc32c(0, work->spec.text.data, work->spec.text_size);
     BAGI_TRY(bagi_checksum_dir(sums, &work->dir, err));
     work->report.written +=
-        4 * work->summed.blobs + BAGI_TRAILER_SIZE * work->summed.made;
+        4 * work->summed.blobs + BAGS_TRAILER_SIZE * work->summed.made;
 #endif
     (void)work;
     (void)err;
