@@ -66,6 +66,21 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
+/* Read up to *size bytes. *size becomes smaller at the end of the file. Returns 0, or an
+ * errno value. */
+static inline int format_read_some(
+    const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
+    size_t done = 0, step = 1;
+    int error = 0;
+    for (; done < *size && step > 0 && !error; done += step) {
+        step = 0;
+        error = io->read_at(
+            io->user, file, at + done, (char *)data + done, *size - done, &step);
+    }
+    *size = done;
+    return error;
+}
+
 /* Get a file's size and the identity of its version (left unchanged without the
  * hook). */
 static inline bags_code format_measure(const bags_io *io, const char *path,

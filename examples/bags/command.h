@@ -264,9 +264,6 @@ bool interrupt_pending(void);
 
 /* ---- files.c ---- */
 
-/* Read *size bytes of an open file at an offset. *size becomes smaller only at the end
- * of the file. Returns 0 or an errno value. */
-int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
 /* Read a regular file into the buffer, and append a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
 /* Write a new file. It must not exist yet, and is removed again if writing fails. */

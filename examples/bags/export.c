@@ -204,7 +204,7 @@ static void write_lines(void) {
         uint64_t left = existing - written;
         size = left < line.size ? (size_t)left : line.size;
         must(bags_buffer_reserve(&scratch, size, &failure));
-        error = read_all(io, manifest_file, written, scratch.data, &size);
+        error = format_read_some(io, manifest_file, written, scratch.data, &size);
         if (error)
             fail_system(error, complete ? manifest : partial, "read");
         if (size && memcmp(scratch.data, line.buffer.data, size))

@@ -6,6 +6,7 @@
 #include "command.h"
 #include "system.h"
 
+#include "files.h"
 #include "place.h"
 
 /* ---- paths ---- */
@@ -39,18 +40,6 @@ bool path_exists(const char *path) {
 
 /* ---- files ---- */
 
-int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
-    size_t done = 0, step = 1;
-    int error = 0;
-    for (; done < *size && step > 0 && !error; done += step) {
-        step = 0;
-        error = io->read_at(
-            io->user, file, at + done, (char *)data + done, *size - done, &step);
-    }
-    *size = done;
-    return error;
-}
-
 /* The buffer grows while reading: the reported size may be 0, as in /proc. */
 bags_view file_read(const char *path, bags_buffer *buffer) {
     const bags_io *io = bags_io_local();
@@ -66,7 +55,7 @@ bags_view file_read(const char *path, bags_buffer *buffer) {
         must(bags_buffer_reserve(
             buffer, size + (size ? 0 : (size_t)expected) + 4096, &failure));
         more = buffer->capacity - size - 1;
-        error = read_all(io, file, size, buffer->data + size, &more);
+        error = format_read_some(io, file, size, buffer->data + size, &more);
         size += more;
     }
     must(bags_fail_io(io, error, path, "read", &failure));

@@ -3,6 +3,8 @@
  */
 #include "command.h"
 
+#include "files.h"
+
 typedef struct sha256 {
     uint32_t state[8];
     uint64_t size;
@@ -84,7 +86,7 @@ uint64_t file_sha256(const char *path, void (*progress)(uint64_t bytes), char he
     int error = io->open(io->user, path, BAGS_IO_READ, &file);
     must(bags_fail_io(io, error, path, "open", &failure));
     while (size == sizeof part && !error) {
-        error = read_all(io, file, s.size, part, &size);
+        error = format_read_some(io, file, s.size, part, &size);
         must(bags_fail_io(io, error, path, "read", &failure));
         add(&s, part, size);
         progress(size);

@@ -495,20 +495,6 @@ static bool copy_is_marked(const copying *c, const copy_entry *one) {
 
 /* ---- the record ---- */
 
-/* Read up to *size bytes. *size becomes smaller at the end of the file. */
-static int copy_read(
-    const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
-    size_t done = 0, step = 1;
-    int error = 0;
-    for (; done < *size && step > 0 && !error; done += step) {
-        step = 0;
-        error = io->read_at(
-            io->user, file, at + done, (char *)data + done, *size - done, &step);
-    }
-    *size = done;
-    return error;
-}
-
 /* Get the identity of the system's boot; "" if it is unknown. */
 static void copy_boot(char out[COPY_RECORD / 2]) {
     const bags_io *io = bags_io_local();
@@ -517,7 +503,7 @@ static void copy_boot(char out[COPY_RECORD / 2]) {
     out[0] = 0;
     if (io->open(io->user, "/proc/sys/kernel/random/boot_id", BAGS_IO_READ, &file))
         return;
-    if (copy_read(io, file, 0, out, &size))
+    if (format_read_some(io, file, 0, out, &size))
         size = 0;
     (void)io->close(io->user, file);
     out[size] = 0;
@@ -556,7 +542,7 @@ static bags_code copy_start_record(copying *c, bags_error *err) {
     memset(found, 0, sizeof found);
     copy_make_record(c, record);
     size_t size = strlen(record) + 1;
-    int error = copy_read(c->out, c->record, 0, found, &size);
+    int error = format_read_some(c->out, c->record, 0, found, &size);
     const char *version = strchr(found, ' ');
     c->keep_parts = *record && *record != ' ' && !strcmp(found, record);
     c->keep_files = *record && version && !strcmp(version, strchr(record, ' '));
@@ -631,7 +617,7 @@ static bags_code copy_pass_in(copying *c, unsigned char *data, const copy_entry 
         size = one->size - at < size ? (size_t)(one->size - at) : size;
         size_t other = size;
         FORMAT_TRY(bags_read(c->in, from, one->from, at, data, size, err));
-        int error = compare ? copy_read(c->out, to, at, written, &other)
+        int error = compare ? format_read_some(c->out, to, at, written, &other)
                             : format_write_all(c->out, to, at, data, size);
         *same = !compare || (size == other && !memcmp(data, written, size));
         FORMAT_TRY(
