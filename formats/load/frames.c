@@ -660,7 +660,8 @@ static bags_code frames_append_video(loader_worker *w, const loader_column *c,
     return bagi_loader_load_value(w, c, p, item, &value, err);
 }
 
-/* Append a column's window. Its items start at slot *place of the row. */
+/* Append a column's window. Its items start at slot *place of the row. A repeated item
+ * is copied, unless a GPU makes the tensor later. */
 static bags_code frames_append(loader_worker *w, const loader_column *c, loader_part *p,
     const loader_frame *f, bags_load_item *item, const uint64_t *items, size_t *place,
     bags_error *err) {
@@ -670,7 +671,7 @@ static bags_code frames_append(loader_worker *w, const loader_column *c, loader_
         *place += !c->video && !again;
         if (c->video)
             memset(&item->blob, 0, sizeof item->blob);
-        if (!again || c->form != LOADER_FORM_STACKED) {
+        if (!again || c->form != LOADER_FORM_STACKED || c->on_device) {
             FORMAT_TRY(c->video
                            ? frames_append_video(w, c, p, f, item, err)
                            : bagi_loader_load_item(w, c, p, item, *place - 1, 0, err));

@@ -221,6 +221,23 @@ if bags.build['mp4']:
 ''')
 
 
+def videos_are_read_by_a_fresh_process():
+    if not bags.build['mp4']:
+        raise Skip('no mp4')
+    with bags.DatasetWriter('x', {'v': 'mp4'}) as writer:
+        writer.append({'v': np.zeros((3, 16, 16, 3), np.uint8)})
+    # None of these calls is preceded by one that uses videos.
+    for call in ("bags.DatasetReader('x')[0]['v'].shape == (3, 16, 16, 3)",
+                 "next(bags.Loader('x', fields=['v']))['v'][0].shape == (3, 16, 16, 3)",
+                 "bags.stats('x', 'v')['v']['count'] == [3 * 16 * 16] * 3",
+                 "bags.verify('x', decode=True) == []",
+                 "bags.derive('x', 'derived')['length'] == 1",
+                 "bags.split('x', 'parts', {'all': 1})['all']['length'] == 1",
+                 "bags.derive('x', 'copied', copy=True)['length'] == 1",
+                 "bags.write('written', bags.DatasetReader('x')) == {'v': 'mp4'}"):
+        python('import bags\nassert ' + call + '\n')
+
+
 def numbers_of_frames_are_not_bools():
     _write('x', 1)
     raises(TypeError, bags.DatasetReader('x').__getitem__, (0, {'video': [True, False]}),

@@ -71,9 +71,6 @@ const bags_io *map_io(void);
 const bags_io *tool_io(void);
 /* bags._far, imported when first needed. NULL with an exception. */
 const Far *load_far(void);
-
-/* Load them if values of this type are videos. False with an exception. */
-bool load_far_for(const bags_type *type);
 /* Types and functions of the other files. module.c adds them to the module. */
 extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,

@@ -44,17 +44,35 @@ const Far *load_far(void) {
     return far_functions;
 }
 
-bool load_far_for(const bags_type *type) {
-    return !(bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm")) ||
-           load_far();
+/* Load the codec in whichever thread first opens a type of videos; the caller may have
+ * released the GIL. */
+static bags_code far_load(bags_error *err) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    bags_code code = BAGS_OK;
+    if (!load_far()) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        OWNED PyObject *text = value ? PyObject_Str(value) : NULL;
+        const char *why = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+        code = bags_fail(err, BAGS_ERROR_TYPE,
+            "the codec for videos cannot be loaded: %.300s", why ? why : "unknown");
+        PyErr_Clear();
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else if (!far_functions->mp4)
+        code = bags_fail(err, BAGS_ERROR_TYPE, "this build has no codec for videos");
+    PyGILState_Release(gil);
+    return code;
 }
 
 static bags_code far_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
-    if (!far_functions || !far_functions->mp4)
-        return bags_fail(err, BAGS_ERROR_TYPE, "this build has no codec for videos");
-    return far_functions->mp4->open(far_functions->mp4, type, allocator, state, err);
+    bags_code code = far_load(err);
+    return code ? code
+                : far_functions->mp4->open(
+                      far_functions->mp4, type, allocator, state, err);
 }
 
 static bags_code far_encode(void *state, const bags_value *value, bags_buffer *scratch,

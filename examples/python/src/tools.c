@@ -203,16 +203,6 @@ static PyObject *stats_lists(
     return out;
 }
 
-/* True if video codecs are needed, but could not be loaded. */
-static bool lacks_far(const bags_reader *reader) {
-    size_t count;
-    (void)bags_reader_fields(reader, &count);
-    for (size_t i = 0; i < count; i++)
-        if (!load_far_for(bags_reader_type(reader, i)))
-            return true;
-    return false;
-}
-
 /* stats(path, storage, options, names, rows, threads, progress): returns stats_lists.
  * path is bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
  * None. */
@@ -250,7 +240,7 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
         bags_reader *reader;
         bags_code code = BAGS_OK;
         WITHOUT_GIL(reader = bags_reader_open(path, &options, &err));
-        if (reader && !lacks_far(reader))
+        if (reader)
             WITHOUT_GIL(
                 code = bags_stats(reader, fields, count, &how, &found, elements, &err));
         if (progress_end(&progress, reader && !code) && (!reader || code))

@@ -232,8 +232,6 @@ static void field_own(Field *field, const bags_type *type) {
         field_array(field, type);
     field->numbers = field->numbers || bags_view_is(type->name, "npy");
     field->video = bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm");
-    if (field->video && !load_far())
-        PyErr_Clear(); /* raised only when a value is used */
     field->is_signed = bags_view_is(type->name, "i64");
     field->is_u64 = bags_view_is(type->name, "u64");
     field->big = bags_view_is(bags_type_argument(type, 1), "big");

@@ -7,14 +7,9 @@ static bool writer_open(
     Written *writer, PyObject *path, const bags_writer_options *options) {
     const Closable *base = &writer->base;
     OWNED PyObject *name = NULL;
-    bags_type type;
     bags_error err;
     if (!PyUnicode_FSConverter(path, &name))
         return false;
-    /* The writer opens the codec of each field, also if its encoder returns blobs. */
-    for (size_t i = 0; i < base->count; i++)
-        if (!bags_type_parse(base->fields[i].type, &type, NULL) && !load_far_for(&type))
-            return false;
     const char *text = PyBytes_AsString(name);
     bags_field *fields = (bags_field *)PyMem_Calloc(base->count + 1, sizeof *fields);
     for (size_t i = 0; fields && i < base->count; i++) {

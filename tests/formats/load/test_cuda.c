@@ -244,6 +244,53 @@ static void a_damaged_image_is_left_to_the_cpu(void **state) {
     }
 }
 
+/* At an episode's ends, an image occurs several times in a window. */
+static void windows_of_frames_repeat_images(void **state) {
+    (void)state;
+    bags_field fields[] = {{"image", "jpeg[]"}, {"label", "int(8)[]"}};
+    bags_writer *writer;
+    bags_reader *reader;
+    const char *path = at("episodes");
+    assert_opens(writer, bags_writer_open(path, fields, 2, NULL, &said));
+    for (size_t i = 0; i + 4 <= GOOD; i += 4) {
+        bags_value values[4], labels[4];
+        bytes files[4];
+        for (size_t k = 0; k < 4; k++) {
+            char name[200];
+            snprintf(name, sizeof name, "tests/data/images/%s.jpg", good[i + k]);
+            files[k] = load(name);
+            values[k] = bags_blob(files[k].data, files[k].size);
+            labels[k] = bags_uint(i + k);
+        }
+        bags_entry entries[] = {
+            {"image", values, 1 + i / 4 % 4}, {"label", labels, 1 + i / 4 % 4}};
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+        for (size_t k = 0; k < 4; k++)
+            bytes_free(&files[k]);
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    static const int64_t offsets[] = {-2, -1, 0, 1, 2, 9};
+    for (unsigned i = 0; i < 4; i++) {
+        pair p;
+        bags_load_field field = photo(i == 3 ? 5 : i);
+        bags_loader_options options = {0};
+        bags_frames_options frames = {0};
+        field.offsets = offsets;
+        field.offset_count = sizeof offsets / sizeof *offsets;
+        frames.clock = "label";
+        options.frames = &frames;
+        options.batch = 3;
+        options.threads = i % 2 ? 2 : BAGS_THREADS_NONE;
+        mock.reset(-1, 0, 1);
+        open_pair(&p, reader, &field, &options, 0);
+        assert_ok(compare(&p));
+        assert_true(p.on_cpu > 0 && p.on_cpu < p.images * field.offset_count);
+        close_pair(&p);
+    }
+    bags_reader_close(reader);
+}
+
 /* ---- memory ---- */
 
 static void a_small_memory_makes_several_steps(void **state) {
@@ -530,6 +577,7 @@ int main(int count, char **arguments) {
         TEST(tensors_equal_those_of_the_cpu),
         TEST(images_that_only_the_cpu_makes_are_counted),
         TEST(a_damaged_image_is_left_to_the_cpu),
+        TEST(windows_of_frames_repeat_images),
         TEST(a_small_memory_makes_several_steps),
         TEST(memory_is_reused),
         TEST(a_tensor_waits_for_the_program),
