@@ -452,7 +452,7 @@ bags_code bags_target_next(bags_target *t, bool *more) {
     uint64_t size = 0;
     *more = false;
     if (t->wrote && t->options.progress &&
-        t->options.progress(t->options.user, t->report.datapoints, t->length))
+        !t->options.progress(t->options.user, t->report.datapoints, t->length))
         return bags_target_fail(t, BAGS_ERROR_IO, "stopped");
     t->wrote = false;
     if (!t->pending) {

@@ -50,8 +50,9 @@ typedef struct bags_export_options {
     bool resume;        /* continue an interrupted export */
     bool no_sync;       /* do not wait for stable storage */
     bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */
-    /* Called after each datapoint; nonzero stops the export with BAGS_ERROR_IO. */
-    int (*progress)(void *user, uint64_t done, uint64_t total);
+    /* Called after each datapoint. If it returns false, the export stops with
+     * BAGS_ERROR_IO. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_allocator *allocator; /* NULL: malloc, realloc and free */
 } bags_export_options;
