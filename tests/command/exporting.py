@@ -720,3 +720,17 @@ def compressed_fields_are_decompressed():
     run('export', 'ds', 'x.tfrecord')
     for row, example in zip(rows, _examples('x.tfrecord')):
         assert example == {'t': [row['t'].encode()], 'v': row['v']}
+
+
+@each(['x.tar', 'x.tfrecord', 'x.csv', 'x.mds', 'x.parquet'])
+def an_import_of_no_datapoints_has_the_fields_or_says_that_it_does_not_know_them(out):
+    format = next(name for name, usual in FORMATS.items() if usual == out)
+    if not _has(format):
+        return
+    pack([], 'a=i64,t=utf8', 'ds')
+    run('export', 'ds', out)
+    said = run('import', out, 'back', *(['--header', 'yes'] if format == 'csv' else [])).err
+    if format in ('mds', 'parquet'):
+        assert harness.read('back')['spec'] == {'a': 'i64', 't': 'utf8'} and not said, said
+    else:
+        assert f'{out}: no ' in said and 'not known' in said, said
