@@ -159,12 +159,6 @@ static bags_view read_metadata(const bags_reader *reader) {
     return found;
 }
 
-static int show_progress(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    progress_show("export", "datapoints", done, total, done);
-    return 0;
-}
-
 static const char *out_path;
 
 static void say_kept(void) {
@@ -208,7 +202,9 @@ void export_to_format(const char *out, bool resume) {
                                                                   : BAGS_EXPORT_ROWS;
     how.resume = resume;
     how.prefetch = io_for_path(source_path())->read_many != NULL;
-    how.progress = show_progress;
+    static char title[] = "export";
+    how.progress = progress_datapoints;
+    how.user = title;
     on_failure = say_kept;
     interrupt_leaves(
         temp_format("%s: what was exported is kept", out), "continue with", "--resume");

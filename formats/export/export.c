@@ -183,20 +183,54 @@ bags_code bags_target_put_list(
     return bags_target_put(t, to, "]", 1);
 }
 
-bags_code bags_target_find_twice(
-    bags_target *t, const bags_export_bytes *texts, size_t count, const char **twice) {
+/* The order of a byte of a path: a directory precedes what is in it, and nothing is
+ * between. */
+static int ex_fold(char c) {
+    return c == '/' ? 1 : c >= 'A' && c <= 'Z' ? c + 32 : (unsigned char)c;
+}
+
+/* The number of bytes at which two paths begin alike, without regard to case. */
+static size_t ex_common(const char *a, const char *b) {
+    size_t i = 0;
+    while (a[i] && ex_fold(a[i]) == ex_fold(b[i]))
+        i++;
+    return i;
+}
+
+static int ex_compare_paths(const void *left, const void *right) {
+    const char *a = *(const char *const *)left, *b = *(const char *const *)right;
+    size_t i = ex_common(a, b);
+    return ex_fold(a[i]) - ex_fold(b[i]);
+}
+
+/* True if two paths that follow each other in this order cannot both exist. */
+static bool ex_clash(const char *a, const char *b) {
+    size_t i = ex_common(a, b);
+    if (!a[i] && (!b[i] || b[i] == '/'))
+        return true;
+    while (i > 0 && a[i - 1] != '/')
+        i--;
+    return memcmp(a, b, i) != 0;
+}
+
+bags_code bags_target_find_twice(bags_target *t, const bags_export_bytes *texts,
+    size_t count, bool paths, const char *twice[2]) {
     const char **sorted =
         (const char **)bags_target_alloc(t, count + 1, sizeof *sorted);
     const char *at = (const char *)texts->buffer.data;
-    *twice = NULL;
+    twice[0] = twice[1] = NULL;
     if (!sorted)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
         sorted[i] = at;
-    qsort(sorted, count, sizeof *sorted, format_compare_texts);
-    for (size_t i = 1; i < count && !*twice; i++)
-        if (!strcmp(sorted[i - 1], sorted[i]))
-            *twice = sorted[i];
+    qsort(
+        sorted, count, sizeof *sorted, paths ? ex_compare_paths : format_compare_texts);
+    for (size_t i = 1; i < count && !twice[0]; i++)
+        if (paths ? ex_clash(sorted[i - 1], sorted[i])
+                  : !strcmp(sorted[i - 1], sorted[i])) {
+            twice[0] = sorted[i - 1];
+            twice[1] = sorted[i];
+        }
     return BAGS_OK;
 }
 
@@ -452,7 +486,7 @@ bags_code bags_target_next(bags_target *t, bool *more) {
     uint64_t size = 0;
     *more = false;
     if (t->wrote && t->options.progress &&
-        t->options.progress(t->options.user, t->report.datapoints, t->length))
+        !t->options.progress(t->options.user, t->report.datapoints, t->length))
         return bags_target_fail(t, BAGS_ERROR_IO, "stopped");
     t->wrote = false;
     if (!t->pending) {

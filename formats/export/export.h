@@ -50,8 +50,9 @@ typedef struct bags_export_options {
     bool resume;        /* continue an interrupted export */
     bool no_sync;       /* do not wait for stable storage */
     bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */
-    /* Called after each datapoint; nonzero stops the export with BAGS_ERROR_IO. */
-    int (*progress)(void *user, uint64_t done, uint64_t total);
+    /* Called after each datapoint. If it returns false, the export stops with
+     * BAGS_ERROR_IO. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_allocator *allocator; /* NULL: malloc, realloc and free */
 } bags_export_options;
@@ -258,10 +259,12 @@ BAGS_EXPERIMENTAL bags_code bags_target_put_list(
  * to 64 bits. */
 BAGS_EXPERIMENTAL uint64_t bags_target_bits(const bags_value *value, size_t element);
 
-/* Find a text that occurs twice among `count` texts, each with its NUL; NULL: none.
- * BAGS_ERROR_MEMORY. */
+/* Find two equal texts among `count` texts, each with its NUL. With `paths`, find also two
+ * paths that cannot both exist on every system: parts of them differ only in the case of
+ * ASCII letters, or one is a directory of the other. Sets twice[0] to NULL if there are
+ * none. BAGS_ERROR_MEMORY. */
 BAGS_EXPERIMENTAL bags_code bags_target_find_twice(bags_target *target,
-    const bags_export_bytes *texts, size_t count, const char **twice);
+    const bags_export_bytes *texts, size_t count, bool paths, const char *twice[2]);
 
 /* Read the next datapoint of the shard: sets the values of all fields. *more is false at
  * the end of the shard. */

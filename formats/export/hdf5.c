@@ -179,6 +179,32 @@ static bags_code hx_open_set(
                             : BAGS_OK;
 }
 
+/* Check that libhdf5 can create the dataset of field `i` next to those before it. */
+static bags_code hx_check_name(bags_target *t, size_t i) {
+    const hx_set *sets = ((const hx_state *)t->state)->sets;
+    const bags_target_field *field = &t->fields[i];
+    const char *path = sets[i].path, *last = strrchr(path, '/');
+    bool bad = !hx_has_episodes(t) && last;
+    if (bad || !strcmp(path, ".") || *path == '/' || (last && !last[1]) ||
+        strstr(path, "//"))
+        return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
+            "\"%.100s\" is not the name of a dataset of HDF5%s: rename it with "
+            "--fields",
+            field->name, hx_has_episodes(t) ? " (a dot begins a group)" : "");
+    for (size_t k = 0; k < i; k++) {
+        const char *other = sets[k].path;
+        size_t size = strlen(other), most = strlen(path);
+        const char *rest = size < most ? path + size : other + most;
+        size = size < most ? size : most;
+        if (memcmp(path, other, size) == 0 && (*rest == 0 || *rest == '/'))
+            return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
+                "\"%.100s\" and \"%.100s\" would be a group and a dataset of one name: "
+                "rename one with --fields",
+                t->fields[k].name, field->name);
+    }
+    return BAGS_OK;
+}
+
 static bags_code hx_open(bags_target *t) {
     hx_state *h = (hx_state *)t->state;
     /* After a failed write, libhdf5 would crash when the program exits. */
@@ -190,6 +216,7 @@ static bags_code hx_open(bags_target *t) {
     for (size_t i = 0; i < t->count; i++) {
         FORMAT_TRY(hx_prepare_field(t, &t->fields[i]));
         FORMAT_TRY(hx_open_set(t, &t->fields[i], &h->sets[i]));
+        FORMAT_TRY(hx_check_name(t, i));
     }
     return BAGS_OK;
 }

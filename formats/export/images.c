@@ -11,7 +11,8 @@
  * Files are not synchronized one by one.
  *
  * Rejected: several fields of images, or none; other fields; labels and names that cannot be
- * names of files on every system, or that begin with a dot; two files of one name.
+ * names of files on every system, or that begin with a dot; two files of one name, or
+ * labels that differ only in case.
  */
 #include "export.h"
 
@@ -117,11 +118,15 @@ static bags_code ix_check(bags_target *t) {
     if (!fields[0])
         return BAGS_OK;
     FORMAT_TRY(bags_target_scan(t, fields, x->label && x->key ? 2 : 1, ix_collect, x));
-    const char *twice = NULL;
-    FORMAT_TRY(bags_target_find_twice(t, &x->names, x->count, &twice));
-    return twice ? bags_target_fail_field(t, x->key ? x->key : x->label,
-                       BAGS_ERROR_VALUE, "two images would be the file %.200s", twice)
-                 : BAGS_OK;
+    const char *twice[2];
+    FORMAT_TRY(bags_target_find_twice(t, &x->names, x->count, true, twice));
+    if (!twice[0])
+        return BAGS_OK;
+    return bags_target_fail_field(t, x->key ? x->key : x->label, BAGS_ERROR_VALUE,
+        strcmp(twice[0], twice[1]) ? "the files %.200s and %.200s cannot both exist on "
+                                     "every system (case, or a folder of this name)"
+                                   : "two images would be the file %.200s",
+        twice[0], twice[1]);
 }
 
 static bags_target_field *ix_find(

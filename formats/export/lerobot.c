@@ -110,6 +110,12 @@ static bags_code lx_check_name(bags_target *t, bags_target_field *field) {
             "\"%.100s\" is not the name of a file on every system: rename it with "
             "--fields",
             field->name);
+    for (size_t i = 0; i < sizeof lx_own / sizeof *lx_own; i++)
+        if (dx_same_name(field->name, lx_own[i]) && strcmp(field->name, lx_own[i]) != 0)
+            return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
+                "differs only in case from LeRobot's feature %s: rename it with "
+                "--fields",
+                lx_own[i]);
     return dx_check_name(t, field);
 }
 

@@ -77,6 +77,12 @@ static bags_code wx_name_field(bags_target *t, bags_target_field *field) {
     const char *ending = list                               ? "json"
                          : field->form == BAGS_FORM_INTEGER ? "cls"
                                                             : field->ending;
+    size_t size = strlen(field->name);
+    if (size >= 4 && !memcmp(field->name, "__", 2) &&
+        !strcmp(field->name + size - 2, "__"))
+        return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
+            "webdataset has members like __this__ of its own (__key__, __url__): "
+            "rename it with --fields");
     field->text = wx_is_ending(field, list, last)
                       ? field->name
                       : bags_target_format(t, "%s.%s", field->name, ending);
@@ -154,11 +160,11 @@ static bags_code wx_check_keys(bags_target *t) {
             "a key is text or a whole number (this is %s%s)", w->key->type,
             w->key->sequence ? "[]" : "");
     FORMAT_TRY(bags_target_scan(t, &w->key, 1, wx_check_key, w));
-    const char *twice = NULL;
-    FORMAT_TRY(bags_target_find_twice(t, &w->keys, w->key_count, &twice));
-    return twice ? bags_target_fail_field(t, w->key, BAGS_ERROR_VALUE,
-                       "the key \"%.200s\" is not unique", twice)
-                 : BAGS_OK;
+    const char *twice[2];
+    FORMAT_TRY(bags_target_find_twice(t, &w->keys, w->key_count, false, twice));
+    return twice[0] ? bags_target_fail_field(t, w->key, BAGS_ERROR_VALUE,
+                          "the key \"%.200s\" is not unique", twice[0])
+                    : BAGS_OK;
 }
 
 /* ---- tar ---- */

@@ -736,6 +736,9 @@ static bags_code cv_open(bags_source *s) {
     FORMAT_TRY(cv_choose(s));
     FORMAT_TRY(cv_learn_all(s));
     s->where = s->path;
+    if (s->length == 0)
+        bags_source_note(
+            s, s->path, "no lines of values: the types of the columns are not known");
     for (size_t i = 0; i < c->column_count; i++)
         FORMAT_TRY(cv_add_field(s, i));
     cv_close_file(c);

@@ -50,16 +50,10 @@ typedef struct ig_state {
 
 /* ---- finding images ---- */
 
-static void ig_note(bags_source *s, const char *path, const char *reason) {
-    char *note = bags_source_format(s, "%s: left out: %s", path, reason);
-    if (note && s->options.note)
-        s->options.note(s->options.user, note);
-}
-
 /* Report the first five by name; only count the rest. */
 static bags_code ig_leave_out(bags_source *s, const char *path, const char *reason) {
     if (((ig_state *)s->state)->about.others++ < BAGS_LEFT_OUT_NAMES)
-        ig_note(s, path, reason);
+        bags_source_note(s, path, "left out: %s", reason);
     return BAGS_OK;
 }
 
@@ -269,7 +263,7 @@ static bags_code ig_refuse(bags_source *s, bool png, const bags_error *why) {
         return bags_source_fail(s, why->code, "%s", why->message);
     about->damaged++;
     *(png ? &about->pngs : &about->jpegs) -= 1;
-    ig_note(s, s->where, why->message);
+    bags_source_note(s, s->where, "left out: %s", why->message);
     return BAGS_OK;
 }
 

@@ -190,6 +190,18 @@ bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size)
 
 /* Nothing is reported while datapoints are read: open has already reported everything
  * once. */
+void bags_source_note(bags_source *s, const char *path, const char *format, ...) {
+    va_list arguments;
+    if (!s->options.note)
+        return;
+    va_start(arguments, format);
+    const char *text = im_format(s, format, arguments);
+    va_end(arguments);
+    const char *note = text ? bags_source_format(s, "%s: %s", path, text) : NULL;
+    if (note)
+        s->options.note(s->options.user, note);
+}
+
 void bags_source_leave_out(
     bags_source *s, const char *what, uint64_t count, const char *format, ...) {
     size_t i = 0;

@@ -143,9 +143,10 @@ typedef struct bags_source_options {
                          * name */
     bool skip_damaged;  /* read leaves out files that are damaged or not converted: it
                          * sets `damaged`, and *entries to NULL */
-    /* For images: called for each file left out, with "PATH: left out: REASON", but for
-     * files with the wrong content only for the first five. For LMDB: called if values
-     * are pickles or msgpack. May be NULL. */
+    /* Called with sentences about the source. Images: each file left out, with "PATH: left
+     * out: REASON", but files with the wrong content only for the first five. LMDB: values
+     * that are pickles or msgpack. WebDataset, TFRecord, CSV: a source without datapoints,
+     * which does not state its fields or types. May be NULL. */
     void (*note)(void *user, const char *message);
 } bags_source_options;
 
@@ -323,6 +324,9 @@ BAGS_EXPERIMENTAL char *bags_source_number_type(bags_source *source, bags_dtype 
  * arguments. */
 BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *what,
     uint64_t count, const char *format, ...) BAGI_PRINTF(4, 5);
+/* Call the note of the options with "PATH: " and this text. */
+BAGS_EXPERIMENTAL void bags_source_note(
+    bags_source *source, const char *path, const char *format, ...) BAGI_PRINTF(3, 4);
 /* The field name for dates, times or durations, with the unit in NumPy's notation:
  * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
  * memory. */

@@ -22,8 +22,9 @@
  * Metadata: `lerobot`, with info.json, stats.json and the numbers of tasks by text.
  *
  * Open checks for every episode: its number of rows, their indexes and files, that its videos
- * exist and that no other episode has the same part of them. Read checks each row, and that
- * each frame of a video is at the time of its row, within half a frame.
+ * exist, that no other episode has the same part of them, and that the parts are in the order
+ * of the episodes. Read checks each row, and that each frame of a video is at the time of its
+ * row, within half a frame. Both check the rate.
  */
 #include "detect.h"
 #include "json.h"
@@ -59,6 +60,7 @@ typedef struct lr_camera {
 /* The frames of an episode in a file of a camera. */
 typedef struct lr_part {
     const char *path;
+    int64_t chunk, file;
     double from, to; /* in seconds; v2.1: all of the file */
     int64_t episode;
     uint64_t length; /* of the episode */
@@ -67,7 +69,8 @@ typedef struct lr_part {
 typedef struct lr_episode {
     int64_t number, from; /* from: the index of its first row, if known, or -1 */
     uint64_t length, rows;
-    const char *path; /* of its rows */
+    const char *path;    /* of its rows */
+    int64_t chunk, file; /* the numbers in this path; version 3 */
     const char *stats;
     lr_part *parts; /* per camera */
 } lr_episode;
@@ -313,7 +316,12 @@ static bags_code lr_read_info(bags_source *s) {
         if (strcmp(name, "episode_index") != 0)
             FORMAT_TRY(lr_add_feature(s, name, feature));
     }
-    return l->data_path && l->video_path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!l->data_path || !l->video_path)
+        return BAGS_ERROR_MEMORY;
+    return l->camera_count < 2 || strstr(l->video_path, "{video_key")
+               ? BAGS_OK
+               : lr_fail(s, s->where,
+                     "video_path has no {video_key}: all cameras have the same files");
 }
 
 /* A number of info.json must be this one, if it has it. */
@@ -469,6 +477,8 @@ static bags_code lr_read_parts(bags_source *s, lr_episode *e, size_t column) {
                 bags_source_format(s,
                     "camera %.200s: NULL in place of its file or its times",
                     l->cameras[k].name));
+        part->chunk = names.chunk;
+        part->file = names.file;
         FORMAT_TRY(lr_path(s, l->video_path, &names, &part->path));
     }
     return BAGS_OK;
@@ -515,6 +525,8 @@ static bags_code lr_read_episodes_3(bags_source *s) {
                     "contradict each other, or a value is NULL",
                     (long long)length, (long long)e->from, (long long)to));
         e->length = (uint64_t)length;
+        e->chunk = names.chunk;
+        e->file = names.file;
         FORMAT_TRY(lr_path(s, l->data_path, &names, &e->path));
         FORMAT_TRY(lr_read_parts(s, e, 6));
         e->stats = lr_text(s, &l->table, count - 1);
@@ -659,6 +671,46 @@ static bags_code lr_read_tasks_3(bags_source *s) {
     return BAGS_OK;
 }
 
+static bool lr_is_before(
+    int64_t chunk, int64_t file, int64_t of_chunk, int64_t of_file) {
+    return chunk < of_chunk || (chunk == of_chunk && file < of_file);
+}
+
+/* All writers of version 3 append episodes: rows and frames are in the order of their
+ * numbers. Metadata in another order has the frames of other episodes. */
+static bags_code lr_check_order(
+    bags_source *s, const lr_episode *last, const lr_episode *e) {
+    lr_state *l = (lr_state *)s->state;
+    const char *where = lr_below(s, "meta/episodes");
+    if (e->from < last->from + (int64_t)last->length)
+        return lr_fail_episode(s, BAGS_ERROR_CORRUPT, e->number, where,
+            bags_source_format(s,
+                "dataset_from_index %lld is before the end of episode %lld (%lld): "
+                "episodes are in the order of their numbers",
+                (long long)e->from, (long long)last->number,
+                (long long)last->from + (long long)last->length));
+    if (lr_is_before(e->chunk, e->file, last->chunk, last->file))
+        return lr_fail_episode(s, BAGS_ERROR_CORRUPT, e->number, where,
+            bags_source_format(s,
+                "its data file %.200s is before the file of episode %lld: episodes are "
+                "in the order of their numbers",
+                e->path, (long long)last->number));
+    for (size_t k = 0; k < l->camera_count; k++) {
+        const lr_part *a = &last->parts[k], *b = &e->parts[k];
+        if (a->chunk == b->chunk && a->file == b->file
+                ? b->from < a->from
+                : lr_is_before(b->chunk, b->file, a->chunk, a->file))
+            return lr_fail_episode(s, BAGS_ERROR_CORRUPT, e->number, b->path,
+                bags_source_format(s,
+                    "camera %.200s: its frames (from %.6f s) are before the frames of "
+                    "episode %lld (%.200s from %.6f s): metadata of episodes are "
+                    "swapped",
+                    l->cameras[k].name, b->from, (long long)last->number, a->path,
+                    a->from));
+    }
+    return BAGS_OK;
+}
+
 static const char *lr_task_text(const lr_state *l, int64_t number) {
     for (size_t i = 0; i < l->task_count; i++)
         if (l->tasks[i].number == number)
@@ -680,6 +732,8 @@ static bags_code lr_read_meta(bags_source *s) {
         if (i > 0 && l->episodes[i - 1].number == l->episodes[i].number)
             return lr_fail_episode(s, BAGS_ERROR_CORRUPT, l->episodes[i].number,
                 lr_below(s, "meta"), "its metadata has two rows");
+        if (i > 0 && l->is_v3)
+            FORMAT_TRY(lr_check_order(s, &l->episodes[i - 1], &l->episodes[i]));
     }
     FORMAT_TRY(lr_check_total(s, "total_episodes", l->episode_count));
     FORMAT_TRY(lr_check_total(s, "total_frames", frames));
@@ -781,6 +835,21 @@ static bags_code lr_prefix_camera(
         "episode %lld: camera %.200s: ", (long long)part->episode, camera->name);
 }
 
+/* Describe a rate that contradicts meta/info.json: `count` frames in `seconds` from the
+ * first to the last one. NULL: it fits. Containers round times, and info.json a rate such
+ * as 29.97: 1 percent fits, or half a frame. */
+static const char *lr_rate_fault(bags_source *s, size_t count, double seconds) {
+    lr_state *l = (lr_state *)s->state;
+    double stated = (double)(count - 1), frames = seconds * l->rate;
+    double off = frames < stated ? stated - frames : frames - stated;
+    if (count < 2 || off < 0.5 || off <= 0.01 * stated)
+        return NULL;
+    const char *fault = bags_source_format(s,
+        "%llu frames in %.6f s are %.6g per second, meta/info.json has fps %.6g",
+        (unsigned long long)count, seconds, stated / seconds, l->rate);
+    return fault ? fault : "";
+}
+
 /* Find the first frame of a part in the open video. All its frames must exist. */
 static bags_code lr_find_start(
     bags_source *s, const lr_camera *camera, const lr_part *part, size_t *start) {
@@ -788,6 +857,14 @@ static bags_code lr_find_start(
     const cut_file *cut = &camera->cut;
     double half = 0.5 / l->rate;
     *start = cut_find(cut, part->from - half);
+    size_t left = cut->shown_count - *start;
+    size_t count = part->length < left ? (size_t)part->length : left;
+    const char *fault =
+        count ? lr_rate_fault(
+                    s, count, cut_time(cut, *start + count - 1) - cut_time(cut, *start))
+              : NULL;
+    if (fault)
+        return lr_fail_camera(s, BAGS_ERROR_VALUE, camera, part, fault);
     size_t stop = l->is_v3 ? cut_find(cut, part->to - half) : cut->shown_count;
     if (stop >= *start && stop - *start == part->length)
         return BAGS_OK;
@@ -1207,6 +1284,10 @@ static bags_code lr_read_rows(bags_source *s, const lr_episode *e, double *times
         }
         FORMAT_TRY(lr_next(s, frames));
     }
+    const char *fault = lr_rate_fault(s, length, times[length - 1] - times[0]);
+    if (fault)
+        return lr_fail_episode(s, BAGS_ERROR_VALUE, e->number, e->path,
+            bags_source_format(s, "timestamps: %s", fault));
     s->entries[l->tasks_field].values = texts;
     s->entries[l->tasks_field].count = task_count;
     return BAGS_OK;

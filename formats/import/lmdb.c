@@ -448,13 +448,10 @@ static void lm_add_fields(bags_source *s) {
 }
 
 static void lm_note(bags_source *s, uint64_t count, const char *what) {
-    if (count == 0 || !s->options.note)
-        return;
-    const char *note = bags_source_format(s,
-        "%s: %" PRIu64 " value%s %s: stored as bytes, not decoded", s->path, count,
-        count == 1 ? " is" : "s are", what);
-    if (note)
-        s->options.note(s->options.user, note);
+    if (count > 0)
+        bags_source_note(s, s->path,
+            "%" PRIu64 " value%s %s: stored as bytes, not decoded", count,
+            count == 1 ? " is" : "s are", what);
 }
 
 static bags_code lm_open(bags_source *s) {

@@ -123,6 +123,8 @@ static bags_code tf_open(bags_source *s) {
     if (code)
         return code;
     s->length = t->reader.next;
+    if (s->length == 0)
+        bags_source_note(s, s->path, "no records: the fields are not known");
     for (size_t i = 0; i < s->column_count; i++)
         s->columns[i]->sequence =
             s->columns[i]->kind == TF_BYTES && s->columns[i]->not_one;

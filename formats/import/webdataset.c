@@ -357,6 +357,8 @@ static bags_code wd_open(bags_source *s) {
         not_utf8 = not_utf8 || !bags_utf8_valid(key, strlen(key), NULL);
     }
     s->length = w->next;
+    if (s->length == 0)
+        bags_source_note(s, s->path, "no samples: the fields are not known");
     s->path_next = 0;
     w->next = 0;
     w->learned = true;

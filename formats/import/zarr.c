@@ -532,7 +532,7 @@ static int zr_walk_array(void *user, const char *name) {
     char *key = (char *)memcpy(z->path->data, in->key, size);
     memcpy(key + size, name, more + 1);
     if (zr_is_chunk(in->array, key + strlen(in->array->key), *in->array->separator)) {
-        in->array->has_chunk = true;
+        in->array->chunk_count++;
         return 0;
     }
     below.key = bags_source_format(s, "%s/", key);
@@ -564,7 +564,7 @@ static int zr_walk_members(bags_source *s) {
         if (z->found[3] && strcmp(bags_import_base(name), "zarr.json") == 0)
             continue;
         if (a && zr_is_chunk(a, name + strlen(a->key), *a->separator))
-            a->has_chunk = true;
+            a->chunk_count++;
         else
             error = zr_other_file(s, a, name);
     }
@@ -589,7 +589,7 @@ static bags_code zr_check_files(bags_source *s) {
     for (size_t i = 0; i < z->count; i++) {
         const zr_array *a = &z->arrays[i];
         const uint64_t zeros[BAGS_MAX_DIMS] = {0};
-        if (a->has_chunk || !a->other || (a->dims && a->shape[0] == 0))
+        if (a->chunk_count || !a->other || (a->dims && a->shape[0] == 0))
             continue;
         const char *first = zr_key(s, a, zeros);
         if (!first)
@@ -607,6 +607,51 @@ static bags_code zr_check_files(bags_source *s) {
             a->about, a->other, first, remedy ? remedy : "");
     }
     return BAGS_OK;
+}
+
+/* The text of a shape: "10, 3". NULL if out of memory. */
+static const char *zr_shape_text(bags_source *s, const zr_array *a) {
+    const char *text = "";
+    for (size_t d = 0; text && d < a->dims; d++)
+        text = bags_source_format(s, "%s%s%" PRIu64, text, d ? ", " : "", a->shape[d]);
+    return text;
+}
+
+/* Fail if the source consists almost only of fill values: a few bytes of metadata would
+ * become any number of rows. */
+static bags_code zr_check_fill(bags_source *s) {
+    const zr_state *z = (const zr_state *)s->state;
+    const zr_array *worst = NULL;
+    double held = 0, filled = 0, most = 0, files = 0;
+    for (size_t i = 0; i < z->count; i++) {
+        const zr_array *a = &z->arrays[i];
+        double file = (double)a->item, grid = 1, all = (double)a->item;
+        for (size_t d = 0; d < a->dims; d++) {
+            file *= (double)a->grid[d];
+            all *= (double)a->shape[d];
+            grid *= a->shape[d] ? (double)((a->shape[d] - 1) / a->grid[d] + 1) : 0;
+        }
+        double fill = (grid - (double)a->chunk_count) * file;
+        double stored = (double)a->chunk_count * file;
+        held += stored < all ? stored : all;
+        filled += fill > 0 ? fill : 0;
+        if (fill > most) {
+            most = fill;
+            files = grid;
+            worst = a;
+        }
+    }
+    if (!worst || filled <= (double)ZR_FILL_LEAST || filled <= ZR_FILL * held)
+        return BAGS_OK;
+    const char *shape = zr_shape_text(s, worst);
+    return bags_source_fail(s, BAGS_ERROR_LIMIT,
+        "array \"%s\" of shape [%s]: %" PRIu64
+        " of %.0f chunks exist; the others would "
+        "become %.3g bytes of fill values (maximum 1 GiB, or %d times the stored "
+        "chunks); "
+        "resize the array to the rows that have data",
+        *worst->name ? worst->name : "data", shape ? shape : "", worst->chunk_count,
+        files, most, ZR_FILL);
 }
 
 /* Find the arrays in a directory, and below. */
@@ -729,6 +774,8 @@ static bags_code zr_open_arrays(bags_source *s) {
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
     if (!code)
         code = zr_check_files(s);
+    if (!code)
+        code = zr_check_fill(s);
     for (size_t i = 0; !code && i < z->attributes_count; i++)
         code = zr_attributes(s, z->attributes[i]);
     return code;

@@ -33,6 +33,9 @@
 #define ZR_INNER ((uint64_t)1 << 22)    /* maximum number of chunks in a shard */
 #define ZR_CODECS 8                     /* maximum number of codecs of bytes */
 #define ZR_ACROSS ((uint64_t)1 << 20)   /* maximum number of chunks that a row spans */
+#define ZR_SHARD ((uint64_t)16 << 30)   /* bytes of a shard that may be sparse */
+#define ZR_FILL 100 /* maximum bytes of fill values per byte of stored chunks, */
+#define ZR_FILL_LEAST ((uint64_t)1 << 30) /* if they are more than these */
 #define ZR_DEPTH 16 /* maximum depth of groups and of nested structures */
 
 /* A member of a dtype; a plain dtype has a single member. */
@@ -77,9 +80,10 @@ typedef struct zr_array {
     uint64_t shard[BAGS_MAX_DIMS];
     bags_buffer *index, *whole; /* whole: the shard, if it is in a .zip */
     size_t whole_size;
-    /* Found in the array's directory: whether any file is a chunk; and the key of some
-     * other file, preferably a chunk with the other separator, or NULL. */
-    bool has_chunk, other_is_chunk;
+    /* Found in the array's directory: the number of files that are chunks; and the key of
+     * some other file, preferably a chunk with the other separator, or NULL. */
+    uint64_t chunk_count;
+    bool other_is_chunk;
     const char *other;
     /* The rows in memory: band_start to band_stop. */
     uint64_t band_start, band_stop;

@@ -182,9 +182,14 @@ static inline bags_code zr_read_index(bags_source *s, zr_array *a, const char *k
     uint64_t all = a->whole ? a->whole_size : s->file.size;
     uint64_t start = a->index_first ? 0 : all - size;
     bags_view view;
+    uint64_t elements = size / 16 * (uint64_t)a->chunk_size;
     if (all < size)
         return zr_bad_shard(
             s, a, key, "the shard is smaller than its index", all, size);
+    if (elements > ZR_SHARD && elements / ZR_RATIO > all)
+        return zr_bad_shard(s, a, key,
+            "the shard consists almost only of fill values; its bytes are", all,
+            elements);
     FORMAT_TRY(bags_source_reserve(s, &a->index, (size_t)size));
     if (a->whole) {
         view.data = a->whole->data + start;

@@ -500,6 +500,12 @@ def an_ending_states_the_format():
     ('csv', 'v=array(float32,2)', [{'v': [1, 2]}], ('"v"', 'CSV')),
     ('csv', 'v=utf8[]', [{'v': ['a', 'b']}], ('"v"', '2 items')),
     ('parquet', 'a=int,A=int', [{'a': 1, 'A': 2}], ('"a"', 'case')),
+    ('csv', 'Straße=int,straße=int', [{'Straße': 1, 'straße': 2}], ('"straße"', 'case')),
+    ('webdataset', 'a.txt=bytes,a=utf8', [{'a.txt': {'base64': ''}, 'a': 'x'}],
+     ('"a.txt"', 'another field')),
+    ('webdataset', '__url__=bytes', [{'__url__': {'base64': ''}}], ('"__url__"', '__key__')),
+    ('lerobot', 'a=i64[],Index=i64[]', [{'a': [1], 'Index': [0]}], ('"Index"', 'case', 'index')),
+    ('lerobot', 'a=i64[],A=i64[]', [{'a': [1], 'A': [0]}], ('"a"', 'case')),
 ])
 def a_field_that_a_format_lacks_is_refused_before_anything_is_written(case):
     format, spec, rows, says = case
@@ -509,6 +515,30 @@ def a_field_that_a_format_lacks_is_refused_before_anything_is_written(case):
     before = sorted(os.listdir())
     refuse('export', 'ds', 'out', '--to', format, says=says)
     assert sorted(os.listdir()) == before
+
+
+@each(['a,a.b', 'a,a.b.c', 'a.b,a.b.c', 'a,a..b', 'a.', 'a..b', 'a.b,a.b-c,a.b.c'])
+def groups_of_hdf5_that_are_datasets_are_refused_before_anything_is_written(names):
+    if 'hdf5' not in _exporters():
+        return
+    names = names.split(',')
+    pack([dict.fromkeys(names, 1)] * 3, ','.join(f'{name}=int(4)' for name in names), 'ds')
+    before = sorted(os.listdir())
+    refuse('export', 'ds', 'x.h5', '--layout', 'episodes', says=('field "a', 'group'))
+    assert sorted(os.listdir()) == before
+    run('export', 'ds', 'x.h5')  # rows have no groups
+    refuse('export', 'ds', 'y.h5', '--fields', f'{names[0]}=b/c', says='b/c')
+
+
+def names_of_hdf5_next_to_each_other_are_not_refused():
+    if 'hdf5' not in _exporters():
+        return
+    pack([{'a': 1, 'ab': 2, 'b.c': 3, 'b.d': 4, 'b.cd': 5, 'A': 6}],
+         'a=int,ab=int,b.c=int,b.d=int,b.cd=int,A=int', 'ds')
+    run('export', 'ds', 'x.h5', '--layout', 'episodes')
+    run('import', 'x.h5/data', 'back', '--layout', 'episodes')
+    row = _rows('back')[0]
+    assert [row[name] for name in ('a', 'ab', 'b.c', 'b.d', 'b.cd', 'A')] == [1, 2, 3, 4, 5, 6]
 
 
 @each(['a.b', '', '/x', '../x', 'x/../y', '__a__', 'a\nb', 'x/', '.x', 'a\\b', 'x//y'])
@@ -532,6 +562,18 @@ def a_hostile_label_is_refused(label):
          'image=jpeg,label=utf8', 'ds')
     before = sorted(os.listdir())
     refuse('export', 'ds', 'out', '--to', 'images', says=('"label"', 'datapoint 1'))
+    assert sorted(os.listdir()) == before
+
+
+@each([('Cat', 'x', 'cat', 'y'), ('cat', 'x', 'cat', 'X'), ('a', 'b/x', 'a', 'B/y'),
+       ('', 'cat', 'cat.jpg', 'x'), ('a', 'x.jpg', 'a', 'x.jpg/y'), ('z', 'A', 'z', 'a-b/../a')])
+def images_that_cannot_be_next_to_each_other_are_refused(names):
+    photo = {'file': str(PHOTOS[0])}
+    pack([{'image': photo, 'label': label, 'path': path} for label, path in
+          (names[:2], ('a', '0'), ('m', 'm'), ('z', 'z'), names[2:])],
+         'image=jpeg,label=utf8,path=utf8', 'ds')
+    before = sorted(os.listdir())
+    refuse('export', 'ds', 'out', '--to', 'images', says='field "path"')
     assert sorted(os.listdir()) == before
 
 
@@ -678,3 +720,17 @@ def compressed_fields_are_decompressed():
     run('export', 'ds', 'x.tfrecord')
     for row, example in zip(rows, _examples('x.tfrecord')):
         assert example == {'t': [row['t'].encode()], 'v': row['v']}
+
+
+@each(['x.tar', 'x.tfrecord', 'x.csv', 'x.mds', 'x.parquet'])
+def an_import_of_no_datapoints_has_the_fields_or_says_that_it_does_not_know_them(out):
+    format = next(name for name, usual in FORMATS.items() if usual == out)
+    if not _has(format):
+        return
+    pack([], 'a=i64,t=utf8', 'ds')
+    run('export', 'ds', out)
+    said = run('import', out, 'back', *(['--header', 'yes'] if format == 'csv' else [])).err
+    if format in ('mds', 'parquet'):
+        assert harness.read('back')['spec'] == {'a': 'i64', 't': 'utf8'} and not said, said
+    else:
+        assert f'{out}: no ' in said and 'not known' in said, said

@@ -51,7 +51,7 @@ def _is_here():
 def without_duckdb_the_error_names_it():
     if 'import-lerobot' not in ' '.join(path.name for path in LIBRARIES):
         return
-    _save('v3/meta/info.json', _info('v3.0', data_path='d', video_path='v'))
+    _save('v3/meta/info.json', _info('v3.0', data_path='d', video_path='{video_key}'))
     environment = {**os.environ, 'LD_LIBRARY_PATH': ''}
     done = subprocess.run([harness.PROGRAM, 'import', 'v3', 'out'], env=environment,
                           stderr=subprocess.PIPE)
@@ -358,7 +358,60 @@ def _replace_info(**more):
     path.write_text(json.dumps({**json.loads(path.read_text()), **more}))
 
 
+def _shift(by, where='TRUE'):
+    """Change the times in the metadata of episodes, of both cameras."""
+    columns = ', '.join(
+        f'CASE WHEN {where} THEN "videos/{camera}/{part}_timestamp" + {by} ELSE '
+        f'"videos/{camera}/{part}_timestamp" END AS "videos/{camera}/{part}_timestamp"'
+        for camera in CAMERAS for part in ('from', 'to'))
+    _change(META, f'SELECT * REPLACE ({columns}) FROM FILE')
+
+
+def _swap(column, first, second):
+    """Swap a column of the metadata of two episodes."""
+    _change(META, f"""SELECT * REPLACE (CASE episode_index
+        WHEN {first} THEN (SELECT "{column}" FROM FILE WHERE episode_index = {second})
+        WHEN {second} THEN (SELECT "{column}" FROM FILE WHERE episode_index = {first})
+        ELSE "{column}" END AS "{column}") FROM FILE""")
+
+
+def _swap_videos(camera, first, second, parts=('from_timestamp', 'to_timestamp')):
+    for part in parts:
+        _swap(f'videos/{CAMERAS[camera]}/{part}', first, second)
+
+
 DEFECTS = {
+    'the times of two episodes are swapped': (
+        lambda: _swap_videos(1, 1, 2),
+        ['episode 2', 'camera ' + CAMERAS[1], WRIST, 'episode 1', 'swapped']),
+    'the files of two episodes are swapped': (
+        lambda: _swap_videos(1, 0, 1, ['file_index']),
+        ['episode 1', 'camera ' + CAMERAS[1], 'file-000.mp4', 'episode 0', 'swapped']),
+    'two data files are swapped': (
+        lambda: _swap('data/file_index', 1, 2),
+        ['episode 2', 'meta/episodes', 'file-000.parquet', 'order']),
+    'the index overlaps the episode before it': (
+        lambda: _change(META, 'SELECT * REPLACE (dataset_from_index - episode_index AS '
+                        'dataset_from_index, dataset_to_index - episode_index AS '
+                        'dataset_to_index) FROM FILE'),
+        ['episode 1', 'meta/episodes', 'dataset_from_index 11', 'episode 0 (12)']),
+    'the frames begin later than stated': (
+        lambda: _shift(0.1), ['camera ' + CAMERAS[0], FRONT, 'episode']),
+    'the times are those of no frames': (
+        lambda: _shift(50), ['episode 0', 'camera ' + CAMERAS[0], FRONT, '0 frames']),
+    'a time is not a number': (
+        lambda: _meta(0, 'from_timestamp', "'nan'::DOUBLE", 1),
+        ['episode 1', 'camera ' + CAMERAS[0], FRONT, 'invalid times']),
+    'the rate contradicts the videos': (
+        lambda: _replace_info(fps=30),
+        ['episode 0', 'camera ' + CAMERAS[0], FRONT, '10 per second', 'fps 30']),
+    'the rate is missing': (lambda: _replace_info(fps=None), ['info.json', 'fps']),
+    'all cameras have one file': (
+        lambda: _replace_info(video_path='videos/chunk-{chunk_index:03d}/{file_index}.mp4'),
+        ['info.json', 'video_path', '{video_key}']),
+    'all episodes have one file of rows': (
+        lambda: _replace_info(data_path='data/chunk-000/file-000.parquet'),
+        ['episode 2', ROWS_1, 'another file', ROWS_0]),
     'a row is missing': (
         lambda: _change(ROWS_0, 'SELECT * FROM FILE WHERE "index" <> 14'),
         ['episode 1', ROWS_0, '8 rows', 'length 9']),
@@ -443,6 +496,63 @@ DEFECTS = {
 # The command exits without closing the source. LeakSanitizer does not see the memory in which
 # DuckDB has its pointers.
 NO_LEAKS = {**os.environ, 'ASAN_OPTIONS': 'detect_leaks=0'}
+
+
+def _set_lengths(lengths):
+    """Datasets of three episodes with other lengths; the wrist's second file has two of them."""
+    global LENGTHS, FIRST, ROWS, VIDEO
+    first = [sum(lengths[:i]) for i in range(3)]
+    ROWS = ROWS.replace(f'unnest({LENGTHS})', f'unnest({lengths})')
+    ROWS = ROWS.replace(f'unnest({FIRST})', f'unnest({first})')
+    LENGTHS, FIRST = lengths, first
+    VIDEO = [[(0, start / RATE) for start in first], [(0, 0), (1, 0), (1, lengths[1] / RATE)]]
+
+
+def swapped_episodes_of_one_length_are_noticed():
+    if not _is_here():
+        return
+    usual = LENGTHS
+    try:
+        _set_lengths([12, 12, 12])
+        _make_3()
+        run('import', 'v3', 'out')
+        _check('out')
+        shutil.rmtree('out')
+        os.rename('v3', 'whole')
+        for camera, first, second in ((0, 0, 1), (0, 1, 2), (0, 0, 2), (1, 1, 2)):
+            shutil.copytree('whole', 'v3')
+            _swap_videos(camera, first, second)
+            refuse('import', 'v3', 'out', env=NO_LEAKS, says=[
+                'camera ' + CAMERAS[camera], 'v3/videos/' + CAMERAS[camera], 'episode 1',
+                'swapped'])
+            shutil.rmtree('v3')
+    finally:
+        _set_lengths(usual)
+
+
+def a_rate_that_was_rounded_is_kept_and_a_false_one_is_an_error():
+    """Rows without videos at 29.97 frames per second: info.json has 30. 31 would be another."""
+    if not _is_here():
+        return
+    numbers = {name: NUMBERS[name] for name in (
+        'timestamp', 'frame_index', 'episode_index', 'index', 'task_index')}
+    _save('v3/meta/info.json', _info(
+        'v3.0', data_path='data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet',
+        video_path=None, fps=30, total_episodes=1, total_frames=3000, features=numbers))
+    _parquet('v3/meta/tasks.parquet', "SELECT 0 AS task_index, 'a' AS task")
+    _parquet(META, 'SELECT 0 AS episode_index, 3000 AS length, 0 AS "data/chunk_index", 0 AS '
+             '"data/file_index", 0 AS dataset_from_index, 3000 AS dataset_to_index')
+    _parquet(ROWS_0, """
+        SELECT (i * 1001 / 30000)::FLOAT AS timestamp, i::BIGINT AS frame_index,
+            0::BIGINT AS episode_index, i::BIGINT AS "index", 0::BIGINT AS task_index
+        FROM range(3000) t(i)""")
+    run('import', 'v3', 'out')
+    time = run('get', 'out', 0, 'timestamp[2999]').lines[0]['timestamp']
+    assert abs(time - 2999 * 1001 / 30000) < 1e-4, time
+    for rate in (31, 25, 3, 300):
+        _replace_info(fps=rate)
+        refuse('import', 'v3', 'bad', env=NO_LEAKS, says=[
+            'episode 0', ROWS_0, 'timestamps', '29.97', f'fps {rate}'])
 
 
 def every_defect_is_named():

@@ -431,6 +431,50 @@ def files_and_attributes_of_zarr_3_are_counted_or_an_error():
             'its chunk_key_encoding has another separator'])
 
 
+def _sparse(version, rows, grid, files, item=1):
+    """An array of `rows` rows of `item` numbers, of which these chunks exist."""
+    rest = [item] if item > 1 else []
+    if version == 2:
+        about = {'zarr_format': 2, 'shape': [rows, *rest], 'chunks': [grid, *rest], 'order': 'C',
+                 'dtype': '|u1', 'fill_value': 7, 'filters': None, 'compressor': None}
+        made = {'.zarray': json.dumps(about).encode()}
+    else:
+        about = {'zarr_format': 3, 'node_type': 'array', 'shape': [rows, *rest],
+                 'data_type': 'uint8', 'codecs': [BYTES], 'fill_value': 7,
+                 'chunk_grid': {'name': 'regular', 'configuration': {'chunk_shape': [grid, *rest]}},
+                 'chunk_key_encoding': {'name': 'v2'}}
+        made = {'zarr.json': json.dumps(about).encode()}
+    return made | {'.'.join([str(i)] + ['0'] * len(rest)): b'x' * (grid * item if i == 0 else 10)
+                   for i in files}
+
+
+@each(list(itertools.product((2, 3), ('x.zarr', 'x.zip'))))
+def a_source_of_fill_values_alone_is_an_error(case):
+    version, path = case
+    if 'zarr' not in _kinds():
+        return
+
+    def save(content):
+        shutil.rmtree(path, ignore_errors=True)
+        _save(path, content)
+
+    for files in ([0, 9], [10**11 - 1], []):
+        save(_sparse(version, 10**12, 10, files))
+        refuse('import', path, 'out', says=[
+            'array "data" of shape [1000000000000]', f'{len(files)} of 100000000000 chunks', '1e+12 bytes'])
+    # Real data may be sparse, next to other arrays or alone.
+    half = _sparse(version, 2**31, 2**25, [5])
+    mask, image = _sparse(version, 2**31, 2**20, [5], 5), _sparse(version, 2**31, 2**20, range(200))
+    group = {'.zgroup': b'{"zarr_format": 2}'} if version == 2 else {
+        'zarr.json': b'{"zarr_format": 3, "node_type": "group"}'}
+    for content in (half, group | {f'mask/{k}': v for k, v in mask.items()} |
+                    {f'image/{k}': v for k, v in image.items()}):
+        save(content)
+        assert b'2147483648' in run('import', path, '--dry-run').out
+    save(group | {f'mask/{k}': v for k, v in mask.items()})
+    refuse('import', path, '--dry-run', says=['array "mask"', '[2147483648, 5]', '1 of 2048'])
+
+
 def _replay(version, ends, arrays, **more):
     """A replay buffer: name to (dtype, rows)."""
     content = {}

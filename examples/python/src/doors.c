@@ -455,10 +455,6 @@ static bags_code export_reader(const bags_reader *reader, const char *path,
     return code;
 }
 
-static int export_step(void *user, uint64_t done, uint64_t total) {
-    return !progress_step(user, done, total);
-}
-
 static bags_field *take_names(PyObject *list) {
     size_t count = (size_t)PyList_Size(list);
     bags_field *fields = (bags_field *)PyMem_Calloc(count + 1, sizeof *fields);
@@ -503,7 +499,7 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
     how.key = key;
     how.label = label;
     how.prefetch = reading.env.io->read_many != NULL;
-    how.progress = export_step;
+    how.progress = progress_step;
     how.user = &progress;
     WITHOUT_GIL(
         reader = bags_reader_open(path, &reading, &err);

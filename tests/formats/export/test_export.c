@@ -87,9 +87,9 @@ static void memory_may_run_out_at_any_time(void **state) {
     }
 }
 
-static int stop_after(void *user, uint64_t done, uint64_t total) {
+static bool stop_after(void *user, uint64_t done, uint64_t total) {
     assert_int_equal(total, LENGTH);
-    return done >= *(const uint64_t *)user;
+    return done < *(const uint64_t *)user;
 }
 
 static void progress_may_stop_an_export_that_is_then_resumed(void **state) {
