@@ -1719,7 +1719,8 @@ typedef struct bags_reader_options {
     /* As in bag_reader_options, but also for refs.bag and spec.json; every NAME.crc
      * must exist. */
     bool verify_checksums;
-    size_t max_files;   /* with no_mmap: limit on open files; 0: 64 */
+    size_t max_files;   /* with no_mmap: limit on open files; 0: 64, or 4,096 if env.io
+                           has `expect` */
     bool no_read_ahead; /* as in bag_reader_options */
     const bags_registry *registry;
     bags_env env;
@@ -12167,7 +12168,9 @@ BAGI_COLD static bags_reader *bagi_reader_new(
     reader->env = env;
     reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
-    reader->files.limit = options->max_files ? options->max_files : 64;
+    reader->files.limit = options->max_files ? options->max_files
+                          : env.io.expect    ? 4096 /* of remote files */
+                                             : 64;
     bags_code code =
         bagi_check_worker(path, options->shard_start, &reader->options.shard_stop, err);
     if (!code)

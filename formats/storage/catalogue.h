@@ -182,6 +182,51 @@ static inline void catalogue_read_plain(
     }
 }
 
+/* ---- other refs ---- */
+
+#define CATALOGUE_MARGIN 8192.0 /* bytes around a guess */
+
+/* The bytes of the numbers in the rows of refs.bag before `row`, if datapoints refer to
+ * the blobs of each field in order. */
+static inline double catalogue_numbers(
+    const catalogue_view *of, uint64_t shard, double row) {
+    double rows = (double)catalogue_length(of, shard, of->fields), size = 0;
+    for (size_t i = 0; i < of->fields; i++) {
+        const catalogue_width *at = catalogue_widths();
+        double each = (double)catalogue_length(of, shard, i) / rows, first = 0;
+        for (; first < row * each; first = (double)at++->bound) {
+            double bound = (double)at->bound;
+            double stop = row * each < bound ? row * each : bound;
+            size += (stop - first) / each * (double)at->width;
+        }
+    }
+    return size;
+}
+
+static inline uint64_t catalogue_clamp(double offset, uint64_t end) {
+    return !(offset > 0) ? 0 : offset < (double)end ? (uint64_t)offset : end;
+}
+
+/* Guess the range of row `index` of a refs.bag that is not plain. It covers two guesses:
+ * all rows have the same size, or they differ by the sizes of numbers in order. If they
+ * are far apart, only the second counts. */
+static inline void catalogue_guess_row(const catalogue_view *of, uint64_t shard,
+    uint64_t index, uint64_t *start, uint64_t *stop) {
+    uint64_t end = catalogue_table(of, shard, of->fields);
+    double table = (double)end;
+    double length = (double)catalogue_length(of, shard, of->fields);
+    double part = (double)index / length;
+    double even = table * part;
+    double ordered = (table - catalogue_numbers(of, shard, length)) * part +
+                     catalogue_numbers(of, shard, (double)index);
+    double first = even < ordered ? even : ordered;
+    double last = even < ordered ? ordered : even;
+    if (last - first > 6 * CATALOGUE_MARGIN)
+        first = last = ordered;
+    *start = catalogue_clamp(first - CATALOGUE_MARGIN, end);
+    *stop = catalogue_clamp(last + CATALOGUE_MARGIN, end);
+}
+
 /* ---- parsing ---- */
 
 /* True if the record of a shard is possible: every Bag ends in its table, and no sum of

@@ -27,6 +27,8 @@ static void http_expect(void *user, const char *path) {
         return;
     pthread_mutex_lock(&http->engine.mutex);
     http_object *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (object)
+        object->uses++;
     if (object && object->state == HTTP_NEW) {
         bagi_http_look(http, object);
         if (object->state == HTTP_WAITING && bagi_http_is_extra(path) &&
@@ -35,6 +37,7 @@ static void http_expect(void *user, const char *path) {
     } else if (object && object->used) {
         bagi_http_check(http, object);
     }
+    bagi_http_release(http, object);
     bagi_http_wake(&http->engine);
     pthread_mutex_unlock(&http->engine.mutex);
 }
@@ -62,7 +65,8 @@ static void http_explain(
 }
 
 /* Lock the mutex and look up a path's object, unless it is already known. Returns an
- * errno. If *object is NULL, the mutex is not held. */
+ * errno. If *object is NULL, the mutex is not held. Otherwise the object is used until
+ * bagi_http_release. */
 static int http_enter(bags_http *http, const char *path, http_object **object) {
     int code = bagi_http_refuse_path(http, path);
     if (code) {
@@ -72,13 +76,15 @@ static int http_enter(bags_http *http, const char *path, http_object **object) {
     pthread_mutex_lock(&http->engine.mutex);
     if (!*object)
         *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (*object)
+        (*object)->uses++;
     code = bagi_http_wait(http, *object);
     if (!*object)
         pthread_mutex_unlock(&http->engine.mutex);
     return code == EACCES && bagi_http_is_optional(http, path) ? ENOENT : code;
 }
 
-/* Opening a file only looks it up: the object is the handle, and close does nothing. */
+/* Opening a file only looks it up: the object is the handle. */
 static int http_open(void *user, const char *path, int mode, void **file) {
     bags_http *http = (bags_http *)user;
     http_object *object = NULL;
@@ -91,6 +97,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         object->record->used = true;
     if (!code && !object->tag && !object->known && object->size > 0)
         http->unversioned = true;
+    if (code)
+        bagi_http_release(http, object);
     pthread_mutex_unlock(&http->engine.mutex);
     if (!code)
         *file = object;
@@ -137,13 +145,18 @@ static int http_identify(
         code = 0; /* it has changed since the file was opened */
     if (!code)
         *identity = object->identity;
+    bagi_http_release(http, object);
     pthread_mutex_unlock(&http->engine.mutex);
     return code;
 }
 
 static int http_close(void *user, void *file) {
-    (void)user;
-    (void)file;
+    bags_http *http = (bags_http *)user;
+    if (!bagi_http_alive(&http->engine))
+        return 0;
+    pthread_mutex_lock(&http->engine.mutex);
+    bagi_http_release(http, (http_object *)file);
+    pthread_mutex_unlock(&http->engine.mutex);
     return 0;
 }
 
@@ -384,6 +397,22 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
     return true;
 }
 
+/* For a read of an entry of refs.bag's table: the likely range of its row, to be
+ * requested together with the entry. Returns false if there is nothing to request. */
+static bool http_guess_row(const bags_io_read *read, http_want *want) {
+    const http_object *object = want->object;
+    const catalogue_view *of = object->known ? &object->known->catalogue : NULL;
+    if (!of || object->bag != of->fields || read->size > 16)
+        return false;
+    uint64_t table = catalogue_table(of, object->shard, object->bag);
+    uint64_t index = read->offset < table ? UINT64_MAX : (read->offset - table) / 8;
+    if (index >= catalogue_length(of, object->shard, of->fields))
+        return false;
+    catalogue_guess_row(of, object->shard, index, &want->start, &want->stop);
+    want->waits = false;
+    return !bagi_http_part_find(object, (want->start + want->stop) / 2);
+}
+
 /*
  * Every read (single or batched) and every announcement takes this path:
  *     http_cover        find the parts in memory or requested
@@ -420,10 +449,12 @@ static int http_read(bags_http *http, bags_io_read *reads, size_t count) {
             want.stop = want.start + most;
         bool failed = bagi_http_rests(object, 1);
         want.start = http_cover(http, &call, object, want.start, want.stop);
-        if (want.start < want.stop && !failed)
+        bool missing = want.start < want.stop;
+        if (missing && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
         want.start = read->offset;
-        if (want.waits && !failed && http_read_ahead(http, &want))
+        if (want.waits && !failed &&
+            ((missing && http_guess_row(read, &want)) || http_read_ahead(http, &want)))
             wants[wanted++] = want;
     }
     http_request_all(http, &call, wants, wanted);

@@ -74,6 +74,8 @@ bool bagi_http_find_known(bags_http *http, http_object *object) {
     object->shard = shard;
     object->bag = bag;
     object->record = record;
+    if (record)
+        record->uses++;
     object->in_dataset = object->is_real = true;
     object->answered = object->asked = 0;
     object->size = is_spec ? of->spec_size : catalogue_size(of, shard, bag);
@@ -82,6 +84,20 @@ bool bagi_http_find_known(bags_http *http, http_object *object) {
     object->identity.time = catalogue_bound(of, shard);
     object->identity.size = object->size;
     return true;
+}
+
+void bagi_http_release(bags_http *http, http_object *object) {
+    if (object)
+        object->uses--;
+    while (object && object->known && !object->uses && !object->adopted &&
+           !object->error && !object->count && !object->checks && !object->answered &&
+           !object->files) {
+        http_object *record = object->record;
+        bagi_http_forget(http, object);
+        object = record;
+        if (object)
+            object->uses--;
+    }
 }
 
 /* Copy the requested part of `from`, the bytes at offset `at` in the file. Returns true

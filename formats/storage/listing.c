@@ -421,10 +421,13 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
         return code;
     pthread_mutex_lock(&http->engine.mutex);
     http_object *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (object)
+        object->uses++;
     if (object && file) /* other paths are usually directories */
         bagi_http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
-        inside[i] = bagi_http_look_in(http, path, names[i]);
+        if ((inside[i] = bagi_http_look_in(http, path, names[i])) != NULL)
+            inside[i]->uses++;
     if (!file)
         (void)http_look_catalogue(http, path);
     /* A file known from a cache is compared with the control: look up both in one round
@@ -440,16 +443,22 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
         *kind = BAGS_PATH_DIRECTORY;
     else if (code != EINTR)
         code = http_other_kind(http, path, object, listed, kind);
+    for (int i = 0; i < 3; i++)
+        bagi_http_release(http, inside[i]);
+    bagi_http_release(http, object);
     pthread_mutex_unlock(&http->engine.mutex);
     return code;
 }
 
-/* The spec.json of a shard. */
+/* The spec.json of a shard. It is never released: callers keep it while they wait. */
 static http_object *http_look_in_shard(
     bags_http *http, const char *path, uint64_t number) {
     char name[40];
     (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
-    return bagi_http_look_in(http, path, name);
+    http_object *object = bagi_http_look_in(http, path, name);
+    if (object)
+        object->uses++;
+    return object;
 }
 
 /* Detect a server that ignores a folder of the path, and so appears to have every

@@ -142,8 +142,8 @@ static void http_grow(bags_http *http) {
     http->buckets = count;
 }
 
-/* An object is never freed before bags_http_close: hooks keep pointers to it, and a
- * name that was found or missing must not be requested again. */
+/* An object that was requested is never freed before bags_http_close: hooks keep
+ * pointers to it, and a name that was found or missing must not be requested again. */
 http_object *bagi_http_find(
     bags_http *http, const char *path, size_t size, bool create) {
     if (create && http->object_count >= http->buckets)
@@ -224,20 +224,34 @@ int bagi_http_refuse_path(const bags_http *http, const char *path) {
     return !bags_http_is_url(path) ? EINVAL : bagi_http_alive(&http->engine) ? 0 : EIO;
 }
 
+static void http_object_free(http_object *object) {
+    for (size_t k = 0; k < object->count; k++) {
+        bags_buffer_free(&http_parts(object)[k]->data);
+        free(http_parts(object)[k]);
+    }
+    bags_buffer_free(&object->parts);
+    free(object->path);
+    free(object->why);
+    free(object->tag);
+    bags_buffer_free(&object->names);
+    free(object);
+}
+
+void bagi_http_forget(bags_http *http, http_object *object) {
+    uint64_t hash = format_hash(0, object->path, strlen(object->path));
+    http_object **at = &http->objects[hash & (http->buckets - 1)];
+    while (*at != object)
+        at = &(*at)->next;
+    *at = object->next;
+    http->object_count--;
+    http_object_free(object);
+}
+
 void bagi_http_free_objects(bags_http *http) {
     for (size_t i = 0; i < http->buckets; i++)
         for (http_object *object = http->objects[i], *next; object; object = next) {
             next = object->next;
-            for (size_t k = 0; k < object->count; k++) {
-                bags_buffer_free(&http_parts(object)[k]->data);
-                free(http_parts(object)[k]);
-            }
-            bags_buffer_free(&object->parts);
-            free(object->path);
-            free(object->why);
-            free(object->tag);
-            bags_buffer_free(&object->names);
-            free(object);
+            http_object_free(object);
         }
     free(http->objects);
 }

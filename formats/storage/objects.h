@@ -35,7 +35,7 @@ typedef struct http_part {
 } http_part;
 
 /* The state of a URL; also serves as the handle of an open file. Lives until
- * bags_http_close. */
+ * bags_http_close, unless bagi_http_release frees it. */
 typedef struct http_object {
     struct http_object *next; /* in the same hash bucket */
     char *path;
@@ -58,6 +58,7 @@ typedef struct http_object {
     uint64_t shard;
     size_t bag;   /* index of the field; for refs, their number */
     bool adopted; /* `tag` is from the first answer */
+    size_t uses;  /* open handles, waiting calls, and objects whose record this is */
     bool is_html;
     bool is_real;      /* not the page that bagi_http_refuse_page refuses */
     bool is_directory; /* the server redirects to the path plus a slash */
@@ -171,6 +172,9 @@ bool bagi_http_is_unlisted(bags_http *http, const char *path, size_t size);
 /* The errno for a path that no hook can handle, or 0. The mutex need not be held. */
 int bagi_http_refuse_path(const bags_http *http, const char *path);
 
+/* Remove an object that nothing refers to. */
+void bagi_http_forget(bags_http *http, http_object *object);
+
 /* Free all objects. */
 void bagi_http_free_objects(bags_http *http);
 
@@ -202,6 +206,10 @@ void bagi_http_check_known(bags_http *http, http_object *record);
 /* If a catalogue describes a new object, set its size and its identity, as if it was
  * looked up. Returns false otherwise. */
 bool bagi_http_find_known(bags_http *http, http_object *object);
+
+/* End a use of an object. NULL is accepted. Objects that only repeat a catalogue are
+ * then forgotten, so that a reader of many shards needs no memory for them. */
+void bagi_http_release(bags_http *http, http_object *object);
 
 /* Read bytes that follow from a catalogue. Returns false if they do not. */
 bool bagi_http_read_known(bags_io_read *read);

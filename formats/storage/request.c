@@ -13,6 +13,7 @@
 #define HTTP_LONGEST ((size_t)64 << 20) /* most bytes if it is not a file */
 #define HTTP_HEADERS ((size_t)1 << 20)  /* most bytes of a response's headers */
 #define HTTP_ERROR ((size_t)64 << 10)   /* most bytes of an error's body */
+#define HTTP_SMALL ((uint64_t)16 << 10) /* a range that needs no large buffer */
 #define HTTP_REDIRECTS 5
 #define HTTP_SETTLES 2 /* seconds that a server's clocks may differ */
 
@@ -405,7 +406,8 @@ static bool http_set(http_request *request, CURL *easy, const aws_keys *keys) {
     HTTP_SET(CURLOPT_NOPROGRESS, 0L);
     HTTP_SET(CURLOPT_NOSIGNAL, 1L);
     HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
-    HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);
+    HTTP_SET(CURLOPT_BUFFERSIZE,
+        range && request->stop - request->start <= HTTP_SMALL ? 20480L : 65536L);
     /* Use many connections, as object stores expect, so that requests do not share one
      * connection's slow start. (Over HTTP/2, libcurl 7.88 also delivered responses to
      * the wrong requests.) */

@@ -275,7 +275,7 @@ typedef struct bags_http_options {
                              a request). 0: 50 */
     double stall_seconds; /* a transfer without progress for this long fails and is
                              retried. 0: 30 */
-    size_t connections;   /* most connections; 0: 384 */
+    size_t connections;   /* most connections; 0: 576 */
     /* Most requests that begin per second and server (host and port). The requests of
      * all processes of this user on this machine count. 0: no limit. */
     double requests_per_second;

@@ -483,7 +483,7 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
         settings->s3.credentials = bagi_aws_open(settings->s3.region, settings->ca_file,
             engine->stall_seconds < HTTP_SLOWEST ? engine->stall_seconds : HTTP_SLOWEST,
             http_keys_changed, engine);
-    engine->connections = options->connections ? options->connections : 384;
+    engine->connections = options->connections ? options->connections : 576;
     engine->recall = options->recall;
     engine->remember = options->remember;
     engine->cache = options->cache;

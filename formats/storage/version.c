@@ -82,6 +82,7 @@ void bagi_http_check_object(bags_http *http, http_object *record, http_object *o
     request->from_start = http->engine.from_start;
     request->ended = http_checked;
     request->user = object;
+    object->uses++; /* never released */
     request->also = record;
     if (http->engine.recall && object->tag) {
         (void)snprintf(
