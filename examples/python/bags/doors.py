@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from . import _core, codecs
 from .commands import _Sources
-from .options import number, pack, stepping, suggest
+from .options import flags, number, pack, stepping, suggest
 from .storage import hooks, local, writable
 
 _SOURCE = ('layout', 'header', 'dtype', 'separator', 'document', 'skip_damaged', 'decode', 'max_pixels')
@@ -159,6 +159,8 @@ def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=Fa
     """
     from . import DatasetWriter, ShardedDatasetWriter
     _unknown(options, (*_SOURCE, *_WRITER))
+    any_type, dry_run, resume, append = flags(
+        any_type=any_type, dry_run=dry_run, resume=resume, append=append)
     importers, path = _core.formats()[0], os.fsdecode(source)
     if from_ is None:
         from_ = importers[_core.recognize(local(source))]
@@ -301,9 +303,13 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
                             ('fps', options.get('fps'), ('lerobot',))):
         if value is not None and to not in of:
             raise TypeError(f'{name}: an option of {" and ".join(of)} only (this is {to})')
-    if options.get('fps') is not None and not 0 < options['fps'] <= 1e6:
-        raise ValueError(f'fps: {options["fps"]!r} is not a number above 0, and up to 1000000')
-    options = {name: value for name, value in options.items() if value is not None}
+    fps = options.get('fps')
+    if fps is not None and (isinstance(fps, bool) or not hasattr(fps, '__float__')):
+        raise TypeError(f'fps: {fps!r} is not a number')
+    if fps is not None and not 0 < fps <= 1e6:
+        raise ValueError(f'fps: {fps!r} is not a number above 0, and up to 1000000')
+    options = {name: value for name, value in options.items()
+               if value is not None or name not in ('fps', 'layout')}
     if os.fsdecode(out).startswith(('http://', 'https://', 's3://')):
         raise ValueError(f'{os.fsdecode(out)}: a URL, but a local path is required')
     sources = _Sources(os.fsdecode(path), storage)
