@@ -7,6 +7,7 @@
 
 #include "bags.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,26 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
         *out = *out * 10 + digit;
     }
     return fits && *at > start;
+}
+
+/* Parse all of a text as a number: digits, and a minus sign for BAGS_KIND_INT. False if it
+ * is not one, or exceeds 64 bits. */
+static inline bool format_number(const char *word, size_t size, bags_value *out) {
+    bool negative = size > 0 && *word == '-';
+    const char *at = word + negative;
+    uint64_t bits;
+    if (size == 0 || !format_decimal(&at, word + size, &bits) || at != word + size)
+        return false;
+    if (negative && bits > (uint64_t)1 << 63)
+        return false;
+    *out = negative ? bags_int((int64_t)(0 - bits)) : bags_uint(bits);
+    return true;
+}
+
+/* True if the digits from `at` to `end` are a number too large for a double, `value`. */
+static inline bool format_is_too_large(double value, const char *at, const char *end) {
+    return (value > DBL_MAX || value < -DBL_MAX) &&
+           strcspn(at, "0123456789") < (size_t)(end - at);
 }
 
 /* Print the fewest digits that read back as the same float or double. */

@@ -97,6 +97,19 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     return fraction < 0x7C00;
 }
 
+/* Store a number as an element of an integer dtype, in native byte order. False if it is
+ * out of range. */
+static inline bool format_store_integer(
+    bags_dtype dtype, const bags_value *number, void *out) {
+    size_t size = bags_dtype_size(dtype);
+    bool is_signed = dtype >= BAGS_DTYPE_INT8;
+    bool negative = number->kind == BAGS_KIND_INT && number->sint < 0;
+    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
+    uint64_t bits = negative ? (uint64_t)number->sint : number->uint;
+    bags_store_bytes(out, size, !bags_little_endian(), bits);
+    return negative ? is_signed && ~bits <= most : bits <= most;
+}
+
 /* The checksum of a part of a TFRecord. */
 static inline uint32_t format_masked_crc(const void *data, size_t size) {
     uint32_t crc = bags_crc32c(0, data, size);

@@ -205,10 +205,6 @@ void guess_name(guess *from, const char *name);
  * temp_format. */
 const char *guess_words(const guess *from, const char *before, const char *after);
 
-/* Parse all of these bytes as a decimal 64-bit integer: a bags_int if it begins with
- * "-", otherwise a bags_uint. False if they are not one. */
-bool number_parse(const char *word, size_t size, bags_value *out);
-
 /* ---- json.c ---- */
 
 /*
@@ -573,6 +569,9 @@ void formats_print(void);
 /* Append a msgpack_object as JSON. False if it is not valid. */
 bool msgpack_to_json(const void *object, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
+/* bags_import_pack_json if this build has msgpack, otherwise NULL. */
+extern bags_code (*const msgpack_pack)(
+    bags_view json, bags_buffer *scratch, bags_view *msgpack, bags_error *err);
 
 /* ---- show.c ---- */
 
@@ -618,12 +617,6 @@ typedef struct value_reader {
 /* Interpret JSON as a value of a field of this type. The result is valid until the next
  * call, and as long as the JSON. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
-/* Store a number as an element of an integer dtype. False if it is out of range. */
-bool integer_store(bags_dtype dtype, const bags_value *number, void *out);
-/* Parse text as an element: true, false, or a number that the type represents exactly
- * (float64 may round). For array types without dimensions. Valid until the next
- * call. */
-bags_value element_from_text(const char *type, const bags_value *value);
 /* The value that encodes as this blob of a type. For zstd(utf8), the blob is of type
  * utf8 and encoding compresses it. The value is valid as long as the blob's bytes and
  * the scratch buffer. */

@@ -3,6 +3,8 @@
  */
 #include "frames.h"
 
+#include "text.h"
+
 #include <math.h>
 
 static const char *const pad_names[] = {"edge", "drop", NULL};
@@ -51,7 +53,7 @@ static int64_t parse_offset(
     const char *field, const char *value, const char *from, size_t size) {
     bags_value number;
     if (size > 16 ||
-        !number_parse(from, size, &number)) /* differences fit in 64 bits */
+        !format_number(from, size, &number)) /* differences fit in 64 bits */
         fail_value(OFFSETS, field, value);
     return *from == '-' ? number.sint : (int64_t)number.uint;
 }

@@ -149,8 +149,8 @@ typedef struct plan {
     const char *name, *type;
     size_t from; /* the field's index in the source */
     bool sequence;
-    bool convert; /* --type specified the type, */
-    bool gather;  /* and it turns a sequence of numbers into an array */
+    bool typed; /* --type specified the type */
+    bags_conversion *conversion;
 } plan;
 
 static const char *source_name; /* the path, for messages */
@@ -173,7 +173,7 @@ static size_t find_source(const char *word) {
 }
 
 static void add_plan(size_t field, const char *name) {
-    plan one = {name, source->fields[field].type, field, false, false, false};
+    plan one = {name, source->fields[field].type, field, false, false, NULL};
     plans = (plan *)grow(plans, count, sizeof *plans);
     plans[count++] = one;
 }
@@ -220,13 +220,21 @@ static void override_types(void) {
             i++;
         if (i == count)
             usage("--type: field \"%s\" is not among --fields", name);
-        if (plans[i].convert)
+        if (plans[i].typed)
             usage("--type: duplicate field \"%s\"", name);
         plans[i].type = type_complete(type);
-        plans[i].convert = true;
+        plans[i].typed = true;
         if (!any_type && !is_image(field))
-            codec_check(type);
+            codec_check(plans[i].type);
     }
+}
+
+static void open_conversion(plan *to) {
+    bool convert = to->typed && !is_image(to->from);
+    bags_conversion_options how = {registry_get(), msgpack_pack};
+    to->conversion = bags_conversion_open(
+        source->fields[to->from].type, convert ? to->type : NULL, &how, &failure);
+    must_open(to->conversion);
 }
 
 /* The fields of the dataset, in storage order. */
@@ -247,11 +255,7 @@ static bags_field *plan_fields(void) {
             die();
         }
         plans[i].sequence = parsed.sequence;
-        const char *type = source->fields[plans[i].from].type;
-        plans[i].convert = plans[i].convert && !is_image(plans[i].from);
-        plans[i].gather = plans[i].convert && !parsed.sequence &&
-                          has_ending(type, "[]") && type_kind(type) == TYPE_NUMBER &&
-                          bags_import_is_integer(type_dtype(fields[i].type));
+        open_conversion(&plans[i]);
     }
     return fields;
 }
@@ -282,11 +286,7 @@ static const char *find_type(const char *field) {
 static bags_source_want what_is_wanted(void *user, const char *field) {
     const char *type = find_type(field);
     (void)user;
-    if (!type)
-        return BAGS_WANT_NOTHING;
-    if (type_kind(type) == TYPE_NUMBER || type_dtype(type))
-        return BAGS_WANT_NUMBER;
-    return type_kind(type) == TYPE_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
+    return type ? bags_conversion_want(type) : BAGS_WANT_NOTHING;
 }
 
 /* ---- images ---- */
@@ -420,180 +420,21 @@ static bool in_datapoint; /* a failure is in this datapoint, */
 static uint64_t datapoint;
 static const plan *in_plan; /* in a value of this field; NULL: unknown */
 
-/* Parse text as a number. */
-static bags_value number_from_text(const bags_value *value) {
-    const char *word = (const char *)value->data;
-    bags_value number;
-    if (!number_parse(word, value->size, &number))
-        fail(BAGS_ERROR_VALUE, "\"%.*s\" is not a number of 64 bits",
-            (int)(value->size < 40 ? value->size : 40), word);
-    return number;
-}
-
-/* Convert JSON text to msgpack. */
-static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch) {
-    char *string = (char *)allocate(value->size + 1, 1);
-    memcpy(string, value->data, value->size);
-    json_object *json = json_read(string, value->size);
-    bags_view blob = msgpack_from_json(json, scratch);
-    json_object_put(json);
-    free(string);
-    return blob;
-}
-
-/* Get an element of an integer array. */
-static bags_value integer_of(const bags_value *array, size_t i) {
-    unsigned char bytes[8];
-    size_t size = bags_dtype_size(array->dtype);
-    bags_swap_bytes(bytes, (const unsigned char *)array->data + i * size, size,
-        bags_little_endian() ? 1 : size);
-    return bags_import_integer(array->dtype, bytes);
-}
-
-/* Convert integers (the elements of an array, or `items` values) to the dtype given by
- * --type. It must represent each of them. */
-static bags_value array_from_integers(
-    const plan *to, const bags_value *values, size_t items) {
-    static bags_buffer elements;
-    static uint64_t length;
-    bags_dtype dtype = type_dtype(to->type);
-    size_t size = bags_dtype_size(dtype);
-    bool is_array = !to->gather;
-    if (is_array)
-        items = values->size / bags_dtype_size(values->dtype);
-    must(bags_buffer_reserve(&elements, items * size + 1, &failure));
-    for (size_t i = 0; i < items; i++) {
-        bags_value number = is_array ? integer_of(values, i) : values[i];
-        if (!integer_store(dtype, &number, elements.data + i * size))
-            fail(BAGS_ERROR_VALUE, "[%zu]: %s is out of range (%s)", i,
-                number.kind == BAGS_KIND_INT
-                    ? temp_format("%jd", (intmax_t)number.sint)
-                    : temp_format("%ju", (uintmax_t)number.uint),
-                bags_dtype_name(dtype));
-    }
-    length = items;
-    return bags_array(dtype, is_array ? values->dims : 1,
-        is_array ? values->shape : &length, elements.data);
-}
-
-/* The content of the values of a source field. */
-typedef enum content {
-    CONTENT_TEXT,
-    CONTENT_ELEMENTS, /* array elements */
-    CONTENT_BYTES,    /* array elements of one byte each */
-    CONTENT_OTHER,
-    CONTENTS
-} content;
-
-/* How --type converts a value. */
-typedef enum conversion {
-    AS_BLOB = 0, /* the bytes must be a blob of the type */
-    AS_NUMBER,   /* parse text as a number */
-    AS_ELEMENT,  /* parse text as one element, never as the bytes of an array */
-    AS_JSON,     /* parse JSON text, store msgpack */
-    AS_ELEMENTS  /* integers become other integers; a single one becomes a number */
-} conversion;
-
-/* All other combinations are AS_BLOB, including an array that keeps its dtype. Numbers
- * and arrays are checked when they are encoded. */
-static const conversion conversions[CONTENTS][TYPE_VIDEO + 1] = {
-    [CONTENT_TEXT] = {[TYPE_NUMBER] = AS_NUMBER,
-        [TYPE_ARRAY] = AS_ELEMENT,
-        [TYPE_MSGPACK] = AS_JSON},
-    [CONTENT_ELEMENTS] = {[TYPE_NUMBER] = AS_ELEMENTS,
-        [TYPE_TEXT] = AS_ELEMENTS,
-        [TYPE_ARRAY] = AS_ELEMENTS,
-        [TYPE_MSGPACK] = AS_ELEMENTS},
-    [CONTENT_BYTES] = {[TYPE_ARRAY] = AS_ELEMENTS},
-};
-
-static conversion find_conversion(const char *type, const char *to) {
-    type_class kind = type_kind(to);
-    bool is_array = type_kind(type) == TYPE_ARRAY;
-    if (is_array && kind == TYPE_ARRAY && type_dtype(type) == type_dtype(to))
-        return AS_BLOB;
-    content one = !strncmp(type, "utf8", 4)                ? CONTENT_TEXT
-                  : !is_array                              ? CONTENT_OTHER
-                  : bags_dtype_size(type_dtype(type)) == 1 ? CONTENT_BYTES
-                                                           : CONTENT_ELEMENTS;
-    return conversions[one][kind];
-}
-
-/* Convert an array, or a blob that decodes to one, to an array of other integers or to
- * a number. */
-static bags_value convert_elements(const plan *to, const bags_value *value) {
-    static bags_buffer decoded;
-    bags_view blob = value_bytes(value);
-    bags_value array = *value;
-    if (value->kind == BAGS_KIND_BLOB)
-        must(bags_decode(registry_get(), source->fields[to->from].type, blob, &decoded,
-            &array, &failure));
-    if (array.kind != BAGS_KIND_ARRAY || !bags_import_is_integer(array.dtype))
-        return array;
-    if (bags_import_is_integer(type_dtype(to->type)))
-        return array_from_integers(to, &array, 0);
-    if (type_kind(to->type) == TYPE_NUMBER &&
-        array.size == bags_dtype_size(array.dtype))
-        return integer_of(&array, 0);
-    return array;
-}
-
-/* Pass on bytes that must be a blob of the type. */
-static bags_value convert_blob(const plan *to, bags_view blob) {
-    static bags_buffer scratch, decoded;
-    bags_value ignored;
-    if (codec_exists(to->type) && !type_is_compressed(to->type))
-        must(bags_decode(registry_get(), to->type, blob, &scratch, &ignored, &failure));
-    return value_from_blob(to->type, blob, &decoded);
-}
-
-/* Convert a value as --type requires. */
-static bags_value convert(const plan *to, const bags_value *value) {
-    static bags_buffer scratch, decoded;
-    conversion how = find_conversion(source->fields[to->from].type, to->type);
-    if (how == AS_ELEMENTS)
-        return convert_elements(to, value);
-    if (value->kind != BAGS_KIND_BLOB && value->kind != BAGS_KIND_BYTES &&
-        value->kind != BAGS_KIND_UTF8)
-        return *value;
-    if (how == AS_NUMBER)
-        return number_from_text(value);
-    if (how == AS_ELEMENT && !type_dtype(to->type))
-        fail(BAGS_ERROR_VALUE,
-            "text is not a value of type %s; --type makes only numbers and msgpack "
-            "of text",
-            to->type);
-    if (how == AS_ELEMENT)
-        return element_from_text(to->type, value);
-    if (how == AS_JSON)
-        return value_from_blob(to->type, msgpack_from_text(value, &scratch), &decoded);
-    return convert_blob(to, value_bytes(value));
-}
-
-/* The values for a field of the dataset. */
-static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
-    const bags_entry *entry = &entries[to->from];
-    static bags_value array;
-    static const bags_entry gathered = {NULL, &array, 1};
+/* The number of values for a field of the dataset. */
+static size_t count_values(const bags_entry *entry, const plan *to) {
+    size_t found = 0;
     in_plan = to;
-    if (to->gather) {
-        array = array_from_integers(to, entry->values, entry->count);
-        entry = &gathered;
-    }
-    if (!to->sequence && entry->count != 1)
-        fail(BAGS_ERROR_VALUE, "%zu items, but the type %s holds one", entry->count,
-            to->type);
+    must(bags_conversion_count(to->conversion, entry, &found, &failure));
     in_plan = NULL;
-    return entry;
+    return found;
 }
 
 static bags_value value_of(const bags_entry *entry, size_t item, const plan *to) {
-    bags_value value = entry->values[item];
+    bags_value value;
+    in_plan = to;
+    must(bags_conversion_get(to->conversion, entry, item, &value, &failure));
     if (classes_path && !strcmp(source->fields[to->from].name, "label"))
         value = bags_uint(find_class(source->images->classes[value.uint]));
-    in_plan = to;
-    if (to->convert && !to->gather)
-        value = convert(to, &value);
     in_plan = NULL;
     return value;
 }
@@ -602,8 +443,9 @@ static bags_value value_of(const bags_entry *entry, size_t item, const plan *to)
 
 static void show_entry(const bags_entry *entry, const plan *field, text *line) {
     static bags_buffer scratch, decoded;
+    size_t values = count_values(entry, field);
     text_puts(line, field->sequence ? "[" : "");
-    for (size_t j = 0; j < entry->count; j++) {
+    for (size_t j = 0; j < values; j++) {
         bags_value value = value_of(entry, j, field);
         bags_view blob = {(const unsigned char *)value.data, value.size};
         in_plan = field;
@@ -639,7 +481,7 @@ static void show(const bags_field *fields) {
     text_puts(&line, entries ? "{" : "null");
     for (size_t i = 0; entries && i < count; i++) {
         text_member(&line, plans[i].name);
-        show_entry(entry_of(entries, &plans[i]), &plans[i], &line);
+        show_entry(&entries[plans[i].from], &plans[i], &line);
     }
     text_puts(&line, entries ? "}}\n" : "}\n");
     text_output(&line);
@@ -652,8 +494,9 @@ static void put_datapoint(const bags_entry *entries) {
     in_datapoint = true;
     sink_begin();
     for (size_t i = 0; i < count; i++) {
-        const bags_entry *entry = entry_of(entries, &plans[i]);
-        for (size_t j = 0; j < entry->count; j++) {
+        const bags_entry *entry = &entries[plans[i].from];
+        size_t values = count_values(entry, &plans[i]);
+        for (size_t j = 0; j < values; j++) {
             bags_value value = value_of(entry, j, &plans[i]);
             sink_put(i, j, &value);
         }
@@ -816,6 +659,8 @@ static int import(char **operands) {
         if (source->metadata)
             sink_describe(source->metadata);
     }
+    for (size_t i = 0; i < count; i++)
+        bags_conversion_close(plans[i].conversion);
     bags_source_close(source);
     free(fields);
     return 0;

@@ -5,6 +5,7 @@
 
 #include "formats.h"
 #include "index.h"
+#include "text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -103,7 +104,7 @@ static bags_value parse_number(
     char *end = NULL;
     bool is_infinity = !strncmp(word + (*word == '-'), "Infinity", 8);
     bags_value out;
-    if (number_parse(word, size, &out))
+    if (format_number(word, size, &out))
         return out;
     *real = strtod(word, &end);
     if (!size || end != word + size ||

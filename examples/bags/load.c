@@ -13,6 +13,7 @@
 #include "formats.h"
 #include "frames.h"
 #include "modules.h"
+#include "text.h"
 
 static const char *weights_given, *fields_given, *state_path;
 static option_number batch = {32, 1, UINT32_MAX, false}, seed;
@@ -297,7 +298,7 @@ static void open_tokens(const char *path, const bags_reader **readers) {
     size_t all_count;
     const bags_field *all = bags_reader_fields(readers[0], &all_count);
     if (!equals || equals == field ||
-        !number_parse(equals + 1, strlen(equals + 1), &length) || equals[1] == '-' ||
+        !format_number(equals + 1, strlen(equals + 1), &length) || equals[1] == '-' ||
         length.uint < 1 || length.uint > 1 << 28)
         usage("--%s: expected FIELD=S, as text=2048, with S from 1 to 268435456", name);
     *equals = 0;

@@ -22,22 +22,23 @@ bool msgpack_to_json(const void *object, text *out) {
     return true;
 }
 
-static int write_packed(void *data, const char *bytes, size_t size) {
-    text_put((text *)data, bytes, size);
-    return 0;
-}
-
 bags_view msgpack_from_json(json_object *value, bags_buffer *out) {
-    text into = {*out, 0};
+    bags_import_packed packed = {out, 0, &failure};
     msgpack_packer packer;
-    msgpack_packer_init(&packer, &into, write_packed);
-    bags_import_pack(&packer, value); /* write_packed ends the program if it fails */
-    *out = into.buffer;
-    bags_view blob = {out->data, into.size};
+    msgpack_packer_init(&packer, &packed, bags_import_packed_write);
+    if (bags_import_pack(&packer, value))
+        die();
+    bags_view blob = {out->data, packed.size};
     return blob;
 }
 
+bags_code (*const msgpack_pack)(
+    bags_view, bags_buffer *, bags_view *, bags_error *) = bags_import_pack_json;
+
 #else
+
+bags_code (*const msgpack_pack)(
+    bags_view, bags_buffer *, bags_view *, bags_error *) = NULL;
 
 bool msgpack_to_json(const void *object, text *out) {
     (void)object;

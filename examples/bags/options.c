@@ -5,6 +5,8 @@
  */
 #include "command.h"
 
+#include "text.h"
+
 #include <ctype.h>
 #include <errno.h>
 
@@ -25,7 +27,7 @@ static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
     bags_value value;
     const char *rest = word + strspn(word, "0123456789");
-    if (!number_parse(word, (size_t)(rest - word), &value))
+    if (!format_number(word, (size_t)(rest - word), &value))
         return false;
     const char *unit = *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
@@ -95,7 +97,7 @@ static void set_value(const option *given, const char *value) {
         usage("--%s: \"%s\" is not a size, such as 512M or 10G", given->name, value);
     bags_value number;
     if (given->kind == OPTION_NUMBER) {
-        if (*value == '-' || !number_parse(value, strlen(value), &number))
+        if (*value == '-' || !format_number(value, strlen(value), &number))
             usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name, value);
         to->value = number.uint;
     }

@@ -172,11 +172,6 @@ static const char *put_float(text *out, size_t size, double value) {
     return fits ? NULL : "is too large";
 }
 
-/* True if the digits from `at` to `end` are a number too large for a double. */
-static bool is_too_large(double value, const char *at, const char *end) {
-    return isinf(value) && strcspn(at, "0123456789") < (size_t)(end - at);
-}
-
 /* Append a complex number, given as a number or as text such as "1.5-2j". */
 static const char *put_complex(text *out, size_t size, json_object *json) {
     double parts[2] = {0, 0};
@@ -189,21 +184,12 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
         parts[1] = strtod(middle, &end);
         if (middle == word || end == middle || strcmp(end, "j"))
             return "is not a complex number";
-        if (is_too_large(parts[0], word, middle) || is_too_large(parts[1], middle, end))
+        if (format_is_too_large(parts[0], word, middle) ||
+            format_is_too_large(parts[1], middle, end))
             return "is too large";
     }
     const char *fault = put_float(out, size / 2, parts[0]);
     return fault ? fault : put_float(out, size / 2, parts[1]);
-}
-
-bool integer_store(bags_dtype dtype, const bags_value *number, void *out) {
-    size_t size = bags_dtype_size(dtype);
-    bool is_signed = dtype >= BAGS_DTYPE_INT8;
-    bool negative = number->kind == BAGS_KIND_INT && number->sint < 0;
-    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
-    uint64_t bits = negative ? (uint64_t)number->sint : number->uint;
-    bags_store_bytes(out, size, !bags_little_endian(), bits);
-    return negative ? is_signed && ~bits <= most : bits <= most;
 }
 
 /* Get a whole number. */
@@ -214,7 +200,7 @@ static bags_value get_integer(json_object *json) {
 
 static const char *put_integer(text *out, bags_dtype dtype, const bags_value *number) {
     unsigned char bytes[8];
-    if (!integer_store(dtype, number, bytes))
+    if (!format_store_integer(dtype, number, bytes))
         return "is out of range";
     text_put(out, bytes, bags_dtype_size(dtype));
     return NULL;
@@ -238,50 +224,6 @@ static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     if (dtype >= BAGS_DTYPE_COMPLEX64)
         return put_complex(out, size, json);
     return get_double(json, &value) ? put_float(out, size, value) : "is not a number";
-}
-
-/* Append a float given as a decimal. float16 and float32 must not lose any digit. */
-static const char *put_decimal(text *out, size_t size, const char *word) {
-    char *end;
-    double value = strtod(word, &end);
-    uint64_t bits;
-    if (end == word || *end || strpbrk(word, "xX"))
-        return "is not a number";
-    if (is_too_large(value, word, end) || !format_real_bits(value, size, &bits))
-        return "is too large";
-    put_bits(out, bits, size);
-    return size == 8 || !isfinite(value) ||
-                   format_is_decimal(word, value, format_real(bits, size))
-               ? NULL
-               : "would be rounded";
-}
-
-bags_value element_from_text(const char *type, const bags_value *value) {
-    static text element;
-    bags_dtype dtype = type_dtype(type);
-    size_t size = bags_dtype_size(dtype);
-    bags_value number;
-    char word[400] = "";
-    const char *fault = "is not a number";
-    element.size = 0;
-    if (value->size < sizeof word && value->size > 0)
-        memcpy(word, value->data, value->size);
-    if (strlen(word) == value->size && dtype == BAGS_DTYPE_BOOL) {
-        put_bits(&element, !strcmp(word, "true"), 1);
-        fault = !strcmp(word, "true") || !strcmp(word, "false")
-                    ? NULL
-                    : "is not true or false";
-    } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_INT64) {
-        fault = number_parse(word, value->size, &number)
-                    ? put_integer(&element, dtype, &number)
-                    : "is not a whole number";
-    } else if (strlen(word) == value->size && dtype <= BAGS_DTYPE_FLOAT64) {
-        fault = put_decimal(&element, size, word);
-    }
-    if (fault)
-        fail(
-            BAGS_ERROR_VALUE, "\"%.40s\" %s (%s)", word, fault, bags_dtype_name(dtype));
-    return bags_array(dtype, 0, NULL, element.buffer.data);
 }
 
 /* ---- arrays ---- */

@@ -8,6 +8,7 @@
 
 #include "formats.h"
 #include "modules.h"
+#include "text.h"
 
 #include <errno.h>
 
@@ -176,7 +177,7 @@ static uint64_t read_number(uint64_t length) {
     while (at < end && *at >= '0' && *at <= '9')
         at++;
     bool ends = at == end || strchr(" \t\r\n,]", *at);
-    if (!ends || !number_parse(word, (size_t)(at - word), &number)) {
+    if (!ends || !format_number(word, (size_t)(at - word), &number)) {
         at = word;
         fail_word("the number of a datapoint");
     }

@@ -213,20 +213,6 @@ void text_spec(text *out, const bags_field *fields, size_t count) {
     text_puts(out, "}");
 }
 
-/* ---- numbers ---- */
-
-bool number_parse(const char *word, size_t size, bags_value *out) {
-    char digits[32] = "";
-    bool negative = size > 0 && *word == '-';
-    if (size == negative || size >= sizeof digits)
-        return false;
-    memcpy(digits, word, size);
-    errno = 0;
-    *out = negative ? bags_int(strtoll(digits, NULL, 10))
-                    : bags_uint(strtoull(digits, NULL, 10));
-    return strspn(digits + negative, "0123456789") == size - negative && !errno;
-}
-
 /* ---- misspelt words ---- */
 
 /* Names that other programs use for these commands and options. */

@@ -275,6 +275,67 @@ BAGS_EXPERIMENTAL bags_code bags_source_read(
 BAGS_EXPERIMENTAL void bags_source_close(bags_source *source);
 
 /* ========================================================================
+ * Values of a source as values of other types. In conversion.c.
+ * ====================================================================== */
+
+typedef struct bags_conversion bags_conversion;
+
+typedef struct bags_conversion_options {
+    /* The codecs of both types. A blob whose type has no codec here is not checked. */
+    const bags_registry *registry;
+    /* Convert JSON text to msgpack, in the memory of `scratch`. NULL: a conversion of
+     * text to msgpack is a BAGS_ERROR_TYPE. */
+    bags_code (*pack)(
+        bags_view json, bags_buffer *scratch, bags_view *msgpack, bags_error *err);
+} bags_conversion_options;
+
+/*
+ * Prepare to convert the values of a source's field to another type.
+ *
+ *     from                     to                 stored
+ *     utf8                     int, u64, i64      the number
+ *     utf8                     array(DTYPE)       true, false or a number: DTYPE must hold
+ *                                                 it exactly, but float64 may round
+ *     utf8                     msgpack, tree      the value of the JSON
+ *     integers in an array     array(DTYPE,...)   the same integers
+ *     an array of one integer  int, u64, i64      the integer
+ *     a sequence of int, ...   array(DTYPE,-1)    one array of the integers
+ *     others                   TYPE               the bytes: a blob of TYPE
+ *     others                   zstd(TYPE)         the bytes, a blob of TYPE, compressed
+ *
+ * Values outside this table are unchanged. A writer refuses values that do not fit.
+ *
+ *   from     type of the source's field
+ *   to       type of the dataset's field; NULL: values are unchanged
+ *   options  NULL: no codecs but the built-in ones
+ *
+ * Returns the conversion, to be closed with bags_conversion_close, or NULL with
+ * BAGS_ERROR_TYPE (a type is invalid), BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY.
+ *
+ * Threads: one at a time per conversion.
+ */
+BAGS_EXPERIMENTAL bags_conversion *bags_conversion_open(const char *from,
+    const char *to, const bags_conversion_options *options, bags_error *err);
+
+/* Free a conversion. NULL is accepted. */
+BAGS_EXPERIMENTAL void bags_conversion_close(bags_conversion *conversion);
+
+/* Get the number of values for the dataset's field. Returns BAGS_OK or, unless the type
+ * is a sequence or the number is 1, BAGS_ERROR_VALUE. */
+BAGS_EXPERIMENTAL bags_code bags_conversion_count(const bags_conversion *conversion,
+    const bags_entry *entry, size_t *count, bags_error *err);
+
+/* Convert value `item` of an entry of the source. *out is valid until the next call, and
+ * as long as the entry. Returns BAGS_OK, BAGS_ERROR_VALUE (a value that the type cannot
+ * hold), BAGS_ERROR_TYPE, BAGS_ERROR_MEMORY, or the code of a codec that refuses a
+ * blob. Cost: decodes blobs of types with a codec. */
+BAGS_EXPERIMENTAL bags_code bags_conversion_get(bags_conversion *conversion,
+    const bags_entry *entry, size_t item, bags_value *out, bags_error *err);
+
+/* The value of options->want for a field that a conversion to `type` needs. */
+BAGS_EXPERIMENTAL bags_source_want bags_conversion_want(const char *type);
+
+/* ========================================================================
  * Functions for importers. Functions that can fail write *source->err. Memory allocated
  * during open is valid until the source is closed; memory allocated during read, until
  * the next datapoint. After an allocation failure, open or read fails regardless of the

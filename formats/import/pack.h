@@ -4,9 +4,12 @@
 #ifndef BAGS_IMPORT_PACK_H
 #define BAGS_IMPORT_PACK_H
 
-#include <json-c/json.h>
+#include "json.h"
+
 #include <msgpack.h>
 #include <string.h>
+
+#define BAGS_IMPORT_PACK_MOST ((size_t)1 << 30)
 
 static inline int bags_import_pack_text(
     msgpack_packer *to, const char *string, size_t size) {
@@ -48,6 +51,54 @@ static inline int bags_import_pack(msgpack_packer *to, json_object *json) {
     default:
         return msgpack_pack_nil(to);
     }
+}
+
+/* The bytes packed so far. */
+typedef struct bags_import_packed {
+    bags_buffer *to;
+    size_t size;
+    bags_error *err;
+} bags_import_packed;
+
+static inline int bags_import_packed_write(void *data, const char *bytes, size_t size) {
+    bags_import_packed *packed = (bags_import_packed *)data;
+    if (bags_buffer_reserve(packed->to, packed->size + size, packed->err))
+        return -1;
+    memcpy(packed->to->data + packed->size, bytes, size);
+    packed->size += size;
+    return 0;
+}
+
+/* For bags_conversion_options. */
+static inline bags_code bags_import_pack_json(
+    bags_view json, bags_buffer *scratch, bags_view *msgpack, bags_error *err) {
+    bags_import_packed packed = {scratch, 0, err};
+    msgpack_packer packer;
+    json_object *tree = NULL;
+    const char *what = NULL;
+    size_t at = 0;
+    if (json.size > BAGS_IMPORT_PACK_MOST)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "JSON too large (%zu bytes, maximum 2^30)", json.size);
+    char *copy = (char *)malloc(json.size + 1);
+    if (!copy)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    if (json.size)
+        memcpy(copy, json.data, json.size);
+    copy[json.size] = '\0';
+    json.data = (const unsigned char *)copy;
+    bags_code code = bags_import_json(json, &tree, &what, &at);
+    free(copy);
+    if (code == BAGS_ERROR_MEMORY)
+        return bags_fail(err, code, "out of memory");
+    if (code)
+        return bags_fail(err, code, "column %zu: %s", at + 1, what);
+    msgpack_packer_init(&packer, &packed, bags_import_packed_write);
+    int failed = bags_import_pack(&packer, tree);
+    json_object_put(tree);
+    msgpack->data = scratch->data;
+    msgpack->size = packed.size;
+    return failed ? err->code : BAGS_OK;
 }
 
 #endif /* BAGS_IMPORT_PACK_H */

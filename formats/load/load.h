@@ -763,7 +763,8 @@ typedef struct bags_tokens bags_tokens;
  *   BAGS_ERROR_FIELD     no such field, or it is listed twice
  *   BAGS_ERROR_TYPE      a field whose blobs are not elements of one dtype
  *   BAGS_ERROR_VALUE     a document's size is not a multiple of the dtype's size; bos
- *                        or eos is out of range
+ *                        or eos is out of range; a window is longer than the tokens
+ *                        of every shard, unless there are none
  *   BAGS_ERROR_LIMIT     2^31 documents; a document with 2^31 tokens
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *

@@ -636,6 +636,30 @@ static bags_code tokens_open_datasets(
     return BAGS_OK;
 }
 
+/* Windows that are longer than the tokens of every shard would silently be no batch. */
+static bags_code tokens_check_windows(const bags_tokens *t, bags_error *err) {
+    const tokens_shard *longest = NULL;
+    const tokens_dataset *of = t->datasets;
+    char what[160];
+    for (size_t i = 0; i < t->dataset_count && !t->options.pack; i++) {
+        const tokens_dataset *d = &t->datasets[i];
+        if (d->info.windows)
+            return BAGS_OK;
+        for (size_t k = 0; k < d->shard_count; k++)
+            if (d->shards[k].tokens > (longest ? longest->tokens : 0)) {
+                longest = &d->shards[k];
+                of = d;
+            }
+    }
+    if (!longest)
+        return BAGS_OK;
+    (void)snprintf(what, sizeof what,
+        "no window: a window has %" PRIu64 " tokens, and the longest shard has %" PRIu64
+        "; choose a smaller length, or pack",
+        t->options.length + 1, longest->tokens);
+    return tokens_fail_field(t, of, 0, BAGS_ERROR_VALUE, what, err);
+}
+
 static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *err) {
     const format_rule rules[] = {
         {!o->field, "tokens without a field"},
@@ -770,6 +794,7 @@ static bags_code tokens_prepare(
         (o->has_eos && !tokens_has_id(t->dtypes[0], o->eos)))
         return tokens_fail_field(t, t->datasets, 0, BAGS_ERROR_VALUE,
             "bos or eos is out of range for its dtype", err);
+    FORMAT_TRY(tokens_check_windows(t, err));
     return tokens_describe(t, err);
 }
 

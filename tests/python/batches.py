@@ -660,6 +660,10 @@ def windows_and_packed_rows_of_tokens_are_batches():
                       (('ids', -1), ValueError), ({'field': 'ids', 'length': 4, 'bos': 70000}, ValueError)):
         raises(kind, bags.Loader, 'x', 8, tokens=bad)
     raises(ValueError, bags.Loader, 'x', 8, tokens=('ids', 4), fields=['m'])
+    raises(ValueError, bags.Loader, 'x', 8, tokens=('ids', 2 ** 20),
+           says='x: field "ids": no window: a window has 1048577 tokens, and the longest shard has ')
+    bags.write('none', [], {'ids': 'array(uint16,-1)'})
+    assert not list(bags.Loader('none', 8, tokens=('ids', 16)))
 
 
 def windows_of_sequences_have_an_entry_for_each_datapoint():

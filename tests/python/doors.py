@@ -77,8 +77,9 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
             (ValueError, 'not among fields', ('in.csv',), {'fields': ['n'], 'type': {'name': 'bytes'}}),
             (TypeError, "type: 'int' (expected a dict", ('in.csv',), {'type': 'int'}),
             (ValueError, "header: 'on' is none of", ('in.csv',), {'header': 'on'}),
-            (TypeError, 'utf8 is not converted to int', ('in.csv',), {'type': {'name': 'int'}}),
-            (TypeError, 'i64 is not converted to array(float32)', ('in.csv',), {'type': {'n': 'float32'}}),
+            (ValueError, 'column "name": line 2: not a number', ('in.csv',), {'type': {'name': 'int'}}),
+            (ValueError, 'datapoint 0: field "name": column 1: unexpected character', ('in.csv',), {'type': {'name': 'msgpack'}}),
+            (TypeError, 'field "n": no encoder for type "flac"', ('in.csv',), {'type': {'n': 'flac'}}),
             (TypeError, 'layout: an option of hdf5 only', ('in.csv',), {'layout': 'rows'}),
             (TypeError, 'classes: an option of images only', ('in.csv',), {'classes': 'c'}),
             (TypeError, 'bogus: unknown option', ('in.csv',), {'bogus': 1}),
@@ -92,14 +93,75 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
         raises(kind, bags.import_, *args, 'out', says=says, **options)
         assert not os.path.exists('out'), (args, options)
     raises(FileExistsError, bags.import_, 'in.csv', 'a')
+    raises(TypeError, bags.import_, 'in.csv', says='out is missing')
     raises(ValueError, bags.import_, 'in.csv', 'a.bag')
     pathlib.Path('large.csv').write_text(f'u\n{2 ** 64 - 1}\n')
-    raises(ValueError, bags.import_, 'large.csv', 'out', type={'u': 'u64'},
-           says="with python -m bags import --type 'u=u64'")
+    raises(ValueError, bags.import_, 'large.csv', 'out', says="state a type: type={'u': 'u64'}")
+    bags.import_('large.csv', 'large', type={'u': 'u64'})
+    assert _rows('large') == [{'u': 2 ** 64 - 1}]
     for header, names in (True, ['n', 'name']), (False, ['column0', 'column1']):
         done = bags.import_('in.csv', 'out', header=header, dry_run=True)
-        assert sorted(done['spec'])[:2] == names, done
+        assert sorted(done['spec'])[:2] == names and done['datapoints'] in (3, 4, 300, 301), done
+    done = bags.import_('in.csv', dry_run=True, type={'n': 'float32', 'name': 'zstd(utf8)'})
+    assert done['first'] == {'n': 0, 'name': 'row 0'} and done['first']['n'].dtype == 'f4', done
     raises(ValueError, bags.import_, 'https://host/in.csv', 'out')
+
+
+def _files(folder):
+    folder = pathlib.Path(folder)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def the_command_and_python_import_the_same_bytes():
+    command = bags.program.command()
+    if not command or str(bags.program.HERE) not in command:
+        raise Skip('the command was not built')
+    sources = HERE.parent / 'data' / 'import'
+    pathlib.Path('x.csv').write_text('a,x\n' + ''.join(f'{i},{i * 7}\n' for i in range(50)))
+    pathlib.Path('j.csv').write_text('x\n"{""a"": [1, 2.5, null, ""é""]}"\n"[]"\n')
+    pathlib.Path('b.csv').write_text('x,first name\ntrue,1.5\nfalse,-2\n')
+    pathlib.Path('ids.bin').write_bytes(np.arange(100, dtype='<u2').tobytes())
+    samples = sources / 'webdataset/samples.tar'
+    cases = [('csv', 'x.csv', {'type': {'x': kind}}) for kind in (
+        'int(2)', 'u64', 'i64', 'float32', 'array(float64)', 'utf8', 'bytes', 'zstd(utf8)', 'msgpack',
+        'zstd(msgpack)', 'float32[]', 'array(int16)', 'zstd(array,int16)', 'int(1)', 'jpeg', 'array(bool)')]
+    cases += [('csv', 'j.csv', {'type': {'x': kind}}) for kind in (
+        'msgpack', 'tree', 'zstd(msgpack)', 'zstd(tree)', 'i64')]
+    cases += [('csv', 'b.csv', {'type': {'x': 'bool', 'first name': 'float16'}}),
+              ('csv', 'b.csv', {'fields': {'first name': 'n'}, 'type': {'n': 'float32'}}),
+              ('csv', 'b.csv', {'fields': {'x': 'y'}, 'type': {'x': 'flac'}, 'any_type': True}),
+              ('csv', 'b.csv', {'fields': ['x', 'first name'], 'shard_length': 1}),
+              ('tokens', 'ids.bin', {'dtype': 'uint16', 'document': 7, 'type': {'tokens': 'array(int64,-1)'}}),
+              ('tokens', 'ids.bin', {'dtype': 'uint16', 'document': 7, 'type': {'tokens': 'array(uint8,-1)'}}),
+              ('tokens', 'ids.bin', {'dtype': 'uint16', 'separator': 60, 'type': {'tokens': 'npy'}})]
+    cases += [('webdataset', samples, {'type': one}) for one in (
+        {'cls': 'int(4)', 'json': 'msgpack'}, {'json': 'zstd(msgpack)', 'cls': 'float32'},
+        {'jpg': 'jpeg[]'}, {'jpg': 'bytes'}, {'jpg': 'png'}, {'bin': 'int(4)'}, {'json': 'int(4)'},
+        {'cls': 'array'}, {'seg.png': 'png'}, {'jpg': 'zstd(jpeg)'}, {'jpg': 'int(0)'})]
+    cases += [('tfrecord', one, {}) for one in sorted(sources.glob('tfrecord/*.tfrecord'))[:3]]
+    same = failed = 0
+    for i, (importer, path, options) in enumerate(cases):
+        if importer not in bags.formats()['import']:
+            continue
+        words = []
+        for name, value in options.items():
+            if isinstance(value, dict):
+                value = ','.join(f'{key}={one}' for key, one in value.items())
+            value = ','.join(value) if isinstance(value, list) else value
+            words += [f'--{name.replace("_", "-")}'] + [str(value)] * (value is not True)
+        done = subprocess.run([command, 'import', path, f'c{i}', *words], capture_output=True, text=True)
+        try:
+            bags.import_(path, f'p{i}', **options)
+        except (ValueError, TypeError) as error:
+            assert done.returncode == 1, (path, options, error, done)
+            why = str(error).rpartition(': ')[2].partition(';')[0]
+            assert why in done.stderr or 'codec' in done.stderr, (done.stderr, error)
+            failed += 1
+            continue
+        assert done.returncode == 0, (path, options, done)
+        assert _files(f'c{i}') == _files(f'p{i}'), (path, options)
+        same += 1
+    assert same > 15 and failed > 5, (same, failed)
 
 
 def an_interrupted_import_is_resumed():

@@ -659,3 +659,40 @@ def long_a_million_operations_do_not_grow():
     before = resident()
     work(140000)  # seven operations each
     assert resident() < before + (1 << 23), (before, resident())
+
+
+def only_bools_are_bools():
+    _write('x', 3)
+    bags.write('t', [{'ids': np.arange(9, dtype='u2')}])
+    calls = (
+        ('copy', lambda it: bags.derive('x', 'y', copy=it)), ('sync', lambda it: bags.derive('x', 'y', sync=it)),
+        ('unsharded', lambda it: bags.derive('x', 'y', copy=True, unsharded=it)),
+        ('checksum', lambda it: bags.split('x', 'y', {'a': 1}, copy=True, checksum=it)),
+        ('whole', lambda it: bags.copy('x', 'y', whole=it)), ('compact', lambda it: bags.copy('x', 'y', compact=it)),
+        ('whole', lambda it: bags.zip('x', 'y.zip', whole=it)), ('sync', lambda it: bags.zip('x', 'y.zip', sync=it)),
+        ('exact', lambda it: bags.diff('x', 'x', exact=it)), ('decode', lambda it: bags.verify('x', decode=it)),
+        ('allow_gaps', lambda it: bags.diff('x', 'x', allow_gaps=it)),
+        ('allow_gaps', lambda it: bags.sql('x', 'SELECT 1', allow_gaps=it)),
+        ('allow_gaps', lambda it: bags.stats('x', 'a', allow_gaps=it)),
+        ('dry_run', lambda it: bags.recover('x', dry_run=it)), ('replace', lambda it: bags.checksum('x', replace=it)),
+        ('dry_run', lambda it: bags.import_('x', 'y', dry_run=it)),
+        ('resume', lambda it: bags.import_('x', 'y', resume=it)),
+        ('any_type', lambda it: bags.import_('x', 'y', any_type=it)),
+        ('resume', lambda it: bags.export('x', 'y.tar', resume=it)),
+        ('sync', lambda it: bags.DatasetWriter('y', SPEC, sync=it)),
+        ('keep_idx', lambda it: bags.BagWriter('y.bag', keep_idx=it)),
+        ('checksum', lambda it: bags.write('y', [{'a': 1}], checksum=it)),
+        ('no_mmap', lambda it: bags.DatasetReader('x', no_mmap=it)),
+        ('cache_index', lambda it: bags.BagReader('x/n.bag', it)),
+        ('shuffle', lambda it: bags.Loader('x', shuffle=it, fields=['n'])),
+        ('drop_last', lambda it: bags.Loader('x', drop_last=it, fields=['n'])),
+        ('same_draw', lambda it: bags.Loader('x', same_draw=it, fields=['n'])),
+        ('pack', lambda it: bags.Loader('t', tokens={'field': 'ids', 'length': 2, 'pack': it})),
+        ('browser', lambda it: bags.view('x', browser=it)), ('live', lambda it: bags.view('x', live=it)))
+    for name, call in calls:
+        for value in ('no', 'yes', b'', 0, 1, [], None, 0.5):
+            if value is None and name == 'checksum':
+                continue  # the default of derive
+            raises(TypeError, call, value, says=f'{name}: {value!r} is not True or False')
+        assert not os.path.exists('y') and not os.path.exists('y.zip'), name
+    assert bags.verify('x', decode=np.True_) == [] and bags.diff('x', 'x', exact=np.array(True))['exact'] is True

@@ -3,6 +3,7 @@ import collections
 import ctypes
 import itertools
 import os
+import shutil
 import signal
 import threading
 import types
@@ -104,6 +105,27 @@ def the_spec_is_inferred_from_the_first_dict():
         raises(TypeError, bags.write, 'y', [{'v': value}], says='y: field "v": datapoint 0: ')
         raises(TypeError, bags.write, 'y', [{'v': value}], says=says)
     assert not os.path.exists('y')
+
+
+def without_a_datapoint_an_error_leaves_nothing():
+    def broken(first):
+        yield from first
+        raise RuntimeError('broken')
+    spec = {'a': 'int'}
+    for options in ({}, {'shard_length': 2}):
+        raises(TypeError, bags.write, 'x', [{'a': 'text'}], spec, **options)
+        raises(KeyError, bags.write, 'x', [{'b': 1}], spec, **options)
+        raises(RuntimeError, bags.write, 'x', broken([]), spec, **options)
+        assert not os.path.exists('x'), options
+        raises(RuntimeError, bags.write, 'x', broken([{'a': 1}]), spec, **options)
+        with bags.DatasetReader('x') as reader:
+            assert [*reader] == [{'a': 1}]
+        if options:
+            raises(RuntimeError, bags.write, 'x', broken([]), spec, existing='append', **options)
+        else:
+            raises(FileExistsError, bags.write, 'x', broken([]), spec)
+        assert len(bags.DatasetReader('x')) == 1
+        shutil.rmtree('x')
 
 
 def every_datapoint_has_the_fields_of_the_first():

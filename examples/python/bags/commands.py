@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from . import _core
 from .arrays import is_inside
 from .loader import index_array
-from .options import number, pack, placed, stepping, suggest, unpack
+from .options import flags, number, pack, placed, stepping, suggest, unpack
 from .storage import hooks, local, writable
 
 
@@ -193,6 +193,8 @@ class _Derive:
                  shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
                  missing='error', duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
                  sync=True, shard_start=0, shard_step=0, storage=None, pixels=None):
+        copy, unsharded, sync = flags(copy=copy, unsharded=unsharded, sync=sync)
+        checksum = None if checksum is None else flags(checksum=checksum)[0]
         self.out, self.sources = _out(out), _Sources(path, storage)
         self.sync, self.start, self.pixels = sync, shard_start, []
         try:
@@ -539,6 +541,7 @@ def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, p
     either, such a dataset is a ValueError. progress: see bags.copy.
     """
     from . import DatasetReader
+    whole, compact, sync = flags(whole=whole, compact=compact, sync=sync)
     if whole and compact:
         raise ValueError('whole and compact are mutually exclusive')
     out = local(path)
@@ -548,7 +551,7 @@ def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, p
         if not compact:
             with DatasetReader(dataset, None, storage=storage) as reader:
                 files = _core.index_files(reader, hooks(dataset, storage, True))
-            return _core.zip(os.fsencode(dataset), hooks(dataset, storage, True), out, bool(whole),
+            return _core.zip(os.fsencode(dataset), hooks(dataset, storage, True), out, whole,
                              not sync, files, step)
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(path))
@@ -592,6 +595,7 @@ def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, ou
     """
     text = os.fsdecode(out)
     remote = text.startswith('s3://')
+    whole, compact = flags(whole=whole, compact=compact)
     if whole and compact:
         raise ValueError('whole and compact are mutually exclusive')
     if compact and remote:
@@ -616,4 +620,4 @@ def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, ou
         there = hooks(out, out_storage, True, part_size) if remote else None
         return unpack('copy report', _core.copy(
             os.fsencode(path), hooks(path, storage, True, read_ahead=False), os.fsencode(out), there,
-            bool(whole), files, step))
+            whole, files, step))

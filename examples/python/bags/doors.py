@@ -1,19 +1,20 @@
 """import_, images and export: datasets from and to the formats of other programs."""
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 
-from . import _core
+from . import _core, codecs
 from .commands import _Sources
-from .options import number, pack, stepping, suggest
+from .options import flags, number, pack, stepping, suggest
 from .storage import hooks, local, writable
 
-_SOURCE = ('layout', 'header', 'dtype', 'separator', 'document', 'skip_damaged', 'decode')
+_SOURCE = ('layout', 'header', 'dtype', 'separator', 'document', 'skip_damaged', 'decode', 'max_pixels')
 _WRITER = ('shard_size', 'shard_length', 'shard_start', 'shard_step', 'shard_stop', 'checksum',
            'keep_idx', 'sync', 'flush_seconds')
 _OF = {'layout': 'hdf5', 'header': 'csv', 'dtype': 'tokens', 'separator': 'tokens',
-       'document': 'tokens', 'classes': 'images', 'skip_damaged': 'images', 'decode': 'mcap'}
-
+       'document': 'tokens', 'classes': 'images', 'skip_damaged': 'images', 'max_pixels': 'images',
+       'decode': 'mcap'}
 
 
 def _unknown(options, known):
@@ -33,62 +34,75 @@ def _renamed(what, fields):
     return named
 
 
-def _converts(old, new):
-    """True if values of a type can be stored as another type: see import_."""
-    plain = [one.removesuffix('[]') for one in (old, new)]
-    if old.endswith('[]') != new.endswith('[]'):
-        return False
-    words = [one.split('(')[0] for one in plain]
-    numbers = 'int', 'i64', 'u64'
-    return (words[0] in numbers and words[1] in numbers or plain[0] == 'bytes' or
-            plain[0] == 'utf8' and plain[1] in ('bytes', 'zstd(utf8)'))
+def _known_type(where, kind):
+    """Raise TypeError for a type that this build cannot check: see any_type of import_."""
+    _, name, args = codecs.parse(kind)
+    if name not in codecs.encoders:
+        raise TypeError(f'{where}: {codecs.missing(kind, False)}; any_type=True accepts it, unchecked')
+    if name == 'zstd' and args:
+        _known_type(where, args[0])
 
 
 class _Source:
     """An open source, and the fields of the dataset that it becomes."""
 
-    def __init__(self, path, importer, options, fields, types, classes):
+    def __init__(self, path, importer, options, fields, types, any_type, classes):
         self.path, self.images = path, importer == 'images'
         for name in options:
             if name in _OF and _OF[name] != importer:
                 raise TypeError(f'{path}: {name}: an option of {_OF[name]} only (this is {importer})')
         if classes is not None and not self.images:
             raise TypeError(f'{path}: classes: an option of images only (this is {importer})')
+        max_pixels = number(options.pop('max_pixels', 0))
         how = {**options, 'has_separator': 'separator' in options,
                'class_numbers': classes is not None}
-        if types is not None and not isinstance(types, Mapping):
+        if types is not None and not (isinstance(types, Mapping) and all(
+                isinstance(text, str) for pair in types.items() for text in pair)):
             raise TypeError(f'{path}: type: {types!r} (expected a dict of names and types)')
-        types = dict(types or {})
-        kind = types.pop('image', None) if self.images else None
+        names = None if fields is None else _renamed('fields', fields)
+        olds = {new: old for old, new in (names or {}).items()}
+        types = {olds.get(name, name): kind for name, kind in (types or {}).items()}
+        for name, kind in types.items():
+            if not any_type and not (self.images and name == 'image'):
+                _known_type(f'{path}: type: field "{name}"', _core.complete(kind))
         number_of = _core.formats()[0].index(importer)
         self.source, found, self.length, self.left_out, self.classes, self.notes, self.metadata = (
-            _core.source(local(path), number_of, pack('source', how, f'{path}: '), kind))
+            _core.source(local(path), number_of, pack('source', how, f'{path}: '),
+                         types.get('image') if self.images else None, [*types.items()], max_pixels))
         self.found = dict(found)
         self.numbers = None if classes is None else self.class_numbers(classes)
-        self.plan(fields, types)
+        self.plan(names, types)
 
-    def plan(self, fields, types):
+    def find(self, what, name):
+        """The field of the source that a name, perhaps the original one, refers to."""
+        field = _core.field_name(name)
+        if field not in self.found:
+            raise KeyError(f'{self.path}: {what}: field "{name}": unknown; {suggest(name, self.found)}')
+        return field
+
+    def plan(self, names, types):
         """Set spec, and plans as passed to C."""
-        names = {name: name for name in self.found} if fields is None else _renamed('fields', fields)
-        for what, given in (('fields', names), ('type', types)):
-            for name in given:
-                if name not in self.found:
-                    raise KeyError(f'{self.path}: {what}: field "{name}": unknown; '
-                                   f'{suggest(name, self.found)}')
-        for name in types:
-            if name not in names:
+        chosen, kinds = {}, {}
+        for name, new in ({name: name for name in self.found} if names is None else names).items():
+            field = self.find('fields', name)
+            if field in chosen:
+                raise ValueError(f'{self.path}: fields: duplicate field "{field}"')
+            chosen[field] = field if new == name else new
+        for name, kind in types.items():
+            field = self.find('type', name)
+            if field in kinds:
+                raise ValueError(f'{self.path}: type: duplicate field "{field}"')
+            if field not in chosen:
                 raise ValueError(f'{self.path}: type: field "{name}" is not among fields')
+            kinds[field] = _core.complete(kind)
         self.spec, self.plans = {}, []
         order = list(self.found)
-        for name, new in sorted(names.items(), key=lambda pair: pair[1]):
-            old = self.found[name]
-            kind = _core.complete(types.get(name, old))
-            if kind != old and not _converts(old, kind):
-                raise TypeError(f'{self.path}: type: field "{name}": {old} is not converted to {kind} '
-                                'here; `python -m bags import --type` converts more')
-            self.spec[new] = kind
-            self.plans.append((order.index(name), new, kind, kind != old,
-                               self.images and name == 'label'))
+        for field, new in sorted(chosen.items(), key=lambda pair: pair[1]):
+            image = self.images and field == 'image'  # the importer converts it
+            converted = None if image else kinds.get(field)
+            self.spec[new] = converted or self.found[field]
+            self.plans.append((order.index(field), new, self.spec[new], converted,
+                               self.images and field == 'label'))
 
     def class_numbers(self, path):
         """The number of each class of the source: its line in a file, which is written if it is
@@ -118,23 +132,26 @@ def _existing(resume, append):
     return 'resume' if resume else 'append' if append else 'refuse'
 
 
-def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dry_run=False,
-            resume=False, append=False, checksum=True, progress=None, **options):
-    """import_(source, out, *, from_=None, fields=None, type=None, layout='detect',
+def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=False, classes=None,
+            dry_run=False, resume=False, append=False, checksum=True, progress=None, **options):
+    """import_(source, out, *, from_=None, fields=None, type=None, any_type=False, layout='detect',
     header='detect', dtype=None, separator=None, document=0, decode=False, classes=None,
-    skip_damaged=False, dry_run=False, resume=False, append=False, checksum=True, shard_size=0, shard_length=0,
-    shard_start=0, shard_step=0, keep_idx=False, sync=True, flush_seconds=1, progress=None)
+    skip_damaged=False, max_pixels=0, dry_run=False, resume=False, append=False, checksum=True,
+    shard_size=0, shard_length=0, shard_start=0, shard_step=0, keep_idx=False, sync=True,
+    flush_seconds=1, progress=None)
 
     Import a file or directory in the format of another program: see bags.formats. from_ is its
     name, if it is not recognized. Encoded values are stored unchanged. The options are those of
     `bags import`: fields is a list of names, or a dict of names and new names; header of a CSV file
-    is 'yes' or True if its first line has names; type is a dict of names and other types. Integers
-    become other integers, bytes become anything whose codec accepts them, text becomes bytes or
-    zstd(utf8), and images jpeg, png or bytes.
+    is 'yes' or True if its first line has names; type is a dict of names and other types. Text
+    becomes numbers, array(DTYPE) or msgpack (from JSON), integers other integers, lists of integers
+    arrays, and other bytes must be a blob of the type; any_type accepts types without a codec,
+    unchecked. Images become jpeg, png or bytes; those above max_pixels are errors.
 
     Returns a dict: spec, datapoints (written now; with dry_run, which writes nothing, those of
     the source, or None if it does not state their number), left_out (the number of things of
-    each kind that no field has), notes (a list of sentences), and for images their numbers.
+    each kind that no field has), notes (a list of sentences), for images their numbers, and with
+    dry_run the first datapoint, as `first`: a dict in which images and videos are bytes, or None.
     Datapoints written before a failure are kept: resume=True continues the same import.
     progress: see bags.copy. It is called with the number of datapoints.
     Errors: TypeError (unknown format, or a type), ValueError (two formats are possible, or a
@@ -142,6 +159,8 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
     """
     from . import DatasetWriter, ShardedDatasetWriter
     _unknown(options, (*_SOURCE, *_WRITER))
+    any_type, dry_run, resume, append = flags(
+        any_type=any_type, dry_run=dry_run, resume=resume, append=append)
     importers, path = _core.formats()[0], os.fsdecode(source)
     if from_ is None:
         from_ = importers[_core.recognize(local(source))]
@@ -152,15 +171,17 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
         given['header'] = 'yes' if given['header'] else 'no'
     writing = {name: value for name, value in options.items() if name in _WRITER}
     if not dry_run:
+        if out is None:
+            raise TypeError(f'{path}: out is missing')
         _check_out(out)
     with stepping(progress) as step:
-        opened = _Source(path, from_, given, fields, type, classes)
+        opened = _Source(path, from_, given, fields, type, any_type, classes)
         done = {'spec': opened.spec, 'datapoints': opened.length, 'left_out': opened.left_out,
                 'notes': opened.notes}
         if dry_run:
             if step:
                 step(0, opened.length or 0)
-            return done
+            return {**done, 'first': _first(opened)}
         shards = append or any(name.startswith('shard') for name in writing)
         kind = ShardedDatasetWriter if shards else DatasetWriter
         if shards:
@@ -171,7 +192,7 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
                   writing.get('shard_step', 0) or writing.get('shard_stop', 0))
         try:
             done['datapoints'], images = _core.copy_source(
-                opened.source, writer, opened.plans, *map(number, worker), writer.resumed,
+                opened.source, writer, opened.plans, *map(number, worker), writer.resumed, 0,
                 bool(given.get('skip_damaged')), append, opened.numbers, step)
         except BaseException as error:
             with contextlib.suppress(ValueError, OSError, RuntimeError):
@@ -188,6 +209,19 @@ def import_(source, out, *, from_=None, fields=None, type=None, classes=None, dr
         return done if images is None else {**done, 'images': images}
 
 
+def _first(opened):
+    """The first datapoint of a source, as it would be stored."""
+    from . import DatasetReader, DatasetWriter
+    decoders = {**codecs.decoders, **dict.fromkeys(('jpeg', 'jpg', 'png', 'mp4', 'webm'))}
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, 'first')
+        with DatasetWriter(out, opened.spec, None) as writer:
+            _core.copy_source(opened.source, writer, opened.plans, 0, 0, 0, 1, True, False,
+                              opened.numbers, None)
+        with DatasetReader(out, decoders) as reader:
+            return reader[0] if len(reader) else None
+
+
 def _check_out(out):
     text = os.fsdecode(out)
     if text.endswith('.bag'):
@@ -196,9 +230,9 @@ def _check_out(out):
 
 
 def images(folder, out, *, type=None, **options):
-    """images(folder, out, *, type=None, classes=None, skip_damaged=False, resume=False,
-    append=False, checksum=True, shard_size=0, shard_length=0, shard_start=0, shard_step=0,
-    keep_idx=False, sync=True, flush_seconds=1, progress=None)
+    """images(folder, out, *, type=None, classes=None, skip_damaged=False, max_pixels=0,
+    resume=False, append=False, checksum=True, shard_size=0, shard_length=0, shard_start=0,
+    shard_step=0, keep_idx=False, sync=True, flush_seconds=1, progress=None)
 
     Import the JPEG and PNG files of a folder into the fields image, label (the folder in it that
     contains the file) and path, as they are. type converts the images to 'jpeg', 'jpeg(90)' or
@@ -206,7 +240,8 @@ def images(folder, out, *, type=None, **options):
     occur. classes is a file of names: labels are then the numbers of their lines, from 0; it is
     written if it is missing. Returns and raises what import_ does.
     """
-    _unknown(options, (*_WRITER, 'classes', 'skip_damaged', 'resume', 'append', 'progress'))
+    _unknown(options, (*_WRITER, 'classes', 'skip_damaged', 'max_pixels', 'resume', 'append',
+                       'progress'))
     if type is not None and not isinstance(type, str):
         raise TypeError(f'type: {type!r} (expected a str)')
     if type is not None and _core.parse(type)[1] not in ('jpeg', 'jpg', 'png', 'bytes'):
@@ -268,9 +303,13 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
                             ('fps', options.get('fps'), ('lerobot',))):
         if value is not None and to not in of:
             raise TypeError(f'{name}: an option of {" and ".join(of)} only (this is {to})')
-    if options.get('fps') is not None and not 0 < options['fps'] <= 1e6:
-        raise ValueError(f'fps: {options["fps"]!r} is not a number above 0, and up to 1000000')
-    options = {name: value for name, value in options.items() if value is not None}
+    fps = options.get('fps')
+    if fps is not None and (isinstance(fps, bool) or not hasattr(fps, '__float__')):
+        raise TypeError(f'fps: {fps!r} is not a number')
+    if fps is not None and not 0 < fps <= 1e6:
+        raise ValueError(f'fps: {fps!r} is not a number above 0, and up to 1000000')
+    options = {name: value for name, value in options.items()
+               if value is not None or name not in ('fps', 'layout')}
     if os.fsdecode(out).startswith(('http://', 'https://', 's3://')):
         raise ValueError(f'{os.fsdecode(out)}: a URL, but a local path is required')
     sources = _Sources(os.fsdecode(path), storage)

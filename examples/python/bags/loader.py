@@ -14,7 +14,7 @@ import bags
 from . import _core
 from .closable import Closable
 from .codecs import lacks
-from .options import dtype, layout, number, pack, placed
+from .options import dtype, flags, layout, number, pack, placed
 
 _loaders = weakref.WeakSet()
 _said = set()  # what was said about ranks
@@ -391,7 +391,7 @@ class Loader(Closable, _core.Loader):
         if 'storage' in options:
             raise TypeError('storage: an option of DatasetReader; pass DatasetReader(path, '
                             'storage=...) as source')
-        if frames is None and (pad != 'edge' or same_draw):
+        if frames is None and (pad != 'edge' or flags(same_draw=same_draw)[0]):
             raise ValueError(f'{where}pad and same_draw need frames')
         if frames is not None and (tokens or sampler is not None):
             raise ValueError(f'{where}frames and {"tokens" if tokens else "sampler"} are mutually '
@@ -412,7 +412,7 @@ class Loader(Closable, _core.Loader):
                 weights = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
-        packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
+        packed = isinstance(tokens, Mapping) and tokens.get('pack', False) is True
         if rows is not None:
             rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
             if len(rows) != len(readers):

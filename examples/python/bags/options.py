@@ -26,6 +26,25 @@ def number(value, bits=64):
     return integer
 
 
+def flag(value):
+    """A bool, of Python or NumPy. A TypeError for other values, since 'no' would be true."""
+    if isinstance(value, bool) or getattr(getattr(value, 'dtype', None), 'kind', '') == 'b' and (
+            getattr(value, 'ndim', 0) == 0):
+        return bool(value)
+    raise TypeError(f'{value!r} is not True or False')
+
+
+def flags(**options):
+    """Check bools by their names, and return them in a list."""
+    found = []
+    for name, value in options.items():
+        try:
+            found.append(flag(value))
+        except TypeError as error:
+            raise TypeError(f'{name}: {error}') from None
+    return found
+
+
 def dtype(value):
     """The number of a NumPy or PyTorch dtype, or of a dtype name."""
     name = getattr(value, '__name__', None) or str(value)
@@ -72,9 +91,7 @@ def put(out, members, name, value):
     elif kind == 'start':
         kind, values = 'q', [-1 if value == 'random' else number(value, 63)]
     elif kind in '?!':
-        if isinstance(value, (str, bytes)):
-            raise TypeError(f'{value!r} is not True or False')
-        kind, values = '?', [bool(value) == (kind == '?')]
+        kind, values = '?', [flag(value) == (kind == '?')]
     else:
         values = [value if kind == 'd' else number(value, {'I': 32, 'i': 31}.get(kind, 64))]
     try:

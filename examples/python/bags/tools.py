@@ -4,7 +4,7 @@ import sys
 import warnings
 
 from . import _core, codecs
-from .options import number, pack, placed, stepping, suggest, unpack
+from .options import flags, number, pack, placed, stepping, suggest, unpack
 from .storage import hooks, writable
 
 
@@ -173,6 +173,7 @@ def diff(a, b, *, key=None, exact=False, allow_gaps=False, storage=None, progres
     differs. Blobs are compared as stored. storage is used for both paths, as in DatasetReader.
     progress: see bags.copy.
     """
+    exact, allow_gaps = flags(exact=exact, allow_gaps=allow_gaps)
     if key is not None and not isinstance(key, str):
         raise TypeError(f'key must be the name of a field, not {type(key)}')
     if key == '':

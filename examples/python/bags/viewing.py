@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import weakref
 
+from .options import flags
 from .program import HERE, command
 
 _open = weakref.WeakSet()
@@ -62,12 +63,13 @@ def view(path, *, port=0, browser=True, live=False):
     dataset that is being written. The server is the package's command, in a process of its own.
     Errors: RuntimeError, with the reason.
     """
+    browser, live = flags(browser=browser, live=live)
     program = command()
     if not program:
         raise RuntimeError('view: this build of the package has no command bags; install '
                            'libjson-c-dev and libmicrohttpd-dev and build it again')
     options = [f'--port={int(port)}'] if port else []
-    options += ['--live'] * bool(live) + ['--no-browser'] * (not browser)
+    options += ['--live'] * live + ['--no-browser'] * (not browser)
     page = os.path.join(HERE, 'viewer.html')
     known = {'BAGS_VIEWER': page} if os.path.exists(page) and 'BAGS_VIEWER' not in os.environ else {}
     with tempfile.TemporaryFile() as said:

@@ -1,4 +1,5 @@
 """bags.write: a dataset from an iterable of dicts, a table or arrays."""
+import contextlib
 import itertools
 import operator
 from collections.abc import Mapping
@@ -141,6 +142,17 @@ def _checked(path, points):
         yield point if type(point) is dict else dict(point)
 
 
+@contextlib.contextmanager
+def _without_empty(writer):
+    """After an exception before the first datapoint, remove the dataset."""
+    try:
+        yield
+    except BaseException:
+        if not (writer.closed or len(writer) or writer.resumed):
+            writer._abort()
+        raise
+
+
 def write(path, iterable, spec=None, *, encoders=None, progress=None, **options):
     """write(path, iterable, spec=None, *, encoders=bags.encoders, progress=None, shard_size=None,
     shard_length=None, shard_start=0, shard_step=1, shard_stop=0, existing='refuse',
@@ -160,8 +172,8 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
     the options of shards is given, and for DatasetWriter. existing='resume' skips as many
     datapoints of the iterable as the dataset has.
     progress: a function of done and total (0 if unknown), or tqdm. It is called now and then, and
-    at the end. An exception that it raises ends the call. After an exception, the datapoints before it are a
-    complete dataset.
+    at the end. An exception that it raises ends the call. After an exception, the
+    datapoints before it are a complete dataset; without any, nothing is left.
     Errors: KeyError (a field is missing or unknown), TypeError, ValueError, FileExistsError.
     """
     from . import DatasetReader, DatasetWriter, ShardedDatasetWriter
@@ -182,7 +194,8 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
         spec = inferred = _infer(path, first)
         points = itertools.chain([first], points)
     kind = ShardedDatasetWriter if any(name in options for name in _SHARDS) else DatasetWriter
-    with stepping(progress) as step, kind(path, spec, codecs, **options) as writer:
+    with stepping(progress) as step, kind(path, spec, codecs, **options) as writer, \
+            _without_empty(writer):
         done = writer.resumed
         for point in itertools.islice(points, done, None):
             try:

@@ -69,6 +69,16 @@ const bags_io *map_io(void);
 /* Local files without maps, for long operations: signal handlers can run between
  * reads. */
 const bags_io *tool_io(void);
+/* The codecs of another registry, with options for images. */
+typedef struct Codecs {
+    bags_registry *registry;
+    bags_jpeg_options jpeg;
+    bags_png_options png;
+    bags_zstd_options zstd;
+} Codecs;
+/* Set the options of images first. *codecs must not move; free its registry. False with
+ * an exception. */
+bool copy_codecs(Codecs *codecs, const bags_registry *from);
 /* bags._far, imported when first needed. NULL with an exception. */
 const Far *load_far(void);
 /* Types and functions of the other files. module.c adds them to the module. */

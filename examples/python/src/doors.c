@@ -50,13 +50,20 @@ static PyObject *door_recognize(PyObject *module, PyObject *path) {
 
 /* ---- sources ---- */
 
+/* A field of a source, by its name there, and the type to which it is converted. */
+typedef struct Wanted {
+    char *name; /* as bags_import_name changes it */
+    const char *type;
+} Wanted;
+
 /* An open source, and the memory that its options refer to. */
 typedef struct Opening {
     bags_source *source;
-    bags_registry *registry; /* turns images upright, and expands palettes */
-    bags_jpeg_options jpeg;
-    bags_png_options png;
+    Codecs codecs; /* these turn images upright, and expand palettes */
     char *image_type;
+    PyObject *types; /* owns the texts of `wanted` */
+    Wanted *wanted;
+    size_t wanted_count;
     PyObject *notes; /* list of str */
     Progress progress;
 } Opening;
@@ -65,8 +72,12 @@ static void opening_free(PyObject *capsule) {
     Opening *opening = (Opening *)PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
     if (opening->source)
         doors->close(opening->source);
-    bags_registry_free(opening->registry);
+    bags_registry_free(opening->codecs.registry);
     free(opening->image_type);
+    for (size_t i = 0; i < opening->wanted_count; i++)
+        free(opening->wanted[i].name);
+    PyMem_Free(opening->wanted);
+    Py_XDECREF(opening->types);
     Py_XDECREF(opening->notes);
     PyMem_Free(opening);
 }
@@ -88,25 +99,56 @@ static void opening_step(void *user, uint64_t bytes) {
     progress_note(&((Opening *)user)->progress, bytes, 0);
 }
 
-static bool opening_registry(Opening *opening) {
-    bags_error err;
-    opening->registry = bags_registry_create(NULL, &err);
-    bool good = opening->registry != NULL;
-#ifdef BAGS_WITH_JPEG
-    bags_codec jpeg = bags_codec_jpeg;
-    opening->jpeg.orient = true;
-    jpeg.user = &opening->jpeg;
-    good = good && !bags_registry_add(opening->registry, &jpeg, &err);
-#endif
-#ifdef BAGS_WITH_PNG
-    bags_codec png = bags_codec_png;
-    opening->png.orient = opening->png.expand = true;
-    png.user = &opening->png;
-    good = good && !bags_registry_add(opening->registry, &png, &err);
-#endif
-    if (!good)
-        PyErr_NoMemory();
-    return good;
+/* A name as fields have it. NULL if out of memory. */
+static char *field_name(const char *name) {
+    size_t size = strlen(name);
+    char *made = (char *)malloc(size + 2);
+    if (made)
+        doors->name(name, size, made);
+    return made;
+}
+
+/* Called while a source is opened. */
+static bags_source_want opening_want(void *user, const char *field) {
+    const Opening *opening = (const Opening *)user;
+    bags_source_want want = BAGS_WANT_NOTHING;
+    char *name = field_name(field);
+    for (size_t i = 0; name && i < opening->wanted_count; i++)
+        if (!strcmp(opening->wanted[i].name, name))
+            want = doors->want(opening->wanted[i].type);
+    free(name);
+    return want;
+}
+
+/* Take a list of (name, type). */
+static bool take_wanted(Opening *opening, PyObject *list) {
+    size_t count = (size_t)PyList_Size(list);
+    opening->types = Py_NewRef(list);
+    opening->wanted = (Wanted *)PyMem_Calloc(count + 1, sizeof *opening->wanted);
+    for (size_t i = 0; opening->wanted && i < count; i++) {
+        Wanted *one = &opening->wanted[i];
+        const char *name;
+        if (!PyArg_ParseTuple(
+                PyList_GetItem(list, (Py_ssize_t)i), "ss", &name, &one->type))
+            return false;
+        one->name = field_name(name);
+        if (!one->name)
+            return PyErr_NoMemory(), false;
+        opening->wanted_count++;
+    }
+    return opening->wanted || (PyErr_NoMemory(), false);
+}
+
+/* field_name(text): the name that a field of a source with this name has */
+static PyObject *door_name(PyObject *module, PyObject *text) {
+    (void)module;
+    const char *name = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (!name || !load_doors())
+        return NULL;
+    char *made = field_name(name);
+    PyObject *out = made ? PyUnicode_FromString(made) : PyErr_NoMemory();
+    free(made);
+    return out;
 }
 
 static PyObject *source_fields(const bags_source *source) {
@@ -142,17 +184,20 @@ static PyObject *source_classes(const bags_source *source) {
     return Py_XNewRef(names);
 }
 
-/* source(path, importer, options, image_type): (source, fields, length or None, the
- * number of things left out of each kind, the names of classes, a list of notes that
- * grows while the source is read, the text of info.json or None) */
+/* source(path, importer, options, image_type, types, max_pixels): (source, fields, length
+ * or None, the number of things left out of each kind, the names of classes, a list of
+ * notes that grows while the source is read, the text of info.json or None). types: a
+ * list of (name in the source, type), see Wanted. */
 static PyObject *door_source(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *image_type;
-    PyObject *path, *packed;
+    PyObject *path, *packed, *types;
     Py_ssize_t importer;
+    unsigned long long max_pixels;
     bags_source_options how;
     bags_error err;
-    if (!PyArg_ParseTuple(args, "SnOz", &path, &importer, &packed, &image_type) ||
+    if (!PyArg_ParseTuple(args, "SnOzO!K", &path, &importer, &packed, &image_type,
+            &PyList_Type, &types, &max_pixels) ||
         !take_struct(&how, sizeof how, packed) || !load_doors())
         return NULL;
     Opening *opening = (Opening *)PyMem_Calloc(1, sizeof *opening);
@@ -163,10 +208,16 @@ static PyObject *door_source(PyObject *module, PyObject *args) {
     opening->notes = PyList_New(0);
     opening->progress.call = Py_None;
     opening->image_type = image_type ? strdup(image_type) : NULL;
-    if (!opening->notes || !opening_registry(opening))
+    opening->codecs.jpeg.orient = opening->codecs.png.orient = true;
+    opening->codecs.jpeg.allow_trailing = opening->codecs.png.allow_trailing = true;
+    opening->codecs.jpeg.max_pixels = opening->codecs.png.max_pixels = max_pixels;
+    opening->codecs.png.expand = true;
+    if (!opening->notes || !copy_codecs(&opening->codecs, state->registry) ||
+        !take_wanted(opening, types))
         return NULL;
     how.image_type = opening->image_type;
-    how.registry = opening->registry;
+    how.registry = opening->codecs.registry;
+    how.want = opening_want;
     how.note = opening_note;
     how.progress = opening_step;
     how.user = opening;
@@ -191,85 +242,72 @@ static PyObject *door_source(PyObject *module, PyObject *args) {
 /* A field of the dataset. */
 typedef struct Plan {
     Py_ssize_t from; /* in the source */
-    const char *name, *type;
-    bool converted, is_class;
+    const char *name;
+    bool sequence, is_class;
+    const char *packed; /* msgpack or tree, if a writer takes these as bytes */
+    bags_conversion *conversion;
 } Plan;
 
 /* A copy of a source to a writer. */
 typedef struct Copying {
     Opening *opening;
-    const bags_registry *registry;
     Plan *plans;
-    bags_entry *entries;
     size_t count;
     uint64_t start, stop, skip; /* worker `start` of `stop`; datapoints that exist */
+    uint64_t most;              /* copy no more than this; 0: all */
     bool skip_damaged, appending;
     const uint64_t *classes; /* the numbers of the source's classes */
-    bags_buffer values, *scratch;
-    size_t scratch_count;
     uint64_t copied;
+    bags_buffer scratch;
     Progress *progress;
 } Copying;
 
-/* A value of the type of the source, as one of another type. A writer checks numbers and
- * arrays. Only what was bytes may be any blob, if the type's codec accepts it. */
-static bags_code convert_value(Copying *copying, const Plan *plan, size_t item,
-    bags_value *value, bags_error *err) {
-    char kind[BAGS_ERROR_SIZE];
-    const char *from = copying->opening->source->fields[plan->from].type;
-    bags_view blob = {(const unsigned char *)value->data, value->size};
-    bags_buffer *scratch = &copying->scratch[item];
-    bool is_bytes = strncmp(from, "bytes", 5) == 0;
-    bags_value decoded;
-    if (value->kind != BAGS_KIND_BLOB && !(is_bytes && value->kind == BAGS_KIND_BYTES))
+/* The writers of this module take the msgpack of zstd(msgpack) as bytes: see
+ * State.inside. */
+static bags_code pack_object(
+    Copying *copying, const Plan *plan, bags_value *value, bags_error *err) {
+    bags_view blob;
+    if (value->kind != BAGS_KIND_OBJECT || !plan->packed)
         return BAGS_OK;
-    const char *type = is_bytes ? plan->type : from;
-    (void)snprintf(kind, sizeof kind, "%.*s", (int)strcspn(type, "["), type);
-    bags_code code = bags_decode(copying->registry, kind, blob, scratch, &decoded, err);
+    bags_code code = bags_encode(copying->opening->codecs.registry, plan->packed, value,
+        &copying->scratch, &blob, err);
     if (!code)
-        *value = is_bytes ? bags_blob(blob.data, blob.size) : decoded;
+        *value = bags_bytes(blob.data, blob.size);
     return code;
 }
 
-/* One buffer for each item that is converted. */
-static bags_code reserve_scratch(Copying *copying, size_t count, bags_error *err) {
-    if (count <= copying->scratch_count)
-        return BAGS_OK;
-    bags_buffer *more = (bags_buffer *)realloc(copying->scratch, count * sizeof *more);
-    if (!more)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    memset(more + copying->scratch_count, 0,
-        (count - copying->scratch_count) * sizeof *more);
-    copying->scratch = more;
-    copying->scratch_count = count;
-    return BAGS_OK;
+/* Convert and write the values of a field. The writer's messages state the field. */
+static bags_code copy_field(bags_writer *to, Copying *copying, const Plan *plan,
+    const bags_entry *entry, uint64_t index, bags_error *err) {
+    size_t count = 0;
+    bags_value value;
+    bags_code code = doors->conversion_count(plan->conversion, entry, &count, err);
+    for (size_t i = 0; !code && i < count; i++) {
+        code = doors->conversion_get(plan->conversion, entry, i, &value, err);
+        if (!code)
+            code = pack_object(copying, plan, &value, err);
+        if (code)
+            break;
+        if (plan->is_class && copying->classes)
+            value = bags_uint(copying->classes[value.uint]);
+        code = plan->sequence ? bags_writer_push(to, plan->name, &value, err)
+                              : bags_writer_set(to, plan->name, &value, err);
+        if (code)
+            return code;
+    }
+    return code ? bags_prefix(err, code, "%s: datapoint %" PRIu64 ": field \"%s\": ",
+                      copying->opening->source->path, index, plan->name)
+                : BAGS_OK;
 }
 
-/* Set the writer's entries from the source's entries. */
-static bags_code plan_entries(
-    Copying *copying, const bags_entry *entries, bags_error *err) {
-    size_t total = 0, at = 0;
-    for (size_t i = 0; i < copying->count; i++)
-        total += entries[copying->plans[i].from].count;
-    if (reserve_scratch(copying, total, err) ||
-        bags_buffer_reserve(&copying->values, (total + 1) * sizeof(bags_value), err))
-        return err->code;
-    bags_value *values = (bags_value *)(void *)copying->values.data;
-    for (size_t i = 0; i < copying->count; i++) {
+static bags_code copy_one(bags_writer *to, Copying *copying, const bags_entry *entries,
+    uint64_t index, bags_error *err) {
+    bags_code code = bags_writer_begin(to, err);
+    for (size_t i = 0; !code && i < copying->count; i++) {
         const Plan *plan = &copying->plans[i];
-        const bags_entry *from = &entries[plan->from];
-        copying->entries[i].field = plan->name;
-        copying->entries[i].values = values + at;
-        copying->entries[i].count = from->count;
-        for (size_t k = 0; k < from->count; k++, at++) {
-            values[at] = from->values[k];
-            if (plan->is_class && copying->classes)
-                values[at] = bags_uint(copying->classes[values[at].uint]);
-            if (plan->converted && convert_value(copying, plan, at, &values[at], err))
-                return bags_prefix(err, err->code, "field \"%s\": ", plan->name);
-        }
+        code = copy_field(to, copying, plan, &entries[plan->from], index, err);
     }
-    return BAGS_OK;
+    return code ? code : bags_writer_end(to, err);
 }
 
 static bags_code copy_all(Written *writer, Copying *copying, bags_error *err) {
@@ -301,12 +339,10 @@ static bags_code copy_all(Written *writer, Copying *copying, bags_error *err) {
             copying->skip--;
             continue;
         }
-        if (plan_entries(copying, entries, err))
-            return bags_prefix(
-                err, err->code, "%s: datapoint %" PRIu64 ": ", source->path, i);
-        if (bags_writer_append(writer->dataset, copying->entries, copying->count, err))
+        if (copy_one(writer->dataset, copying, entries, i, err))
             return err->code;
-        copying->copied++;
+        if (++copying->copied == copying->most)
+            return BAGS_OK;
     }
     /* Data after the last datapoint, such as a checksum, may also be invalid. */
     if (known && doors->read(source, source->length, &entries, err))
@@ -324,37 +360,61 @@ static bags_code copy_or_keep(Written *writer, void *data, bags_error *err) {
     Copying *copying = (Copying *)data;
     bags_error ignored;
     bags_code code = copy_all(writer, copying, err);
-    if (!code || copying->appending)
+    if (!code)
+        return code;
+    bags_writer_cancel(writer->dataset);
+    bags_writer_clear(writer->dataset);
+    if (copying->appending)
         return code;
     if (bags_writer_length(writer->dataset) == 0) {
         bags_writer_abort(writer->dataset);
         writer->dataset = NULL;
         return code;
     }
-    bags_writer_cancel(writer->dataset);
-    bags_writer_clear(writer->dataset);
     if (!bags_writer_flush(writer->dataset, &ignored))
         (void)bags_writer_begin(writer->dataset, &ignored);
     return code;
 }
 
+/* Take a list of plans: see door_copy. */
 static bool take_plans(Copying *copying, PyObject *list) {
-    copying->count = (size_t)PyList_Size(list);
-    copying->plans = (Plan *)PyMem_Calloc(copying->count + 1, sizeof *copying->plans);
-    copying->entries =
-        (bags_entry *)PyMem_Calloc(copying->count + 1, sizeof *copying->entries);
-    if (!copying->plans || !copying->entries)
+    const bags_source *source = copying->opening->source;
+    bags_conversion_options how = {copying->opening->codecs.registry, doors->pack};
+    size_t count = (size_t)PyList_Size(list);
+    copying->plans = (Plan *)PyMem_Calloc(count + 1, sizeof *copying->plans);
+    if (!copying->plans)
         return PyErr_NoMemory() != NULL;
-    for (size_t i = 0; i < copying->count; i++) {
-        Plan *plan = &copying->plans[i];
-        int converted, is_class;
-        if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i), "nsspp", &plan->from,
-                &plan->name, &plan->type, &converted, &is_class))
+    for (; copying->count < count; copying->count++) {
+        Plan *plan = &copying->plans[copying->count];
+        const char *type, *converted;
+        int is_class;
+        bags_type parsed;
+        bags_error err;
+        if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)copying->count), "nsszp",
+                &plan->from, &plan->name, &type, &converted, &is_class))
             return false;
-        plan->converted = converted;
         plan->is_class = is_class;
+        plan->conversion =
+            doors->conversion(source->fields[plan->from].type, converted, &how, &err);
+        if (!plan->conversion || bags_type_parse(type, &parsed, &err))
+            return PyErr_Format(PyExc_ValueError, "field \"%s\": %s", plan->name,
+                       err.message) != NULL;
+        plan->sequence = parsed.sequence;
+        if (bags_view_is(parsed.name, "zstd"))
+            plan->packed = bags_view_is(bags_type_argument(&parsed, 0), "tree")
+                               ? "tree"
+                               : "msgpack";
+        if (!load_far_for(&parsed))
+            return false;
     }
     return true;
+}
+
+static void free_plans(Copying *copying) {
+    for (size_t i = 0; copying->plans && i <= copying->count; i++)
+        doors->conversion_close(copying->plans[i].conversion);
+    PyMem_Free(copying->plans);
+    bags_buffer_free(&copying->scratch);
 }
 
 static PyObject *image_counts(const bags_images *images) {
@@ -367,42 +427,38 @@ static PyObject *image_counts(const bags_images *images) {
 #undef COUNT
 }
 
-/* copy_source(source, writer, plans, start, stop, skip, skip_damaged, appending,
- * classes, progress): (datapoints, counts of images or None); plans: a list of (index in the
- * source, name, type, is it converted, is it a class) */
+/* copy_source(source, writer, plans, start, stop, skip, most, skip_damaged, appending,
+ * classes, progress): (datapoints, counts of images or None). plans: a list of (index in
+ * the source, name, type, the type again if values are converted to it or None, is it a
+ * class). most: of datapoints; 0: all. */
 static PyObject *door_copy(PyObject *module, PyObject *args) {
-    State *state = (State *)PyModule_GetState(module);
     PyObject *capsule, *writer, *plans;
     const char *classes;
     Py_ssize_t size;
-    unsigned long long start, stop, skip;
+    unsigned long long start, stop, skip, most;
     int skip_damaged, appending;
     Progress progress = {0};
     Copying copying;
+    (void)module;
     memset(&copying, 0, sizeof copying);
-    if (!PyArg_ParseTuple(args, "OOO!KKKppz#O", &capsule, &writer, &PyList_Type, &plans,
-            &start, &stop, &skip, &skip_damaged, &appending, &classes, &size,
-            &progress.call))
+    if (!PyArg_ParseTuple(args, "OOO!KKKKppz#O", &capsule, &writer, &PyList_Type,
+            &plans, &start, &stop, &skip, &most, &skip_damaged, &appending, &classes,
+            &size, &progress.call))
         return NULL;
     copying.opening = (Opening *)PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
     if (!copying.opening)
         return NULL;
-    copying.registry = state->registry;
     copying.start = start;
     copying.stop = stop;
     copying.skip = skip;
+    copying.most = most;
     copying.skip_damaged = skip_damaged;
     copying.appending = appending;
     copying.classes = (const uint64_t *)(const void *)classes;
     copying.progress = &progress;
     bool good =
         take_plans(&copying, plans) && call_writer(writer, copy_or_keep, &copying);
-    for (size_t i = 0; i < copying.scratch_count; i++)
-        bags_buffer_free(&copying.scratch[i]);
-    free(copying.scratch);
-    bags_buffer_free(&copying.values);
-    PyMem_Free(copying.plans);
-    PyMem_Free(copying.entries);
+    free_plans(&copying);
     if (!progress_end(&progress, good))
         return NULL;
     return Py_BuildValue("KN", (unsigned long long)copying.copied,
@@ -521,6 +577,7 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
 
 PyMethodDef door_functions[] = {{"formats", door_formats, METH_NOARGS, NULL},
     {"recognize", door_recognize, METH_O, NULL},
+    {"field_name", door_name, METH_O, NULL},
     {"source", door_source, METH_VARARGS, NULL},
     {"copy_source", door_copy, METH_VARARGS, NULL},
     {"describe", door_describe, METH_VARARGS, NULL},

@@ -16,8 +16,16 @@ static const bags_exporter *const exporters[] = {
 #include "exporters.h"
     NULL};
 
+#ifdef BAGS_WITH_IMPORT_GULP /* which has the same libraries */
+#include "pack.h"
+#else
+#define bags_import_pack_json NULL
+#endif
+
 static Doors functions = {importers, exporters, bags_import_recognize, bags_source_open,
-    bags_source_read, bags_source_close, bags_export};
+    bags_source_read, bags_source_close, bags_import_name, bags_conversion_want,
+    bags_conversion_open, bags_conversion_count, bags_conversion_get,
+    bags_conversion_close, bags_import_pack_json, bags_export};
 
 static int doors_exec(PyObject *module) {
     PyObject *capsule = PyCapsule_New(&functions, DOORS_CAPSULE, NULL);

@@ -192,6 +192,30 @@ static bool add_codecs(State *state) {
     return true;
 }
 
+bool copy_codecs(Codecs *codecs, const bags_registry *from) {
+    static const char *const names[] = {
+        "npy", "mp4", "msgpack", "tree", "jpeg", "png", "zstd"};
+    bags_error err;
+    codecs->registry = bags_registry_create(NULL, &err);
+    bool good = codecs->registry != NULL;
+    for (size_t i = 0; good && i < sizeof names / sizeof *names; i++) {
+        bags_view name = {(const unsigned char *)names[i], strlen(names[i])};
+        const bags_codec *found = bags_registry_find(from, name);
+        if (!found)
+            continue;
+        bags_codec one = *found;
+        one.user = i == 4   ? (void *)&codecs->jpeg
+                   : i == 5 ? (void *)&codecs->png
+                   : i == 6 ? (void *)&codecs->zstd
+                            : one.user;
+        good = !bags_registry_add(codecs->registry, &one, &err);
+    }
+    codecs->zstd.registry = codecs->registry;
+    if (!good)
+        PyErr_NoMemory();
+    return good;
+}
+
 /* Base types come first. base, keep: offsets in the state, or 0 for none (no reference
  * is at offset 0). */
 static const struct {

@@ -139,9 +139,7 @@ size_t path_in_message(const char *message, PyObject *path) {
 static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"bags_checksum", "bags.checksum"}, {"bags_finalize", "bags.finalize"},
     {"bags_reader_length", "len of a reader"}, {"--from KIND", "from_="},
-    {"--from", "from_"},
-    {"state a type: --type", "import it with python -m bags import --type"},
-    {"use `bags copy` or `bags pack`", "bags.copy copies it"},
+    {"--from", "from_"}, {"use `bags copy` or `bags pack`", "bags.copy copies it"},
     {"set BAGS_EXISTING_RESUME", "set existing='resume'"},
     {"set BAGS_EXISTING_APPEND", "set existing='append'"},
     {"bags_reader_get_range", "reader.values"},
@@ -154,6 +152,21 @@ static const char *const words[][2] = {{"bags_recover", "bags.recover"},
     {"dims and width", "shape and width"},
     {"set the option `blobs` of bags_zstd_options",
         "only utf8, bytes, msgpack and tree have one"}};
+
+/* Write --type 'NAME=TYPE' as type={'NAME': 'TYPE'}. Returns its size; 0 for other
+ * text. */
+static size_t type_option(const char *message, char *out, size_t size) {
+    static const char begin[] = "--type '";
+    const char *name = message + sizeof begin - 1;
+    if (strncmp(message, begin, sizeof begin - 1))
+        return 0;
+    const char *type = strchr(name, '='), *end = type ? strchr(type, '\'') : NULL;
+    if (!end)
+        return 0;
+    (void)snprintf(out, size, "type={'%.*s': '%.*s'}", (int)(type - name), name,
+        (int)(end - type - 1), type + 1);
+    return (size_t)(end + 1 - message);
+}
 
 void message_of_python(
     const char *message, size_t path_size, char out[BAGS_ERROR_SIZE]) {
@@ -168,10 +181,13 @@ void message_of_python(
                 (message[length] && !strchr(" ,;.)", message[length])))
                 continue;
             (void)snprintf(out + used, BAGS_ERROR_SIZE - used, "%s", words[i][1]);
-            used += strlen(out + used);
             size = length;
         }
-        if (!size && starts && !strncmp(message, "--", 2)) {
+        if (!size && starts)
+            size = type_option(message, out + used, BAGS_ERROR_SIZE - used);
+        if (size)
+            used += strlen(out + used);
+        else if (starts && !strncmp(message, "--", 2)) {
             /* An option of the command. Arguments have the same names. */
             for (size = 2; strchr("-abcdefghijklmnopqrstuvwxyz", message[size]) &&
                            message[size] && used + 1 < BAGS_ERROR_SIZE;

@@ -188,6 +188,18 @@ static PyObject *writer_sync(PyObject *self, PyObject *unused) {
     return call_writer(self, sync_dataset, NULL) ? Py_NewRef(Py_None) : NULL;
 }
 
+static bags_code abort_dataset(Written *writer, void *unused, bags_error *err) {
+    (void)unused, (void)err;
+    bags_writer_abort(writer->dataset);
+    writer->dataset = NULL;
+    return BAGS_OK;
+}
+
+static PyObject *writer_abort(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return call_writer(self, abort_dataset, NULL) ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef writer_methods[] = {
     {"append", KEYWORDS(writer_append), METH_VARARGS | METH_KEYWORDS,
         "append(datapoint, flush=True)\n--\n\n"
@@ -200,6 +212,8 @@ static PyMethodDef writer_methods[] = {
         "value that its type cannot hold)."},
     {"sync", writer_sync, METH_NOARGS,
         "sync()\n--\n\nWait until all datapoints are on stable storage."},
+    {"_abort", writer_abort, METH_NOARGS,
+        "_abort()\n--\n\nRemove the unfinished shard, and close."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef writer_gets[] = {
     {"shards", written_get, NULL, "Shards begun so far.", "n"},
