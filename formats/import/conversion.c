@@ -211,7 +211,7 @@ static bags_value cv_integer(const bags_value *array, size_t i) {
     return bags_import_integer(array->dtype, bytes);
 }
 
-/* Store integers as an array of the type's dtype, which must represent each of them:
+/* Store integers as an array of the type's dtype, if that represents each of them:
  * `count` values, or the elements of `array`. */
 static bags_code cv_store(bags_conversion *c, const bags_value *values, size_t count,
     const bags_value *array, bags_value *out, bags_error *err) {

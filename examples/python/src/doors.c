@@ -404,8 +404,6 @@ static bool take_plans(Copying *copying, PyObject *list) {
             plan->packed = bags_view_is(bags_type_argument(&parsed, 0), "tree")
                                ? "tree"
                                : "msgpack";
-        if (!load_far_for(&parsed))
-            return false;
     }
     return true;
 }
