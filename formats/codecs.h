@@ -662,8 +662,9 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
 typedef struct bags_mp4_place {
     uint64_t first;     /* the keyframe where decoding must start, */
     uint64_t packet;    /* and the packet that shows the frame */
-    bags_view settings; /* the content of the box avcC, hvcC or av1C, or its equivalent.
-                           Valid until the reader is closed */
+    bags_view settings; /* the content of the box avcC, hvcC or av1C, or its equivalent;
+                           empty if the container states another frame size than the
+                           stream. Valid until the reader is closed */
     bool full_range;    /* the container states that values are 0 to 255 */
 } bags_mp4_place;
 

@@ -12,8 +12,10 @@ bags_mp4_place bags_mp4_reader_place(const bags_mp4_reader *reader, uint64_t fra
         return place;
     place.packet = reader->order[frame].packet;
     place.first = reader->packets[place.packet].key;
+    bool agrees = (uint64_t)parameters->width == reader->info.width &&
+                  (uint64_t)parameters->height == reader->info.height;
     place.settings.data = parameters->extradata;
-    place.settings.size = (size_t)parameters->extradata_size;
+    place.settings.size = agrees ? (size_t)parameters->extradata_size : 0;
     place.full_range = parameters->color_range == AVCOL_RANGE_JPEG;
     return place;
 }

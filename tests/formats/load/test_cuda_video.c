@@ -18,6 +18,8 @@ static const bags_loader_videos videos = {bags_mp4_cache_open, bags_mp4_cache_cl
 static const bags_loader_device_videos device_videos = {bags_cuda_probe_video,
     bags_cuda_make_frames, bags_mp4_reader_place, bags_mp4_reader_packet};
 
+static const char *program;
+
 /* What cuda_mock_video.h does wrong. */
 enum {
     FAITHFUL,
@@ -52,7 +54,25 @@ static void find(const char *name, void *to) {
     memcpy(to, &found, sizeof found);
 }
 
+/* The distance between the points that a test tries. */
+static long quick(long fast, long all) { return support_stride() > 1 ? fast : all; }
+
 /* ---- datasets ---- */
+
+/* Load a file of tests/data/video, or image N, "golden N", of Benzina's file. */
+static bytes load_video(const char *name) {
+    static const size_t parts[][2] = {{40, 7336}, {7376, 7527}, {14903, 8907}};
+    char path[200];
+    snprintf(path, sizeof path, "tests/data/video/%s", name);
+    if (strncmp(name, "golden", 6))
+        return load(path);
+    bytes file = load("tests/data/golden/benzina/data.bzna");
+    const size_t *part = parts[name[7] - '0'];
+    assert_true(part[0] + part[1] <= file.size);
+    memmove(file.data, file.data + part[0], part[1]);
+    file.size = part[1];
+    return file;
+}
 
 /* Videos of tests/data/video, each an episode whose clock has as many items as the video
  * has frames. */
@@ -67,11 +87,8 @@ static bags_reader *make_dataset(
     const char *path = at("set%d", made++);
     assert_opens(writer, bags_writer_open(path, fields, 2, NULL, &said));
     for (size_t i = 0; i < count; i++) {
-        char name[200];
         bags_mp4_info info;
-        snprintf(name, sizeof name, "%s%s",
-            strchr(names[i], '/') ? "" : "tests/data/video/", names[i]);
-        bytes file = load(name);
+        bytes file = load_video(names[i]);
         bags_value video = bags_blob(file.data, file.size);
         bags_view blob = {file.data, file.size};
         assert_ok(bags_mp4_probe(blob, NULL, &info, &said));
@@ -267,12 +284,467 @@ static void frames_equal_those_of_the_cpu(void **state) {
     mock.video(FAITHFUL, 0, 16);
     for (size_t k = 0; k < GOOD; k++) {
         bags_reader *reader = make_dataset(&good[k], 1, NULL);
-        for (unsigned i = 0; i < 12; i += 5) {
-            uint64_t all = 0, on_cpu = compare_all(reader, i, &all);
-            print_message("%s %u: %d of %d\n", good[k], i, (int)on_cpu, (int)all);
-        }
+        for (unsigned i = (unsigned)k % 2; i < 24; i += 7)
+            assert_int_equal(compare_all(reader, i, NULL), 0);
         bags_reader_close(reader);
     }
+}
+
+/* Videos of several codecs, sizes and settings in one batch. */
+static void videos_may_differ(void **state) {
+    (void)state;
+    bags_reader *reader = make_dataset(good, GOOD, NULL);
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(compare_all(reader, i, NULL), 0);
+    bags_reader_close(reader);
+}
+
+/* The images of a Benzina file are videos of one frame. */
+static void images_of_benzina_are_frames(void **state) {
+    (void)state;
+    static const char *const names[] = {"golden 0", "golden 1", "golden 2"};
+    bags_reader *reader = make_dataset(names, 3, NULL);
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 144);
+    for (unsigned i = 0; i < 6; i++) {
+        uint64_t all = 0, on_cpu = 0;
+        on_cpu = compare_all(reader, i, &all);
+        assert_int_equal(on_cpu, 0);
+        assert_int_equal(all, i % 2 ? 3 * AROUND : 3);
+    }
+    bags_reader_close(reader);
+}
+
+/* Only the packets of the needed GOP are decoded, once for all frames of a batch. */
+static void a_batch_decodes_each_gop_once(void **state) {
+    (void)state;
+    static const char *const name[] = {"h264_edit_list.mp4"};
+    bags_reader *reader = make_dataset(name, 1, NULL);
+    setup s;
+    pair p;
+    start(&s, 0);
+    s.options.order.in_order = true;
+    s.options.batch = 46; /* all frames; keyframes are 20 packets apart */
+    mock.video(FAITHFUL, 0, 16);
+    mock.reset(-1, 0, 1);
+    open_pair(&p, reader, &s, 0);
+    assert_ok(compare(&p));
+    /* Surfaces that are decoded again are mapped once more, to learn of damage. */
+    assert_true(mock.count("cuvidMapVideoFrame") >= 46);
+    assert_true(mock.count("cuvidMapVideoFrame") < 46 + 20);
+    assert_true(mock.count("cuvidDecodePicture") <= 60);
+    assert_int_equal(mock.count("cuvidCreateDecoder"), 1);
+    assert_int_equal(mock.count("cuvidCreateVideoParser"), 1);
+    close_pair(&p);
+    bags_reader_close(reader);
+}
+
+/* ---- what the CPU makes ---- */
+
+static void videos_that_the_gpu_cannot_decode_are_counted(void **state) {
+    (void)state;
+    static const char *const names[] = {"h264_422.mp4", "hevc_10_bit.mp4",
+        "mpeg4_b_frames.mp4", "mpeg4_odd.mp4", "vp9_hidden.mp4", "vp8_hidden.webm"};
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        uint64_t all = 0, on_cpu = 0;
+        bags_reader *reader = make_dataset(&names[k], 1, NULL);
+        on_cpu = compare_all(reader, (unsigned)k, &all);
+        assert_int_equal(on_cpu, all);
+        assert_int_equal(mock.count("cuvidDecodePicture"), 0);
+        bags_reader_close(reader);
+    }
+}
+
+/* A keyframe that is not an IDR picture, in H.264: batches that need one are made by the
+ * CPU, and then all others, too. */
+static void an_open_gop_of_h264_is_left_to_the_cpu(void **state) {
+    (void)state;
+    static const char *const names[] = {"h264_open_gop.mp4", "h264_cut_open_gop.mp4"};
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (size_t k = 0; k < 2; k++) {
+        bags_reader *reader = make_dataset(&names[k], 1, NULL);
+        uint64_t all = 0, on_cpu = compare_all(reader, 0, &all);
+        assert_true(on_cpu > all / 2);
+        bags_reader_close(reader);
+    }
+}
+
+static void limits_of_the_gpu_are_asked_for(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "h264_bt709.mp4", "hevc_open_gop.mp4", "av1.mp4"};
+    static const int codecs[] = {4, 8, 11};
+    for (size_t k = 0; k < 3; k++) {
+        uint64_t all = 0, on_cpu = 0;
+        bags_reader *reader = make_dataset(&names[k], 1, NULL);
+        mock.reset(-1, 0, 1);
+        mock.video(FAITHFUL, codecs[k], 16); /* no such codec */
+        on_cpu = compare_all(reader, 0, &all);
+        assert_int_equal(on_cpu, all);
+        mock.video(FAITHFUL, 0, 65); /* too small */
+        on_cpu = compare_all(reader, 0, &all);
+        assert_int_equal(on_cpu, all);
+        mock.video(FAITHFUL, codecs[(k + 1) % 3], 48);
+        on_cpu = compare_all(reader, 0, &all);
+        assert_int_equal(on_cpu, 0);
+        bags_reader_close(reader);
+    }
+}
+
+static void images_that_only_the_cpu_makes_are_counted(void **state) {
+    (void)state;
+    bags_reader *reader = make_dataset(good, 3, NULL);
+    bags_warp_options warp = {0};
+    bags_jitter_options jitter = {0};
+    warp.degrees.high = 20;
+    jitter.hue.high = 0.1;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (int i = 0; i < 4; i++) {
+        pair p;
+        setup s;
+        start(&s, 0);
+        if (i == 0)
+            s.fields[0].warp = &warp;
+        if (i == 1)
+            s.fields[0].jitter = &jitter;
+        if (i == 2)
+            s.fields[0].filter = BAGS_FILTER_NEAREST;
+        open_pair(&p, reader, &s, i == 3 ? 5000 : 0); /* 3: too little memory */
+        assert_ok(compare(&p));
+        assert_int_equal(p.on_cpu, p.images);
+        close_pair(&p);
+    }
+    bags_reader_close(reader);
+}
+
+/* Without the library, the CPU decodes. */
+static void a_missing_library_is_no_error(void **state) {
+    (void)state;
+    char command[4000];
+    const char *folder = at("mock"), *from = getenv("LD_LIBRARY_PATH");
+    snprintf(command, sizeof command,
+        "mkdir '%s' && cp '%s/libcuda.so.1' '%s' && LD_LIBRARY_PATH='%s' '%s' "
+        "--without",
+        folder, from, folder, folder, program);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- a driver that confuses pictures ---- */
+
+static void a_picture_is_never_taken_for_another(void **state) {
+    (void)state;
+    static const int faults[] = {SKIPS, SHIFTS, REPEATS, CHANGES_RANGE, INTERLACED,
+        NEEDS_MORE, DEEP, SKIPS_DECODING};
+    for (size_t k = 0; k < 3; k++) {
+        bags_reader *reader = make_dataset(&good[k], 1, NULL);
+        for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
+            for (unsigned i = 0; i < 3; i += 2) {
+                uint64_t on_cpu;
+                mock.reset(-1, 0, 1);
+                mock.video(faults[f], 0, 16);
+                on_cpu = compare_all(reader, i, NULL);
+                /* AV1's range is not used; its pictures are not counted. */
+                if (k < 2 ||
+                    (faults[f] != CHANGES_RANGE && faults[f] != SKIPS_DECODING))
+                    assert_true(on_cpu > 0);
+            }
+        mock.video(REPEATS_FORMAT, 0, 16);
+        assert_int_equal(compare_all(reader, 1, NULL), 0);
+        /* Without a status, damage would not be noticed. AV1 never has one. */
+        mock.video(NO_STATUS, 0, 16);
+        uint64_t all = 0, on_cpu = compare_all(reader, 1, &all);
+        assert_int_equal(on_cpu, k < 2 ? all : 0);
+        bags_reader_close(reader);
+    }
+    mock.video(FAITHFUL, 0, 16);
+}
+
+/* ---- damage ---- */
+
+static size_t damage_at; /* where, in parts of 64 of the file */
+
+static void flip_bytes(bytes *file) {
+    size_t at = file->size * damage_at / 64;
+    for (size_t i = at; i < at + 24 && i < file->size; i++)
+        file->data[i] ^= 0x5A;
+}
+
+static void damage_is_the_same_error(void **state) {
+    (void)state;
+    unsigned failed = 0, named = 0;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (size_t k = 0; k < 3; k++)
+        for (damage_at = 4; damage_at < 64; damage_at += (size_t)quick(12, 4))
+            for (int skip = 0; skip < 2; skip++) {
+                pair p;
+                setup s;
+                bags_reader *reader = make_dataset(&good[k], 1, flip_bytes);
+                start(&s, 0);
+                s.options.skip_damaged = skip;
+                open_pair(&p, reader, &s, 0);
+                bags_code code = compare(&p);
+                failed += code != BAGS_OK;
+                named += code && strstr(said.message, "field \"view\": datapoint 0");
+                assert_true(p.differs <= NEAR);
+                close_pair(&p);
+                bags_reader_close(reader);
+            }
+    assert_true(failed > 3);
+    assert_int_equal(failed, named);
+}
+
+/* ---- memory and failures ---- */
+
+static void memory_is_reused(void **state) {
+    (void)state;
+    bags_reader *reader = make_dataset(good, GOOD, NULL);
+    const bags_batch *batch;
+    bags_cuda *cuda;
+    bags_loader *loader;
+    setup s;
+    long before = 0, created = 0;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    assert_opens(cuda, bags_cuda_open(NULL, &said));
+    bags_loader_device device = device_of(cuda);
+    start(&s, 0);
+    s.options.batch = 8;
+    s.options.threads = BAGS_THREADS_NONE;
+    s.options.epochs = 0;
+    s.options.device = &device;
+    s.options.device_videos = &device_videos;
+    assert_opens(
+        loader, bags_loader_open(&(const bags_reader *){reader}, 1, &s.options, &said));
+    for (int i = 0; i < 240; i++) {
+        assert_ok(bags_loader_next(loader, &batch, &said));
+        assert_int_equal(batch->on_cpu, 0);
+        if (i == 120) {
+            before = mock.most_bytes();
+            created = mock.count("cuvidCreateDecoder");
+        }
+    }
+    assert_int_equal(mock.most_bytes(), before);
+    /* Decoders of the same codec are reconfigured; others are made again. */
+    assert_true(mock.count("cuvidReconfigureDecoder") > 0);
+    assert_true(mock.count("cuvidCreateDecoder") - created < 120 * 8 / 2);
+    bags_loader_close(loader);
+    bags_cuda_close(cuda);
+    assert_int_equal(mock.objects(), 0);
+    bags_reader_close(reader);
+}
+
+/* Open everything, and load three batches. */
+static bags_code load_three(
+    const bags_reader *reader, const bags_allocator *allocator) {
+    bags_cuda_options of_gpu = {0};
+    setup s;
+    const bags_batch *batch;
+    bags_code code = BAGS_OK;
+    start(&s, 1);
+    s.options.batch = 2;
+    of_gpu.allocator = s.options.allocator = allocator;
+    bags_cuda *cuda = bags_cuda_open(&of_gpu, &said);
+    if (!cuda)
+        return said.code;
+    bags_loader_device device = device_of(cuda);
+    s.options.device = &device;
+    s.options.device_videos = &device_videos;
+    s.options.threads = BAGS_THREADS_NONE;
+    bags_loader *loader = bags_loader_open(&reader, 1, &s.options, &said);
+    for (int i = 0; loader && i < 3 && !code; i++)
+        code = bags_loader_next(loader, &batch, &said);
+    code = loader ? code : said.code;
+    bags_loader_close(loader);
+    bags_cuda_close(cuda);
+    return code;
+}
+
+static void every_call_may_fail(void **state) {
+    (void)state;
+    static const int failures[] = {2, 700};
+    static const char *const named[] = {"cuvidCreateVideoParser", "cuvidCreateDecoder",
+        "cuvidMapVideoFrame", "cuvidUnmapVideoFrame"};
+    unsigned names[4] = {0};
+    for (size_t k = 0; k < 3; k++) {
+        bags_reader *reader = make_dataset(&good[k], 1, NULL);
+        unsigned failed = 0;
+        mock.video(FAITHFUL, 0, 16);
+        mock.reset(-1, 0, 1);
+        assert_ok(load_three(reader, NULL));
+        long calls = mock.calls();
+        for (int f = 0; f < 2; f++)
+            for (long n = f; n < calls; n += quick(3, 1)) {
+                mock.reset(n, failures[f], 1);
+                poison();
+                bags_code code = load_three(reader, NULL);
+                assert_int_equal(mock.objects(), 0);
+                failed += code != BAGS_OK;
+                assert_true(code == BAGS_OK || code == BAGS_ERROR_MEMORY ||
+                            code == BAGS_ERROR_IO || code == BAGS_ERROR_MISSING);
+                if (code)
+                    assert_true(strstr(said.message, "GPU") != NULL);
+                for (size_t i = 0; i < 4 && code; i++) {
+                    char expected[100];
+                    snprintf(expected, sizeof expected, "GPU 0: %s failed: %s (%d)",
+                        named[i],
+                        f ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OUT_OF_MEMORY",
+                        failures[f]);
+                    names[i] += !strcmp(said.message, expected);
+                }
+            }
+        assert_true(failed > 20);
+        bags_reader_close(reader);
+    }
+    for (size_t i = 0; i < 4; i++)
+        assert_true(names[i] > 0);
+}
+
+/* The frames are right after each failure that is no error. */
+static void a_failure_that_the_cpu_repairs_changes_no_pixel(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 3; k++) {
+        bags_reader *reader = make_dataset(&good[k], 1, NULL);
+        unsigned repaired = 0;
+        mock.video(FAITHFUL, 0, 16);
+        for (long n = 30; n < 400; n += quick(17, 3)) {
+            pair p;
+            setup s;
+            start(&s, 0);
+            mock.reset(n, 700, 1);
+            open_pair(&p, reader, &s, 0);
+            bool good_so_far = true;
+            for (int i = 0; i < 3 && good_so_far; i++) {
+                const bags_batch *batches[2];
+                bags_code code = bags_loader_next(p.loaders[0], &batches[0], &said);
+                if (code) {
+                    assert_int_equal(code, BAGS_ERROR_IO);
+                    good_so_far = false;
+                    continue;
+                }
+                assert_ok(bags_loader_next(p.loaders[1], &batches[1], &said));
+                assert_true(difference(&batches[0]->tensors[0],
+                                &batches[1]->tensors[0]) <= NEAR);
+                repaired += batches[0]->on_cpu > 0;
+            }
+            close_pair(&p);
+        }
+        assert_true(repaired > 0);
+        bags_reader_close(reader);
+    }
+}
+
+static void memory_that_fails_is_an_error_and_no_leak(void **state) {
+    (void)state;
+    bags_reader *reader = make_dataset(good, 2, NULL);
+    uint64_t failed = 1;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (uint64_t n = 1; failed; n++) {
+        memory.calls = memory.failed = 0;
+        memory.fail_at = n;
+        bags_code code = load_three(reader, &memory.allocator);
+        failed = memory.failed;
+        /* Announcing datapoints may fail silently; and the CPU decodes if there is no
+         * memory for the GPU's part. */
+        assert_true(code == BAGS_OK || (failed && code == BAGS_ERROR_MEMORY));
+        assert_int_equal(mock.objects(), 0);
+        assert_int_equal(memory.live, 0);
+    }
+    memory.fail_at = 0;
+    bags_reader_close(reader);
+}
+
+static void wrong_arguments_are_refused(void **state) {
+    (void)state;
+    bags_reader *reader = make_dataset(good, 1, NULL);
+    const bags_reader *readers[] = {reader};
+    setup s;
+    bags_cuda *cuda;
+    bags_cuda_decoder *decoder;
+    bags_mp4_cache *cache;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    start(&s, 0);
+    s.options.device_videos = &device_videos;
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_loader_open(readers, 1, &s.options, &said));
+    assert_says("device_videos needs device and videos");
+
+    assert_opens(cuda, bags_cuda_open(NULL, &said));
+    assert_opens(decoder, bags_cuda_decoder_open(cuda, &said));
+    assert_opens(cache, bags_mp4_cache_open(NULL, &said));
+    bags_cuda_video video = {
+        NULL, bags_mp4_reader_info, bags_mp4_reader_place, bags_mp4_reader_packet};
+    assert_opens(video.reader, bags_mp4_cache_get(cache, reader, 0, 1, 0, &said));
+    bags_cuda_form form = {
+        8, 8, 3, BAGS_FILTER_BILINEAR, false, BAGS_DTYPE_UINT8, NULL};
+    bags_cuda_image image = {0};
+    size_t which[] = {0};
+    void *out = bags_cuda_take(cuda, 8 * 8 * 3, &said);
+    assert_non_null(out);
+    assert_true(bags_cuda_probe_video(decoder, &video, 19, &image.image));
+    assert_false(bags_cuda_probe_video(decoder, &video, 20, &image.image));
+    image.crop.width = image.image.width;
+    image.crop.height = image.image.height;
+    image.width = image.height = 8;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 1, out, &said));
+    image.is_frame = true;
+    assert_ok(
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 1, out, &said));
+    assert_ok(
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 0, out, NULL));
+    image.frame = 20;
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 1, out, &said));
+    image.frame = 0;
+    image.crop.left = 1;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 1, out, &said));
+    form.channels = 2;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_cuda_make_frames(decoder, &form, &video, &image, which, 1, out, &said));
+
+    bags_mp4_packet packet;
+    assert_fails(
+        BAGS_ERROR_RANGE, bags_mp4_reader_packet(video.reader, 20, 20, &packet, &said));
+    bags_mp4_place place = bags_mp4_reader_place(video.reader, 20);
+    assert_true(place.settings.size == 0 && place.packet == 0);
+    bags_cuda_give(cuda, out);
+    bags_mp4_cache_close(cache);
+    bags_cuda_decoder_close(decoder);
+    bags_cuda_close(cuda);
+    assert_int_equal(mock.objects(), 0);
+    bags_reader_close(reader);
+}
+
+/* In a process with the mock's driver, but without libnvcuvid. */
+static int without_library(void) {
+    bags_error err;
+    bags_cuda_video video = {
+        NULL, bags_mp4_reader_info, bags_mp4_reader_place, bags_mp4_reader_packet};
+    bags_image image;
+    if (dlopen("libnvcuvid.so.1", RTLD_NOW)) /* of a computer with a GPU */
+        return 0;
+    bytes file = load("tests/data/video/av1.mp4");
+    bags_view blob = {file.data, file.size};
+    video.reader = bags_mp4_reader_open(blob, NULL, &err);
+    bags_cuda *cuda = bags_cuda_open(NULL, &err);
+    bags_cuda_decoder *decoder = cuda ? bags_cuda_decoder_open(cuda, &err) : NULL;
+    bool refused =
+        decoder && video.reader && !bags_cuda_probe_video(decoder, &video, 0, &image);
+    bags_mp4_reader_close(video.reader);
+    bags_cuda_decoder_close(decoder);
+    bags_cuda_close(cuda);
+    bytes_free(&file);
+    return refused ? 0 : 1;
 }
 
 /* LD_LIBRARY_PATH is read when a program starts. */
@@ -292,8 +764,25 @@ static void start_with_mock(char **arguments) {
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         TEST(frames_equal_those_of_the_cpu),
+        TEST(videos_may_differ),
+        TEST(images_of_benzina_are_frames),
+        TEST(a_batch_decodes_each_gop_once),
+        TEST(videos_that_the_gpu_cannot_decode_are_counted),
+        TEST(an_open_gop_of_h264_is_left_to_the_cpu),
+        TEST(limits_of_the_gpu_are_asked_for),
+        TEST(images_that_only_the_cpu_makes_are_counted),
+        TEST(a_missing_library_is_no_error),
+        TEST(a_picture_is_never_taken_for_another),
+        TEST(damage_is_the_same_error),
+        TEST(memory_is_reused),
+        TEST(every_call_may_fail),
+        TEST(a_failure_that_the_cpu_repairs_changes_no_pixel),
+        TEST(memory_that_fails_is_an_error_and_no_leak),
+        TEST(wrong_arguments_are_refused),
     };
-    (void)count;
+    program = arguments[0];
+    if (count > 1 && !strcmp(arguments[1], "--without"))
+        return without_library();
     start_with_mock(arguments);
     find("mock_reset", &mock.reset);
     find("mock_calls", &mock.calls);
