@@ -37,7 +37,7 @@ def frames_of_videos_are_made_on_a_gpu():
         print(f'skipped gpu: {mock} was not built: make programs NAMES=test_cuda')
         return
     videos = 'h264_bt709 hevc_10_bit av1'.split()
-    pack([{'clock': list(range(20)), 'view': {'$path': f'{VIDEOS}/{name}.mp4'}} for name in videos],
+    pack([{'clock': list(range(20)), 'view': {'file': f'{VIDEOS}/{name}.mp4'}} for name in videos],
          'clock=int(4)[],view=mp4', 'v')
     env = {**os.environ, 'LD_LIBRARY_PATH': str(mock)}
     words = ['load', 'v', '--frames', 'clock', '--fields', 'view', '--crop', '32', '--batch', '4', '--indices']
