@@ -151,7 +151,7 @@ static int cuda_chroma(
 }
 
 /* The colour of pixel (x, y) of a frame, in BT.601: each pair of chroma is repeated for 4
- * pixels. Products are rounded down to integers, like those of libswscale's vectors. */
+ * pixels. Products are rounded down to integers, as in libswscale for x86. */
 static void cuda_video_colour(
     CUDA_MEMORY const cuda_job *job, cuda_number x, cuda_number y, int *out) {
     int full = job->video == 2;

@@ -27,8 +27,8 @@
 
 #define VIDEO_SESSIONS 4
 #define VIDEO_SURFACES 32 /* the most per session */
-#define VIDEO_MORE 2      /* surfaces besides those that the parser needs */
-#define VIDEO_REFUSED 64  /* videos that the GPU does not support, remembered */
+#define VIDEO_MORE 2     /* surfaces in addition to the number that the parser states */
+#define VIDEO_REFUSED 64 /* videos that the GPU does not support, remembered */
 
 /* ---- the driver's interface ---- */
 
@@ -831,7 +831,7 @@ static int video_on_display(void *user, video_shown *shown) {
 
 /* ---- runs ---- */
 
-/* Find a session for a video, or prepare the one that was used longest ago. */
+/* Find a session for a video, or prepare the least recently used session. */
 static bags_code video_open_session(
     video_run *run, int codec, bags_view settings, bags_error *err) {
     cuda_videos *v = run->videos;

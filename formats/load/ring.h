@@ -349,8 +349,8 @@ bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
     const bags_load_item *item, const bags_value *value, loader_part *p,
     bags_error *err);
 
-/* crop.c: with a device, find out whether it decodes a frame, which *out describes; and
- * forget the images of the last batch. */
+/* crop.c: true if a device decodes a frame, described by *out; and forget the images of
+ * the last batch. */
 bool bagi_loader_is_for_device(const loader_worker *w, const loader_column *c,
     bags_mp4_reader *video, uint64_t frame, bags_image *out);
 void bagi_loader_start_staged(loader_worker *w);

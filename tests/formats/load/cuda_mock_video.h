@@ -14,7 +14,7 @@ typedef int (*callback)(void *user, void *structure);
 #define MOCK_SURFACES 32
 #define MOCK_NEEDED 12 /* surfaces that the parser asks for */
 
-/* What the mock does wrong, for tests. */
+/* Faults of the mock, for tests. */
 enum {
     MOCK_FAITHFUL,
     MOCK_SKIPS,          /* does not show each third picture */
