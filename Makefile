@@ -69,7 +69,7 @@ INSTALLED := $(COMMAND:$B/%=$B/installed/%)
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of two tests replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache) $(if $(and $(LINUX),$(filter jpeg,$(BUILT))),,%/test_cuda),$(foreach d,core formats formats/load formats/storage formats/data formats/import formats/export,$(call programs,tests/$d/test_))))
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache) $(if $(and $(LINUX),$(filter jpeg,$(BUILT))),,%/test_cuda %/test_cuda_video) $(if $(filter mp4,$(BUILT)),,%/test_cuda_video),$(foreach d,core formats formats/load formats/storage formats/data formats/import formats/export,$(call programs,tests/$d/test_))))
 FUZZERS := $(call programs,tests/fuzz/fuzz_)
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
@@ -188,11 +188,11 @@ $B/tests/core/test_system $B/tests/formats/storage/test_cache: $B/tests/lib/syst
 $B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 
-# libcuda.so.1 and libnvjpeg.so.12 for computers without a GPU.
+# libcuda.so.1, libnvjpeg.so.12 and libnvcuvid.so.1 for computers without a GPU.
 MOCK := $B/tests/formats/load/mock
-$B/tests/formats/load/test_cuda: | $(MOCK)/libcuda.so.1
-$(MOCK)/libcuda.so.1: tests/formats/load/cuda_mock.c formats/load/cuda_kernels.h $B/flags
-	@mkdir -p $(@D); echo '  LD $@'; $(COMPILE) $(WARN) -fPIC -shared -fvisibility=hidden -ffp-contract=off $< $(call pkg,--cflags --libs,libjpeg) -pthread -o $@ && ln -sf libcuda.so.1 $(@D)/libnvjpeg.so.12
+$B/tests/formats/load/test_cuda $B/tests/formats/load/test_cuda_video: | $(MOCK)/libcuda.so.1
+$(MOCK)/libcuda.so.1: tests/formats/load/cuda_mock.c tests/formats/load/cuda_mock_video.h formats/load/cuda_kernels.h $B/flags
+	@mkdir -p $(@D); echo '  LD $@'; $(COMPILE) $(WARN) -fPIC -shared -fvisibility=hidden -ffp-contract=off $(if $(filter mp4,$(BUILT)),-DMOCK_WITH_VIDEO) $< $(call pkg,--cflags --libs,libjpeg $(if $(filter mp4,$(BUILT)),libavcodec libavutil)) -pthread -o $@ && ln -sf libcuda.so.1 $(@D)/libnvjpeg.so.12 && ln -sf libcuda.so.1 $(@D)/libnvcuvid.so.1
 
 PROGRAMS := $(EXAMPLES) $(DEMO) $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED)
 $(PROGRAMS): $B/modules.a

@@ -657,6 +657,43 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
     uint64_t start, uint64_t stop, uint64_t step, void *data, size_t size,
     uint64_t *frames, bags_error *err);
 
+/* Where a decoder finds a frame. A packet is a compressed frame. Packets are numbered in
+ * decoding order. */
+typedef struct bags_mp4_place {
+    uint64_t first;     /* the keyframe where decoding must start, */
+    uint64_t packet;    /* and the packet that shows the frame */
+    bags_view settings; /* the content of the box avcC, hvcC or av1C, or its equivalent;
+                           empty if the container states another frame size than the
+                           stream. Valid until the reader is closed */
+    bool full_range;    /* the container states that values are 0 to 255 */
+} bags_mp4_place;
+
+/* Locate a frame for a decoder of the program. All members are 0 if it does not exist.
+ * Threads: one at a time per reader. Cost: O(1); nothing is read. */
+BAGS_EXPERIMENTAL bags_mp4_place bags_mp4_reader_place(
+    const bags_mp4_reader *reader, uint64_t frame);
+
+typedef struct bags_mp4_packet {
+    bags_view data; /* valid until the reader's next call */
+    int64_t time;   /* when its frame is shown, in the track's units */
+} bags_mp4_packet;
+
+/*
+ * Get a packet as the file contains it: h264 and hevc with the length before each unit.
+ *
+ *   number  of the packet
+ *   last    packets up to this one are needed next: they may be read together
+ *
+ * Returns BAGS_OK, an error of bags_reader_get_part, or
+ *   BAGS_ERROR_RANGE    no such packet
+ *   BAGS_ERROR_CORRUPT  the blob ends before it
+ *
+ * Threads: one at a time per reader. Cost: as for bags_mp4_reader_open_blob; nothing is
+ * copied or decoded.
+ */
+BAGS_EXPERIMENTAL bags_code bags_mp4_reader_packet(bags_mp4_reader *reader,
+    uint64_t number, uint64_t last, bags_mp4_packet *out, bags_error *err);
+
 typedef struct bags_mp4_cache bags_mp4_cache;
 
 typedef struct bags_mp4_cache_options {

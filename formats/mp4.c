@@ -33,7 +33,7 @@
  * FFmpeg prints through a logger that belongs to the program, so it is left unchanged.
  * Instead, our contexts lower the level of their messages.
  */
-#include "mp4_tables.h"
+#include "mp4_reader.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -42,7 +42,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/imgutils.h>
 #include <libavutil/mem.h>
@@ -61,7 +60,6 @@ extern "C" {
 #define MP4_ALIGN 64
 #define MP4_HEADER 64 /* space for the shape, before a decoded value's pixels */
 #define MP4_QUIET 128 /* added to a message's level; higher bits would select colors */
-#define MP4_HELD 20   /* more frames than a decoder reorders */
 
 /* ---- errors and silence ---- */
 
@@ -337,39 +335,6 @@ static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) 
 }
 
 /* ---- index ---- */
-
-struct bags_mp4_reader {
-    bags_mp4_info info;
-    bags_mp4_options options;
-    bags_view blob;
-    mp4_source source;
-    AVCodecParameters *parameters;
-
-    mp4_packet *packets; /* in decoding order */
-    int length;
-    uint32_t first;   /* the first keyframe */
-    mp4_shown *order; /* info.frames elements */
-    int delay;        /* maximum number of frames waiting for one shown earlier */
-
-    /* The decoder, opened by the first read. */
-    AVCodecContext *codec;
-    AVFrame *frame;
-    AVFrame *rgb;     /* a frame with padded lines */
-    AVPacket *loaded; /* a copy of a packet from the source */
-    struct SwsContext *scaler;
-    int scaler_format; /* AVPixelFormat of its input */
-    uint32_t next;     /* the packet to feed */
-    uint64_t shown;    /* no frame from this one on has been decoded */
-    bool positioned;   /* `next` and `shown` are valid */
-    bool drained;      /* the decoder returns no packet from `next` on */
-    uint32_t last;     /* the last packet needed by this call */
-    /* State since the last rewind. That rewind started run `run`. */
-    uint32_t run;
-    uint32_t damaged;        /* the keyframe of the last damaged packet, from 1 */
-    int64_t latest;          /* the last time stamp of a decoded frame */
-    AVFrame *held[MP4_HELD]; /* decoded frames likely to be read next, */
-    size_t held_count;       /* with their packet's number as pts */
-};
 
 /* Free held frames up to this rank. */
 static void mp4_release(bags_mp4_reader *reader, uint64_t rank) {

@@ -10,7 +10,8 @@ PKG_sql := sqlite3
 PKG_http := libcurl libssl libcrypto
 # Other files of the same library.
 PARTS_http := aws credentials known listing lookup objects pace request s3 sources transfer url version
-PARTS_mp4 := mp4_cache
+PARTS_mp4 := mp4_cache mp4_packets
+PARTS_cuda := cuda_video
 PARTS_loader := convert crop frames opening state
 PKG_import/arrow := libzstd liblz4
 PKG_import/csv := zlib
@@ -29,7 +30,7 @@ PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 FORMAT_FILES := $(filter-out %/import.c %/export.c,$(wildcard formats/*.c formats/*/*.c))
 # The folders are not in the names of formats, but import/ and export/ are.
 in_folders = $(foreach f,$1,formats/$f.c formats/load/$f.c formats/storage/$f.c formats/data/$f.c)
-ALL_FORMATS := $(filter-out $(PARTS_http) $(PARTS_mp4) $(PARTS_loader),$(foreach f,$(FORMAT_FILES:formats/%.c=%),$(if $(filter import/% export/%,$f),$f,$(notdir $f))))
+ALL_FORMATS := $(filter-out $(PARTS_http) $(PARTS_mp4) $(PARTS_cuda) $(PARTS_loader),$(foreach f,$(FORMAT_FILES:formats/%.c=%),$(if $(filter import/% export/%,$f),$f,$(notdir $f))))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))

@@ -179,6 +179,7 @@ static void link_videos(
     const bags_reader *reader, const bags_load_field *fields, size_t count) {
 #ifdef BAGS_WITH_MP4
     static bags_loader_videos videos;
+    static bags_loader_device_videos on_device;
     for (size_t i = 0; i < count && !loading.videos; i++) {
         if (class_of(reader, fields[i].name) != TYPE_VIDEO)
             continue;
@@ -189,6 +190,13 @@ static void link_videos(
         videos.read = bags_mp4_reader_get_into;
         videos.part = bags_mp4_reader_part;
         loading.videos = &videos;
+        if (!device.given)
+            continue;
+        on_device.probe = bags_cuda_probe_video;
+        on_device.make = bags_cuda_make_frames;
+        on_device.place = bags_mp4_reader_place;
+        on_device.packet = bags_mp4_reader_packet;
+        loading.device_videos = &on_device;
     }
 #else
     (void)reader, (void)fields, (void)count;

@@ -58,6 +58,8 @@ void modules_prepare(void);
 #define bags_mp4_reader_open MODULE("mp4", bags_mp4_reader_open)
 #define bags_mp4_reader_close MODULE("mp4", bags_mp4_reader_close)
 #define bags_mp4_reader_part MODULE("mp4", bags_mp4_reader_part)
+#define bags_mp4_reader_place MODULE("mp4", bags_mp4_reader_place)
+#define bags_mp4_reader_packet MODULE("mp4", bags_mp4_reader_packet)
 #define bags_mp4_reader_info MODULE("mp4", bags_mp4_reader_info)
 #define bags_mp4_reader_get MODULE("mp4", bags_mp4_reader_get)
 #define bags_mp4_reader_get_into MODULE("mp4", bags_mp4_reader_get_into)

@@ -510,30 +510,69 @@ bool bagi_loader_make_scale(bags_dtype dtype, size_t channels, const float *mean
 
 /* ---- a GPU ---- */
 
-/* Add item number `at` to the images for a GPU. If the GPU can decode it, *staged is
- * true, and the blob is copied, since it may only be valid until the next read. */
-static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
-    const bags_load_item *item, size_t at, uint64_t *random, loader_image *p,
-    bool *staged, bags_error *err) {
-    loader_staged *s = &w->staged[c - w->loader->columns];
-    bags_view blob = item->blob;
-    FORMAT_TRY(
-        bags_buffer_reserve(&s->images, (at + 1) * sizeof(bags_cuda_image), err));
+bool bagi_loader_is_for_device(const loader_worker *w, const loader_column *c,
+    bags_mp4_reader *video, uint64_t frame, bags_image *out) {
+    const bags_loader_options *o = &w->loader->options;
+    const bags_loader_device_videos *made = o->device_videos;
+    if (!c->by_device || w->on_cpu || !made)
+        return false;
+    bags_cuda_video of = {video, o->videos->info, made->place, made->packet};
+    return made->probe(w->decoder, &of, frame, out);
+}
+
+void bagi_loader_start_staged(loader_worker *w) {
+    for (size_t i = 0; w->staged && i < w->loader->column_count; i++)
+        w->staged[i].used = w->staged[i].frame_count = 0;
+}
+
+/* Copy a JPEG for the GPU, since it may only be valid until the next read. */
+static bags_code loader_stage_blob(loader_staged *s, bags_cuda_image *image, size_t at,
+    bags_view blob, bags_error *err) {
     FORMAT_TRY(bags_buffer_reserve(&s->offsets, (at + 1) * sizeof(size_t), err));
-    bags_cuda_image *image = (bags_cuda_image *)(void *)s->images.data + at;
-    memset(image, 0, sizeof *image);
-    *staged =
-        c->by_device && !w->on_cpu &&
-        c->sources[item->pick.dataset].kind == LOADER_BLOB_JPEG &&
-        w->loader->options.device->probe(w->decoder, blob, c->given.orient, &p->whole);
-    if (!*staged)
-        return BAGS_OK;
-    FORMAT_TRY(loader_plan(c, item, random, p, err));
     FORMAT_TRY(loader_part_reserve(&s->blobs, s->used, blob.size, err));
     memcpy(s->blobs.data + s->used, blob.data, blob.size);
     ((size_t *)(void *)s->offsets.data)[at] = s->used;
     s->used += blob.size;
     image->blob = blob;
+    return BAGS_OK;
+}
+
+/* Record a frame for the GPU, in place of the frames of datapoints that were skipped. */
+static bags_code loader_stage_frame(loader_staged *s, bags_cuda_image *image, size_t at,
+    const bags_load_item *item, bags_error *err) {
+    loader_staged_frame frame = {item->pick.dataset, item->pick.index, at};
+    const loader_staged_frame *frames =
+        (const loader_staged_frame *)(const void *)s->frames.data;
+    while (s->frame_count > 0 && frames[s->frame_count - 1].image >= at)
+        s->frame_count--;
+    FORMAT_TRY(
+        bags_buffer_reserve(&s->frames, (s->frame_count + 1) * sizeof frame, err));
+    memcpy(s->frames.data + s->frame_count++ * sizeof frame, &frame, sizeof frame);
+    image->is_frame = true;
+    image->frame = item->item;
+    return BAGS_OK;
+}
+
+/* Add item number `at` to the images for a GPU. *staged is true if the GPU decodes it. */
+static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
+    const bags_load_item *item, size_t at, uint64_t *random, loader_image *p,
+    bool *staged, bags_error *err) {
+    loader_staged *s = &w->staged[c - w->loader->columns];
+    FORMAT_TRY(
+        bags_buffer_reserve(&s->images, (at + 1) * sizeof(bags_cuda_image), err));
+    bags_cuda_image *image = (bags_cuda_image *)(void *)s->images.data + at;
+    memset(image, 0, sizeof *image);
+    if (w->frame)
+        p->whole = *w->frame;
+    *staged = w->frame || (c->by_device && !w->on_cpu &&
+                              c->sources[item->pick.dataset].kind == LOADER_BLOB_JPEG &&
+                              w->loader->options.device->probe(
+                                  w->decoder, item->blob, c->given.orient, &p->whole));
+    if (!*staged)
+        return BAGS_OK;
+    FORMAT_TRY(loader_plan(c, item, random, p, err));
+    FORMAT_TRY(w->frame ? loader_stage_frame(s, image, at, item, err)
+                        : loader_stage_blob(s, image, at, item->blob, err));
     image->image = p->whole;
     image->crop = p->crop;
     image->width = p->width;
@@ -559,6 +598,47 @@ static bags_code loader_reserve_on_device(
     return p->on_device ? BAGS_OK : err->code;
 }
 
+static int loader_compare_frames(const void *a, const void *b) {
+    const loader_staged_frame *x = (const loader_staged_frame *)a;
+    const loader_staged_frame *y = (const loader_staged_frame *)b;
+    if (x->dataset != y->dataset)
+        return x->dataset < y->dataset ? -1 : 1;
+    if (x->episode != y->episode)
+        return x->episode < y->episode ? -1 : 1;
+    return x->image < y->image ? -1 : x->image > y->image;
+}
+
+/* Make the items that are frames, all frames of a video together. */
+static bags_code loader_make_frames(loader_worker *w, const loader_column *c,
+    const bags_cuda_form *form, size_t count, void *out, bags_error *err) {
+    const bags_loader_options *o = &w->loader->options;
+    loader_staged *s = &w->staged[c - w->loader->columns];
+    loader_staged_frame *frames = (loader_staged_frame *)(void *)s->frames.data;
+    while (s->frame_count > 0 && frames[s->frame_count - 1].image >= count)
+        s->frame_count--; /* of datapoints that were skipped */
+    if (!s->frame_count)
+        return BAGS_OK;
+    FORMAT_TRY(bags_buffer_reserve(&s->which, s->frame_count * sizeof(size_t), err));
+    size_t *which = (size_t *)(void *)s->which.data;
+    qsort(frames, s->frame_count, sizeof *frames, loader_compare_frames);
+    for (size_t i = 0, used; i < s->frame_count; i += used) {
+        const loader_staged_frame *f = &frames[i];
+        for (used = 0; i + used < s->frame_count && f[used].dataset == f->dataset &&
+                       f[used].episode == f->episode;
+             used++)
+            which[used] = f[used].image;
+        bags_mp4_reader *video = bagi_frames_video(w, c, f->dataset, f->episode, err);
+        if (!video)
+            return BAGS_ERROR_CORRUPT; /* the CPU reports the failure */
+        bags_cuda_video of = {
+            video, o->videos->info, o->device_videos->place, o->device_videos->packet};
+        FORMAT_TRY(o->device_videos->make(w->decoder, form, &of,
+            (const bags_cuda_image *)(const void *)s->images.data, which, used, out,
+            err));
+    }
+    return BAGS_OK;
+}
+
 bags_code bagi_loader_make_on_device(
     loader_worker *w, loader_slot *s, size_t column, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -572,7 +652,7 @@ bags_code bagi_loader_make_on_device(
     for (size_t i = 0; i < count; i++) {
         if (images[i].blob.data)
             images[i].blob.data = staged->blobs.data + offsets[i];
-        else
+        else if (!images[i].is_frame)
             images[i].item = p->data.data + i * c->item_size;
         s->batch.on_cpu += images[i].item != NULL;
     }
@@ -589,6 +669,8 @@ bags_code bagi_loader_make_on_device(
     form.table = c->scale;
     bags_code code =
         l->options.device->make(w->decoder, &form, images, count, p->on_device, err);
+    if (!code)
+        code = loader_make_frames(w, c, &form, count, p->on_device, err);
     w->rejected = code == BAGS_ERROR_CORRUPT;
     return code;
 }
@@ -598,6 +680,8 @@ void bagi_loader_free_staged(loader_worker *w) {
         bags_buffer_free(&w->staged[i].images);
         bags_buffer_free(&w->staged[i].offsets);
         bags_buffer_free(&w->staged[i].blobs);
+        bags_buffer_free(&w->staged[i].frames);
+        bags_buffer_free(&w->staged[i].which);
     }
     if (w->decoder)
         w->loader->options.device->close(w->decoder);

@@ -11,97 +11,20 @@
  *
  * The thread sleeps until the stream has finished the step.
  */
-#include "gate.h"
+#include "cuda_device.h"
 
-#include "blocks.h"
-#include "cuda_kernels.h"
 #include "cuda_ptx.h"
 #include "images.h"
-#include "load.h"
 
 #ifndef _WIN32
 #include <dlfcn.h>
 #endif
 
 #define CUDA_MEMORY_DEFAULT ((size_t)256 << 20)
-#define CUDA_THREADS 256 /* per block */
-#define CUDA_ALIGN ((size_t)256)
+#define CUDA_THREADS 256     /* per block */
 #define CUDA_JOBS_MOST 32768 /* a grid has at most 65,535 rows of blocks */
 
-/* ---- the driver's interface ---- */
-
-typedef void *cuda_object; /* a context, stream, event, module or function */
-
-/* A decoded image, as nvJPEG declares it. */
-typedef struct cuda_planes {
-    unsigned char *channel[4];
-    size_t pitch[4];
-} cuda_planes;
-
-enum {
-    CUDA_OUT_OF_MEMORY = 2,
-    CUDA_STREAM_NON_BLOCKING = 1,
-    CUDA_EVENT_BLOCKING_SYNC = 1,
-    CUDA_EVENT_DISABLE_TIMING = 2,
-    CUDA_JPEG_BAD = 3,
-    CUDA_JPEG_NOT_SUPPORTED = 4,
-    CUDA_JPEG_OUT_OF_MEMORY = 5,
-    CUDA_JPEG_INCOMPLETE = 10,
-    CUDA_JPEG_BACKEND_DEFAULT = 0,
-    CUDA_JPEG_BACKEND_HARDWARE = 3,
-    CUDA_JPEG_YUV = 1
-};
-
-/* Functions of the libraries; each returns 0 or an error code. */
-typedef struct cuda_functions {
-    int (*init)(unsigned flags);
-    int (*error_name)(int error, const char **name);
-    int (*device_get)(int *device, int number);
-    int (*device_count)(int *count);
-    int (*context_retain)(cuda_object *context, int device);
-    int (*context_release)(int device);
-    int (*context_push)(cuda_object context);
-    int (*context_pop)(cuda_object *context);
-    int (*module_load)(cuda_object *module, const void *image);
-    int (*module_unload)(cuda_object module);
-    int (*module_function)(cuda_object *function, cuda_object module, const char *name);
-    int (*memory_allocate)(cuda_address *address, size_t size);
-    int (*memory_free)(cuda_address address);
-    int (*copy_to)(cuda_address to, const void *from, size_t size, cuda_object stream);
-    int (*stream_create)(cuda_object *stream, unsigned flags);
-    int (*stream_destroy)(cuda_object stream);
-    int (*stream_wait)(cuda_object stream, cuda_object event, unsigned flags);
-    int (*event_create)(cuda_object *event, unsigned flags);
-    int (*event_record)(cuda_object event, cuda_object stream);
-    int (*event_synchronize)(cuda_object event);
-    int (*event_destroy)(cuda_object event);
-    int (*launch)(cuda_object function, unsigned grid_x, unsigned grid_y,
-        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-        unsigned shared, cuda_object stream, void **arguments, void **extra);
-
-    /* Of nvJPEG: */
-    int (*jpeg_create)(int backend, void *device_allocator, void *pinned_allocator,
-        unsigned flags, cuda_object *handle);
-    int (*jpeg_destroy)(cuda_object handle);
-    int (*jpeg_state)(cuda_object handle, cuda_object *state);
-    int (*jpeg_state_destroy)(cuda_object state);
-    int (*jpeg_stream)(cuda_object handle, cuda_object *stream);
-    int (*jpeg_stream_destroy)(cuda_object stream);
-    int (*jpeg_parse)(
-        cuda_object handle, const unsigned char *data, size_t size, cuda_object stream);
-    int (*jpeg_size)(cuda_object stream, unsigned *width, unsigned *height);
-    int (*jpeg_supported)(cuda_object handle, cuda_object stream, int *no);
-    int (*jpeg_begin)(
-        cuda_object handle, cuda_object state, int batch, int threads, int format);
-    int (*jpeg_decode)(cuda_object handle, cuda_object state,
-        const unsigned char *const *data, const size_t *sizes, cuda_planes *out,
-        cuda_object stream);
-} cuda_functions;
-
-typedef struct cuda_symbol {
-    const char *name;
-    size_t offset;
-} cuda_symbol;
+/* ---- the functions of the libraries ---- */
 
 #define CUDA_SYMBOL(member, name)                                                      \
     { name, offsetof(cuda_functions, member) }
@@ -140,38 +63,6 @@ static const cuda_symbol cuda_nvjpeg[] = {CUDA_SYMBOL(jpeg_create, "nvjpegCreate
     CUDA_SYMBOL(jpeg_begin, "nvjpegDecodeBatchedInitialize"),
     CUDA_SYMBOL(jpeg_decode, "nvjpegDecodeBatched"), {NULL, 0}};
 
-/* GPU memory from bags_cuda_take. */
-typedef struct cuda_block {
-    cuda_address address;
-    size_t size;
-    bool taken;
-} cuda_block;
-
-struct bags_cuda {
-    bags_buffer memory; /* holds the GPU itself; see format_state */
-    bags_cuda_options options;
-    cuda_functions call;
-    int device;
-    cuda_object context, module, weigh, rows, columns;
-    cuda_object jpeg; /* NULL: no nvJPEG */
-
-    gate lock;
-    /* Under the lock: */
-    bags_buffer blocks; /* cuda_block */
-    size_t block_count;
-    size_t users; /* the program until bags_cuda_close, decoders, taken blocks */
-};
-
-struct bags_cuda_decoder {
-    bags_buffer memory; /* holds the decoder itself; see format_state */
-    bags_cuda *cuda;
-    cuda_object stream, done, jpeg_state, jpeg_stream;
-    size_t jpeg_batch;    /* of the last jpeg_begin */
-    cuda_address scratch; /* of the GPU, */
-    size_t scratch_size;
-    bags_buffer jobs, blobs, sizes, planes; /* of a step's images */
-};
-
 /* ---- errors ---- */
 
 static const char *cuda_jpeg_name(int status) {
@@ -183,8 +74,7 @@ static const char *cuda_jpeg_name(int status) {
     return status >= 0 && (size_t)status < known ? names[status] : "unknown status";
 }
 
-/* Turn the result of a call of the driver into a code. */
-static bags_code cuda_check(
+bags_code bagi_cuda_check(
     const bags_cuda *c, int result, const char *call, bags_error *err) {
     const char *name = NULL;
     if (!result)
@@ -214,7 +104,7 @@ static bags_code cuda_jpeg_check(
 
 #ifdef _WIN32
 
-static void *cuda_library(const char *const *names, bags_error *err) {
+void *bagi_cuda_library(const char *const *names, bags_error *err) {
     bags_fail(err, BAGS_ERROR_MISSING, "%s: no GPU is used on Windows", names[0]);
     return NULL;
 }
@@ -228,7 +118,7 @@ static void *cuda_find(void *library, const char *name) {
 
 /* Open the first library that exists. It is never closed: the driver does not support
  * that. */
-static void *cuda_library(const char *const *names, bags_error *err) {
+void *bagi_cuda_library(const char *const *names, bags_error *err) {
     for (size_t i = 0; names[i]; i++) {
         void *found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (found)
@@ -244,9 +134,7 @@ static void *cuda_find(void *library, const char *name) { return dlsym(library, 
 
 #endif
 
-/* Find functions. The name of a missing one, or NULL. */
-static const char *cuda_bind(
-    cuda_functions *to, void *library, const cuda_symbol *symbols) {
+const char *bagi_cuda_bind(void *to, void *library, const cuda_symbol *symbols) {
     for (; symbols->name; symbols++) {
         void *found = cuda_find(library, symbols->name);
         if (!found)
@@ -261,11 +149,11 @@ static const char *cuda_bind(
 
 static bags_code cuda_open_driver(bags_cuda *c, bags_error *err) {
     static const char *const names[] = {"libcuda.so.1", NULL};
-    void *library = cuda_library(names, err);
+    void *library = bagi_cuda_library(names, err);
     int count = 0;
     if (!library)
         return err->code;
-    const char *missing = cuda_bind(&c->call, library, cuda_driver);
+    const char *missing = bagi_cuda_bind(&c->call, library, cuda_driver);
     if (missing)
         return bags_fail(err, BAGS_ERROR_MISSING,
             "no GPU can be used: the NVIDIA driver is too old (%s not found)", missing);
@@ -278,9 +166,9 @@ static bags_code cuda_open_driver(bags_cuda *c, bags_error *err) {
     if (c->options.device >= (uint32_t)count)
         return bags_fail(err, BAGS_ERROR_MISSING, "no GPU %" PRIu32 " (GPUs found: %d)",
             c->options.device, count);
-    FORMAT_TRY(cuda_check(
+    FORMAT_TRY(bagi_cuda_check(
         c, c->call.device_get(&c->device, (int)c->options.device), "cuDeviceGet", err));
-    bags_code code = cuda_check(c, c->call.context_retain(&c->context, c->device),
+    bags_code code = bagi_cuda_check(c, c->call.context_retain(&c->context, c->device),
         "cuDevicePrimaryCtxRetain", err);
     if (code)
         c->context = NULL;
@@ -303,7 +191,7 @@ static bags_code cuda_open_kernels(bags_cuda *c, bags_error *err) {
         used += size + 1;
     }
     if (!code)
-        code = cuda_check(
+        code = bagi_cuda_check(
             c, c->call.module_load(&c->module, text.data), "cuModuleLoadData", err);
     bags_buffer_free(&text);
     if (code) {
@@ -311,11 +199,12 @@ static bags_code cuda_open_kernels(bags_cuda *c, bags_error *err) {
         return code;
     }
     FORMAT_TRY(
-        cuda_check(c, c->call.module_function(&c->weigh, c->module, "cuda_weigh"),
+        bagi_cuda_check(c, c->call.module_function(&c->weigh, c->module, "cuda_weigh"),
             "cuModuleGetFunction", err));
-    FORMAT_TRY(cuda_check(c, c->call.module_function(&c->rows, c->module, "cuda_rows"),
-        "cuModuleGetFunction", err));
-    return cuda_check(c,
+    FORMAT_TRY(
+        bagi_cuda_check(c, c->call.module_function(&c->rows, c->module, "cuda_rows"),
+            "cuModuleGetFunction", err));
+    return bagi_cuda_check(c,
         c->call.module_function(&c->columns, c->module, "cuda_columns"),
         "cuModuleGetFunction", err);
 }
@@ -325,8 +214,8 @@ static bags_code cuda_open_jpeg(bags_cuda *c, bags_error *err) {
     static const char *const names[] = {
         "libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so.11", "libnvjpeg.so", NULL};
     bags_error unused;
-    void *library = cuda_library(names, &unused);
-    if (!library || cuda_bind(&c->call, library, cuda_nvjpeg))
+    void *library = bagi_cuda_library(names, &unused);
+    if (!library || bagi_cuda_bind(&c->call, library, cuda_nvjpeg))
         return BAGS_OK;
     if (!c->call.jpeg_create(CUDA_JPEG_BACKEND_HARDWARE, NULL, NULL, 0, &c->jpeg))
         return BAGS_OK;
@@ -339,22 +228,23 @@ static bags_code cuda_open_jpeg(bags_cuda *c, bags_error *err) {
     return code;
 }
 
-static bags_code cuda_enter(const bags_cuda *c, bags_error *err) {
-    return cuda_check(c, c->call.context_push(c->context), "cuCtxPushCurrent", err);
+bags_code bagi_cuda_enter(const bags_cuda *c, bags_error *err) {
+    return bagi_cuda_check(
+        c, c->call.context_push(c->context), "cuCtxPushCurrent", err);
 }
 
-static void cuda_leave(const bags_cuda *c) {
+void bagi_cuda_leave(const bags_cuda *c) {
     cuda_object unused;
     (void)c->call.context_pop(&unused);
 }
 
 static bags_code cuda_open_all(bags_cuda *c, bags_error *err) {
     FORMAT_TRY(cuda_open_driver(c, err));
-    FORMAT_TRY(cuda_enter(c, err));
+    FORMAT_TRY(bagi_cuda_enter(c, err));
     bags_code code = cuda_open_kernels(c, err);
     if (!code)
         code = cuda_open_jpeg(c, err);
-    cuda_leave(c);
+    bagi_cuda_leave(c);
     return code;
 }
 
@@ -369,7 +259,7 @@ static void cuda_free(bags_cuda *c) {
     if (c->module)
         (void)c->call.module_unload(c->module);
     if (entered)
-        cuda_leave(c);
+        bagi_cuda_leave(c);
     if (c->context)
         (void)c->call.context_release(c->device);
     bags_buffer_free(&c->blocks);
@@ -450,7 +340,7 @@ static bags_code cuda_add_block(
         else
             (void)c->call.memory_free(blocks[i].address);
     c->block_count = kept;
-    FORMAT_TRY(cuda_check(
+    FORMAT_TRY(bagi_cuda_check(
         c, c->call.memory_allocate(&blocks[kept].address, size), "cuMemAlloc", err));
     *out = &blocks[kept];
     (*out)->size = size;
@@ -468,9 +358,9 @@ void *bags_cuda_take(bags_cuda *c, size_t size, bags_error *err) {
     size = size ? size : 1;
     gate_lock(&c->lock);
     cuda_block *block = cuda_find_block(c, size);
-    if (!block && !(code = cuda_enter(c, err))) {
+    if (!block && !(code = bagi_cuda_enter(c, err))) {
         code = cuda_add_block(c, size, &block, err);
-        cuda_leave(c);
+        bagi_cuda_leave(c);
     }
     if (!code) {
         block->taken = true;
@@ -500,9 +390,10 @@ void bags_cuda_give(bags_cuda *c, void *memory) {
 static bags_code cuda_decoder_start(bags_cuda_decoder *d, bags_error *err) {
     const bags_cuda *c = d->cuda;
     const cuda_functions *call = &c->call;
-    FORMAT_TRY(cuda_check(c, call->stream_create(&d->stream, CUDA_STREAM_NON_BLOCKING),
-        "cuStreamCreate", err));
-    FORMAT_TRY(cuda_check(c,
+    FORMAT_TRY(
+        bagi_cuda_check(c, call->stream_create(&d->stream, CUDA_STREAM_NON_BLOCKING),
+            "cuStreamCreate", err));
+    FORMAT_TRY(bagi_cuda_check(c,
         call->event_create(
             &d->done, CUDA_EVENT_BLOCKING_SYNC | CUDA_EVENT_DISABLE_TIMING),
         "cuEventCreate", err));
@@ -525,10 +416,10 @@ bags_cuda_decoder *bags_cuda_decoder_open(bags_cuda *c, bags_error *err) {
     cuda_use(c);
     d->cuda = c;
     d->jobs = d->blobs = d->sizes = d->planes = bags_buffer_of(c->options.allocator);
-    bags_code code = cuda_enter(c, err);
+    bags_code code = bagi_cuda_enter(c, err);
     if (!code) {
         code = cuda_decoder_start(d, err);
-        cuda_leave(c);
+        bagi_cuda_leave(c);
     }
     if (!code)
         return d;
@@ -541,6 +432,7 @@ void bags_cuda_decoder_close(bags_cuda_decoder *d) {
         return;
     bags_cuda *c = d->cuda;
     bool entered = !c->call.context_push(c->context);
+    bagi_cuda_close_videos(d);
     if (d->jpeg_stream)
         (void)c->call.jpeg_stream_destroy(d->jpeg_stream);
     if (d->jpeg_state)
@@ -552,7 +444,7 @@ void bags_cuda_decoder_close(bags_cuda_decoder *d) {
     if (d->stream)
         (void)c->call.stream_destroy(d->stream);
     if (entered)
-        cuda_leave(c);
+        bagi_cuda_leave(c);
     bags_buffer_free(&d->jobs);
     bags_buffer_free(&d->blobs);
     bags_buffer_free(&d->sizes);
@@ -616,6 +508,10 @@ static size_t cuda_plane_size(const bags_image *image) {
     return cuda_plane_pitch(image) * (((size_t)image->height + 15) / 16 * 16);
 }
 
+bool bagi_cuda_fits(const bags_cuda *c, const bags_image *image) {
+    return cuda_plane_size(image) <= c->options.memory / 6;
+}
+
 bool bags_cuda_probe(
     bags_cuda_decoder *d, bags_view blob, bool orient, bags_image *out) {
     const bags_cuda *c = d->cuda;
@@ -624,8 +520,7 @@ bool bags_cuda_probe(
     bool complete = blob.size > 4 && blob.data[blob.size - 2] == 0xFF &&
                     blob.data[blob.size - 1] == 0xD9;
     if (!c->jpeg || !complete || !cuda_read_frame(blob, out, &sampling) ||
-        (orient && format_orientation(blob) != 1) ||
-        cuda_plane_size(out) > c->options.memory / 6)
+        (orient && format_orientation(blob) != 1) || !bagi_cuda_fits(c, out))
         return false;
     if (c->call.context_push(c->context))
         return false;
@@ -634,7 +529,7 @@ bool bags_cuda_probe(
                 !c->call.jpeg_supported(c->jpeg, d->jpeg_stream, &no) && no == 0;
     /* nvJPEG must not write past the planes. */
     good = good && width == out->width && height == out->height;
-    cuda_leave(c);
+    bagi_cuda_leave(c);
     return good;
 }
 
@@ -648,41 +543,20 @@ static uint32_t cuda_most(uint32_t from, uint32_t to, bags_filter filter) {
     return most > from ? from : most;
 }
 
-static size_t cuda_align(size_t size) {
-    return (size + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
-}
-
-/* Check an image, and plan its job. *size is the memory that it needs; addresses in the
- * job are offsets in that memory. */
-static bags_code cuda_plan(const bags_cuda_form *form, const bags_cuda_image *image,
-    cuda_job *job, size_t *size, bags_error *err) {
+bags_code bagi_cuda_plan(const bags_cuda_form *form, const bags_cuda_image *image,
+    cuda_job *job, size_t at, size_t *size, bags_error *err) {
     const bags_part *crop = &image->crop;
-    bags_image frame;
-    unsigned sampling;
-    size_t plane, at = 0;
-    memset(job, 0, sizeof *job);
-    if (!cuda_read_frame(image->blob, &frame, &sampling) ||
-        frame.width != image->image.width || frame.height != image->image.height)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "an image that bags_cuda_probe rejects");
-    if (!crop->width || !crop->height || crop->left > frame.width ||
-        crop->width > frame.width - crop->left || crop->top > frame.height ||
-        crop->height > frame.height - crop->top || image->left > image->width ||
+    const bags_image *frame = &image->image;
+    if (!crop->width || !crop->height || crop->left > frame->width ||
+        crop->width > frame->width - crop->left || crop->top > frame->height ||
+        crop->height > frame->height - crop->top || image->left > image->width ||
         form->width > image->width - image->left || image->top > image->height ||
         form->height > image->height - image->top)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "a crop or an item outside its image (%" PRIu32 " x %" PRIu32 ")",
-            frame.width, frame.height);
-    plane = cuda_plane_size(&frame);
-    for (int i = 0; i < 3; i++, at += plane) { /* gray images may be written as three */
-        job->planes[i] = at;
-        job->pitch[i] = (cuda_number)cuda_plane_pitch(&frame);
-    }
-    job->size[0] = frame.width;
-    job->size[1] = frame.height;
-    job->halved[0] = (sampling & 0xF0) == 0x20;
-    job->halved[1] = (sampling & 0x0F) == 0x02;
-    job->gray = frame.channels == 1;
+            frame->width, frame->height);
+    job->size[0] = frame->width;
+    job->size[1] = frame->height;
     job->crop[0] = crop->left;
     job->crop[1] = crop->top;
     job->crop[2] = crop->width;
@@ -710,7 +584,30 @@ static bags_code cuda_plan(const bags_cuda_form *form, const bags_cuda_image *im
     return BAGS_OK;
 }
 
-/* A step: the images from `start` to `stop`, except items that the CPU made. */
+/* Check a JPEG, and plan its job. *size is the memory that it needs; addresses in the job
+ * are offsets in that memory. */
+static bags_code cuda_plan(const bags_cuda_form *form, const bags_cuda_image *image,
+    cuda_job *job, size_t *size, bags_error *err) {
+    bags_image frame;
+    unsigned sampling;
+    size_t plane, at = 0;
+    memset(job, 0, sizeof *job);
+    if (!cuda_read_frame(image->blob, &frame, &sampling) ||
+        frame.width != image->image.width || frame.height != image->image.height)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "an image that bags_cuda_probe rejects");
+    plane = cuda_plane_size(&frame);
+    for (int i = 0; i < 3; i++, at += plane) { /* gray images may be written as three */
+        job->planes[i] = at;
+        job->pitch[i] = (cuda_number)cuda_plane_pitch(&frame);
+    }
+    job->halved[0] = (sampling & 0xF0) == 0x20;
+    job->halved[1] = (sampling & 0x0F) == 0x02;
+    job->gray = frame.channels == 1;
+    return bagi_cuda_plan(form, image, job, at, size, err);
+}
+
+/* A step: the JPEGs from `start` to `stop`. */
 typedef struct cuda_step {
     size_t start, stop;
     size_t count;     /* of jobs */
@@ -728,7 +625,7 @@ static bags_code cuda_plan_step(bags_cuda_decoder *d, const bags_cuda_form *form
         const bags_cuda_image *image = &images[step->stop];
         cuda_job job;
         size_t size = 0;
-        if (image->item)
+        if (image->item || image->is_frame)
             continue;
         FORMAT_TRY(cuda_plan(form, image, &job, &size, err));
         if (step->count &&
@@ -749,15 +646,15 @@ static bags_code cuda_plan_step(bags_cuda_decoder *d, const bags_cuda_form *form
 }
 
 /* Grow the decoder's memory on the GPU. */
-static bags_code cuda_reserve(bags_cuda_decoder *d, size_t size, bags_error *err) {
+bags_code bagi_cuda_reserve(bags_cuda_decoder *d, size_t size, bags_error *err) {
     const bags_cuda *c = d->cuda;
     if (size <= d->scratch_size)
         return BAGS_OK;
     if (d->scratch)
         (void)c->call.memory_free(d->scratch);
     d->scratch = d->scratch_size = 0;
-    FORMAT_TRY(
-        cuda_check(c, c->call.memory_allocate(&d->scratch, size), "cuMemAlloc", err));
+    FORMAT_TRY(bagi_cuda_check(
+        c, c->call.memory_allocate(&d->scratch, size), "cuMemAlloc", err));
     d->scratch_size = size;
     return BAGS_OK;
 }
@@ -802,18 +699,45 @@ static bags_code cuda_launch(bags_cuda_decoder *d, cuda_object kernel,
     size_t blocks = (threads + CUDA_THREADS - 1) / CUDA_THREADS;
     if (blocks > INT32_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT, "image too large for a GPU");
-    return cuda_check(c,
+    return bagi_cuda_check(c,
         c->call.launch(kernel, (unsigned)blocks, (unsigned)count, 1, CUDA_THREADS, 1, 1,
             0, d->stream, arguments, NULL),
         "cuLaunchKernel", err);
 }
 
-/* Wait, asleep, until the stream has finished. */
-static bags_code cuda_finish(bags_cuda_decoder *d, bags_error *err) {
+bags_code bagi_cuda_resize(bags_cuda_decoder *d, const bags_cuda_form *form,
+    cuda_address jobs, size_t count, size_t most_rows, bags_error *err) {
     const bags_cuda *c = d->cuda;
     FORMAT_TRY(
-        cuda_check(c, c->call.event_record(d->done, d->stream), "cuEventRecord", err));
-    return cuda_check(c, c->call.event_synchronize(d->done), "cuEventSynchronize", err);
+        cuda_launch(d, c->weigh, jobs, count, (size_t)form->width + form->height, err));
+    FORMAT_TRY(cuda_launch(d, c->rows, jobs, count, most_rows, err));
+    return cuda_launch(
+        d, c->columns, jobs, count, (size_t)form->width * form->height, err);
+}
+
+bags_code bagi_cuda_copy(bags_cuda_decoder *d, cuda_address to, const void *from,
+    size_t size, bags_error *err) {
+    const bags_cuda *c = d->cuda;
+    return bagi_cuda_check(
+        c, c->call.copy_to(to, from, size, d->stream), "cuMemcpyHtoDAsync", err);
+}
+
+/* The program may still use the memory for an earlier batch. */
+bags_code bagi_cuda_await(bags_cuda_decoder *d, bags_error *err) {
+    const bags_cuda *c = d->cuda;
+    FORMAT_TRY(bagi_cuda_check(
+        c, c->call.event_record(d->done, c->options.stream), "cuEventRecord", err));
+    return bagi_cuda_check(
+        c, c->call.stream_wait(d->stream, d->done, 0), "cuStreamWaitEvent", err);
+}
+
+/* Wait, asleep, until the stream has finished. */
+bags_code bagi_cuda_finish(bags_cuda_decoder *d, bags_error *err) {
+    const bags_cuda *c = d->cuda;
+    FORMAT_TRY(bagi_cuda_check(
+        c, c->call.event_record(d->done, d->stream), "cuEventRecord", err));
+    return bagi_cuda_check(
+        c, c->call.event_synchronize(d->done), "cuEventSynchronize", err);
 }
 
 /* Decode a planned step. */
@@ -824,18 +748,15 @@ static bags_code cuda_run_step(bags_cuda_decoder *d, const bags_cuda_form *form,
     size_t numbers = (size_t)256 * form->channels,
            pixels = bags_dtype_size(form->dtype);
     size_t item = (size_t)form->width * form->height * form->channels * pixels;
-    FORMAT_TRY(cuda_reserve(d, step->size, err));
+    FORMAT_TRY(bagi_cuda_reserve(d, step->size, err));
     cuda_address jobs =
         d->scratch + step->size - cuda_align(step->count * sizeof(cuda_job));
     if (form->table)
-        FORMAT_TRY(cuda_check(c,
-            c->call.copy_to(d->scratch, form->table, numbers * pixels, d->stream),
-            "cuMemcpyHtoDAsync", err));
+        FORMAT_TRY(bagi_cuda_copy(d, d->scratch, form->table, numbers * pixels, err));
     FORMAT_TRY(
         cuda_place(d, step, images, item, form->table ? d->scratch : 0, tensor, err));
-    FORMAT_TRY(cuda_check(c,
-        c->call.copy_to(jobs, d->jobs.data, step->count * sizeof(cuda_job), d->stream),
-        "cuMemcpyHtoDAsync", err));
+    FORMAT_TRY(
+        bagi_cuda_copy(d, jobs, d->jobs.data, step->count * sizeof(cuda_job), err));
     if (d->jpeg_batch != step->count) {
         d->jpeg_batch = 0;
         FORMAT_TRY(cuda_jpeg_check(c,
@@ -854,64 +775,44 @@ static bags_code cuda_run_step(bags_cuda_decoder *d, const bags_cuda_form *form,
         d->jpeg_batch = 0;
         return code;
     }
-    FORMAT_TRY(cuda_launch(
-        d, c->weigh, jobs, step->count, (size_t)form->width + form->height, err));
-    FORMAT_TRY(cuda_launch(d, c->rows, jobs, step->count, step->most_rows, err));
-    return cuda_launch(
-        d, c->columns, jobs, step->count, (size_t)form->width * form->height, err);
+    return bagi_cuda_resize(d, form, jobs, step->count, step->most_rows, err);
 }
 
 /* Copy the items that the CPU made, neighbours together. */
 static bags_code cuda_copy_items(bags_cuda_decoder *d, const bags_cuda_image *images,
     size_t count, size_t size, cuda_address tensor, bags_error *err) {
-    const bags_cuda *c = d->cuda;
     for (size_t i = 0, next; i < count; i = next) {
         const unsigned char *from = (const unsigned char *)images[i].item;
         next = i + 1;
         while (from && next < count && images[next].item == from + (next - i) * size)
             next++;
         if (from)
-            FORMAT_TRY(cuda_check(c,
-                c->call.copy_to(tensor + i * size, from, (next - i) * size, d->stream),
-                "cuMemcpyHtoDAsync", err));
+            FORMAT_TRY(
+                bagi_cuda_copy(d, tensor + i * size, from, (next - i) * size, err));
     }
     return BAGS_OK;
 }
 
 static bags_code cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
     const bags_cuda_image *images, size_t count, cuda_address tensor, bags_error *err) {
-    const bags_cuda *c = d->cuda;
     size_t item = (size_t)form->width * form->height * form->channels *
                   bags_dtype_size(form->dtype);
     cuda_step step;
-    /* The program may still use the memory for an earlier batch. */
-    FORMAT_TRY(cuda_check(
-        c, c->call.event_record(d->done, c->options.stream), "cuEventRecord", err));
-    FORMAT_TRY(cuda_check(
-        c, c->call.stream_wait(d->stream, d->done, 0), "cuStreamWaitEvent", err));
+    FORMAT_TRY(bagi_cuda_await(d, err));
     FORMAT_TRY(cuda_copy_items(d, images, count, item, tensor, err));
     memset(&step, 0, sizeof step);
     for (; step.start < count; step.start = step.stop) {
         FORMAT_TRY(cuda_plan_step(d, form, images, count, &step, err));
         if (step.count) {
             FORMAT_TRY(cuda_run_step(d, form, images, &step, tensor, err));
-            FORMAT_TRY(cuda_finish(d, err));
+            FORMAT_TRY(bagi_cuda_finish(d, err));
         }
     }
-    return cuda_finish(d, err);
+    return bagi_cuda_finish(d, err);
 }
 
-bags_code bags_cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
-    const bags_cuda_image *images, size_t count, void *out, bags_error *err) {
-    bags_error local;
-    if (!err)
-        err = &local;
+bags_code bagi_cuda_check_form(const bags_cuda_form *form, bags_error *err) {
     size_t width = bags_dtype_size(form->dtype);
-    bool has_jpeg = d->cuda->jpeg != NULL;
-    for (size_t i = 0; i < count && !has_jpeg; i++)
-        if (!images[i].item)
-            return bags_fail(
-                err, BAGS_ERROR_ARGUMENT, "an image that bags_cuda_probe rejects");
     const format_rule rules[] = {
         {form->width < 1 || form->height < 1 || form->width > UINT16_MAX ||
                 form->height > UINT16_MAX,
@@ -922,14 +823,26 @@ bags_code bags_cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
         {(form->table == NULL) != (form->dtype == BAGS_DTYPE_UINT8),
             "a table is needed, except for uint8"},
     };
-    FORMAT_TRY(FORMAT_CHECK(rules, "", err));
-    FORMAT_TRY(cuda_enter(d->cuda, err));
+    return FORMAT_CHECK(rules, "", err);
+}
+
+bags_code bags_cuda_make(bags_cuda_decoder *d, const bags_cuda_form *form,
+    const bags_cuda_image *images, size_t count, void *out, bags_error *err) {
+    bags_error local;
+    if (!err)
+        err = &local;
+    for (size_t i = 0; i < count && !d->cuda->jpeg; i++)
+        if (!images[i].item && !images[i].is_frame)
+            return bags_fail(
+                err, BAGS_ERROR_ARGUMENT, "an image that bags_cuda_probe rejects");
+    FORMAT_TRY(bagi_cuda_check_form(form, err));
+    FORMAT_TRY(bagi_cuda_enter(d->cuda, err));
     bags_code code =
         cuda_make(d, form, images, count, (cuda_address)(uintptr_t)out, err);
     if (code) { /* nothing may still use the caller's memory */
         bags_error unused;
-        (void)cuda_finish(d, &unused);
+        (void)bagi_cuda_finish(d, &unused);
     }
-    cuda_leave(d->cuda);
+    bagi_cuda_leave(d->cuda);
     return code;
 }

@@ -8,8 +8,8 @@
  *     cuda_rows     colours of the crop, resized along x       -> job.rows, uint8
  *     cuda_columns  resized along y, mirrored and normalised   -> job.out
  *
- * The arithmetic is the arithmetic of libjpeg (chroma, colours) and of resample.c, step
- * by step, so that equal planes give equal tensors. cuda_ptx.h contains this file,
+ * The arithmetic is the arithmetic of libjpeg (chroma, colours; for videos, of libswscale
+ * on x86) and of resample.c, step by step, so that equal planes give equal tensors. cuda_ptx.h contains this file,
  * compiled by tests/formats/load/cuda_ptx.sh. A test runs the same source on the CPU.
  */
 #ifndef BAGS_FORMATS_CUDA_KERNELS_H
@@ -47,7 +47,8 @@ typedef struct cuda_job {
     cuda_number channels; /* of the result: 1 or 3 */
     cuda_number nchw;
     cuda_number width; /* bytes per number of the item: 1, 2 or 4 */
-    cuda_number unused;
+    cuda_number video; /* 0: planes of a JPEG. 1, 2: a frame of limited or full range,
+                         NV12: planes[1] holds pairs of Cb and Cr */
 } cuda_job;
 
 /* A test that runs kernels on the CPU defines CUDA_ON_CPU and the macros of this
@@ -149,9 +150,37 @@ static int cuda_chroma(
     return near_row[near_x];
 }
 
+/* The colour of pixel (x, y) of a frame, in BT.601: each pair of chroma is repeated for 4
+ * pixels. Products are rounded down to integers, as in libswscale for x86. */
+static void cuda_video_colour(
+    CUDA_MEMORY const cuda_job *job, cuda_number x, cuda_number y, int *out) {
+    int full = job->video == 2;
+    CUDA_MEMORY const unsigned char *chroma =
+        (CUDA_MEMORY const unsigned char *)job->planes[1] +
+        (cuda_address)(y / 2) * job->pitch[1] + x / 2 * 2;
+    int luma = ((CUDA_MEMORY const unsigned char *)
+                    job->planes[0])[(cuda_address)y * job->pitch[0] + x];
+    int cb = 8 * (chroma[0] - 128), cr = 8 * (chroma[1] - 128);
+    luma = full ? luma : (8 * (luma - 16) * 9539) >> 16;
+    out[0] = cuda_clamp(luma + ((cr * (full ? 11485 : 13075)) >> 16));
+    out[1] = cuda_clamp(luma + ((cb * (full ? -2819 : -3209)) >> 16) +
+                        ((cr * (full ? -5850 : -6660)) >> 16));
+    out[2] = cuda_clamp(luma + ((cb * (full ? 14516 : 16525)) >> 16));
+}
+
+static int cuda_gray(const int *colour) {
+    return (colour[0] * 19595 + colour[1] * 38470 + colour[2] * 7471 + 32768) >> 16;
+}
+
 /* The colour of pixel (x, y) of the image, in job->channels numbers. */
 static void cuda_colour(
     CUDA_MEMORY const cuda_job *job, cuda_number x, cuda_number y, int *out) {
+    if (job->video) {
+        cuda_video_colour(job, x, y, out);
+        if (job->channels == 1)
+            out[0] = cuda_gray(out);
+        return;
+    }
     int luma = ((CUDA_MEMORY const unsigned char *)
                     job->planes[0])[(cuda_address)y * job->pitch[0] + x];
     out[0] = out[1] = out[2] = luma;
@@ -162,7 +191,7 @@ static void cuda_colour(
     out[1] = cuda_clamp(luma + ((-22554 * cb - 46802 * cr + 32768) >> 16));
     out[2] = cuda_clamp(luma + ((116130 * cb + 32768) >> 16));
     if (job->channels == 1)
-        out[0] = (out[0] * 19595 + out[1] * 38470 + out[2] * 7471 + 32768) >> 16;
+        out[0] = cuda_gray(out);
 }
 
 /* ---- resizing ---- */

@@ -135,19 +135,18 @@ static bags_code frames_open_clock(
     return frames_open_series(w, f, s, err);
 }
 
-/* The video of a column in an episode. NULL: failed, see err. */
-static bags_mp4_reader *frames_video(
-    loader_worker *w, const loader_column *c, const loader_frame *f, bags_error *err) {
+bags_mp4_reader *bagi_frames_video(loader_worker *w, const loader_column *c,
+    size_t dataset, uint64_t episode, bags_error *err) {
     const bags_loader_videos *videos = w->loader->options.videos;
-    const bags_reader *reader = w->loader->readers[f->dataset];
+    const bags_reader *reader = w->loader->readers[dataset];
     bags_mp4_reader *video = NULL;
     if (!w->videos)
         w->videos = videos->open(NULL, err);
     if (w->videos)
-        video = videos->get(
-            w->videos, reader, f->episode, c->sources[f->dataset].field, 0, err);
+        video =
+            videos->get(w->videos, reader, episode, c->sources[dataset].field, 0, err);
     if (!video && !strstr(err->message, "datapoint "))
-        format_fail_at(reader, c->given.name, f->episode, UINT64_MAX, err->code, err);
+        format_fail_at(reader, c->given.name, episode, UINT64_MAX, err->code, err);
     return video;
 }
 
@@ -157,7 +156,7 @@ static bags_code frames_items(loader_worker *w, const loader_column *c,
     if (!c->video)
         return bags_reader_items(w->loader->readers[f->dataset], f->episode,
             c->sources[f->dataset].field, &w->times, count, err);
-    const bags_mp4_reader *video = frames_video(w, c, f, err);
+    const bags_mp4_reader *video = bagi_frames_video(w, c, f->dataset, f->episode, err);
     if (!video)
         return err->code;
     *count = w->loader->options.videos->info(video)->frames;
@@ -559,7 +558,8 @@ static void frames_announce_videos(loader_worker *w, const bags_pick *picks,
             bagi_frames_find(w, &picks[i], &f, &unused) ||
             frames_choose(w, &f, &unused))
             continue;
-        const bags_mp4_reader *video = frames_video(w, c, &f, &unused);
+        const bags_mp4_reader *video =
+            bagi_frames_video(w, c, f.dataset, f.episode, &unused);
         for (size_t k = 0; k < c->items && video; k++) {
             bags_extent part = l->options.videos->part(video, chosen[k]);
             bool again = used > 0 && indices[used - 1] == f.episode &&
@@ -637,14 +637,23 @@ static bags_code frames_append_video(loader_worker *w, const loader_column *c,
     loader_part *p, const loader_frame *f, const bags_load_item *item,
     bags_error *err) {
     const bags_loader_videos *videos = w->loader->options.videos;
-    bags_mp4_reader *video = frames_video(w, c, f, err);
+    bags_mp4_reader *video = bagi_frames_video(w, c, f->dataset, f->episode, err);
     if (!video)
         return err->code;
     const bags_mp4_info *info = videos->info(video);
     const uint64_t shape[] = {info->height, info->width, 3};
     uint64_t found = 0;
     size_t size;
+    bags_image staged;
+    bags_value value;
     bags_code code = BAGS_OK;
+    memset(&value, 0, sizeof value);
+    if (bagi_loader_is_for_device(w, c, video, item->item, &staged)) {
+        w->frame = &staged;
+        code = bagi_loader_load_value(w, c, p, item, &value, err);
+        w->frame = NULL;
+        return code;
+    }
     if (!bags_array_size(BAGS_DTYPE_UINT8, 3, shape, &size))
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
@@ -656,7 +665,7 @@ static bags_code frames_append_video(loader_worker *w, const loader_column *c,
     if (code)
         return format_fail_at(
             item->reader, c->given.name, f->episode, item->item, code, err);
-    bags_value value = bags_array(BAGS_DTYPE_UINT8, 3, shape, w->value.data);
+    value = bags_array(BAGS_DTYPE_UINT8, 3, shape, w->value.data);
     return bagi_loader_load_value(w, c, p, item, &value, err);
 }
 

@@ -6,6 +6,7 @@
  *     resample.c     resizes images          none
  *     warp.c         transforms images       none  -lm
  *     cuda.c         decodes images on GPUs  none  -ldl -pthread
+ *     cuda_video.c   and frames of videos    none
  *     order.c        shuffled orders         none
  *     loader.c       batches; with the files none  -lm -pthread
  *                    that README.md lists
@@ -202,9 +203,9 @@ BAGS_EXPERIMENTAL bags_code bags_jitter_apply(const bags_image *image, void *pix
 
 /* ========================================================================
  * >>cuda
- * Decode images on an NVIDIA GPU. Needs only the driver, whose libraries are opened at
- * run time: libcuda.so.1 and, to decode JPEG, libnvjpeg.so. Without the latter, the CPU
- * decodes all images.
+ * Decode images and frames of videos on an NVIDIA GPU. Needs only the driver, whose
+ * libraries are opened at run time: libcuda.so.1; to decode JPEG, libnvjpeg.so; and to
+ * decode videos, libnvcuvid.so.1. Without one of the last two, the CPU decodes its images.
  * ====================================================================== */
 
 typedef struct bags_cuda bags_cuda;
@@ -265,11 +266,13 @@ typedef struct bags_cuda_form {
 typedef struct bags_cuda_image {
     bags_view blob;         /* a JPEG that bags_cuda_probe accepted; or */
     const void *item;       /* an item that the CPU made, to be copied. NULL: none */
-    bags_image image;       /* from bags_cuda_probe */
+    bags_image image;       /* from bags_cuda_probe or bags_cuda_probe_video */
     bags_part crop;         /* the part of the image to use, */
     uint32_t width, height; /* the size to which it is resized, */
     uint32_t left, top;     /* and where the item starts in the resized crop */
     bool flip_x, flip_y;
+    bool is_frame;  /* made by bags_cuda_make_frames: bags_cuda_make skips it, */
+    uint64_t frame; /* and this is its number in the video */
 } bags_cuda_image;
 
 /* Open a decoder, with memory of its own. Returns NULL with the codes of
@@ -306,6 +309,60 @@ BAGS_EXPERIMENTAL bool bags_cuda_probe(
  */
 BAGS_EXPERIMENTAL bags_code bags_cuda_make(bags_cuda_decoder *decoder,
     const bags_cuda_form *form, const bags_cuda_image *images, size_t count, void *out,
+    bags_error *err);
+
+/* A video, and the functions of mp4.c that find its packets: bags_mp4_reader_info,
+ * bags_mp4_reader_place and bags_mp4_reader_packet. */
+typedef struct bags_cuda_video {
+    bags_mp4_reader *reader;
+    const bags_mp4_info *(*info)(const bags_mp4_reader *video);
+    bags_mp4_place (*place)(const bags_mp4_reader *video, uint64_t frame);
+    bags_code (*packet)(bags_mp4_reader *video, uint64_t number, uint64_t last,
+        bags_mp4_packet *out, bags_error *err);
+} bags_cuda_video;
+
+/* True if the GPU is likely to decode a frame of a video: h264, hevc or av1, 4:2:0, 8 bits
+ * per channel, of even width and height, and of a profile and size that cuvidGetDecoderCaps
+ * accepts. *out describes the frame. False, too, after bags_cuda_make_frames has found that
+ * the GPU does not support the video. Nothing is read. */
+BAGS_EXPERIMENTAL bool bags_cuda_probe_video(bags_cuda_decoder *decoder,
+    const bags_cuda_video *video, uint64_t frame, bags_image *out);
+
+/*
+ * Make items of a tensor: decode frames of a video; crop, resize, mirror and normalise
+ * them. Frames are converted to RGB like bags_mp4_reader_get converts them on x86: by the
+ * coefficients of BT.601 and, for h264 and hevc, the range that the video states.
+ *
+ *   images  images of the tensor. Those with these numbers are frames: `is_frame` is set,
+ *           and `frame` is the number of the frame
+ *   which   the numbers of `count` images, in any order
+ *   out     GPU memory for all items; item i is images[i]
+ *
+ * Decoding starts at the keyframe before each frame. A decoded picture is used only if its
+ * time stamp is the number of the frame's packet, and if the driver has called back for
+ * that packet: no picture is identified by counting. Damage that the driver reports makes
+ * all frames from that keyframe fail. (It reports none for av1. There, damage may be
+ * decoded to wrong pixels without an error.)
+ *
+ * The items are complete when the call returns, as for bags_cuda_make.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  a form or an image that contradicts itself
+ *   BAGS_ERROR_CORRUPT   the GPU did not decode all of the frames: damage, a feature that
+ *                        it does not support, a blob that cannot be read. The CPU may
+ *                        decode them, or finds the reason
+ *   BAGS_ERROR_IO        a call failed; the message names it and its code
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: one at a time per decoder and per video. Cost: decodes each needed part of a
+ * video once, from its keyframe to the last of its frames. The calling thread sleeps while
+ * the GPU works. Memory: a decoder keeps up to 4 decoders of the driver, for different
+ * videos, each with about 10 frames of 1.5 bytes per pixel; besides
+ * bags_cuda_options.memory.
+ */
+BAGS_EXPERIMENTAL bags_code bags_cuda_make_frames(bags_cuda_decoder *decoder,
+    const bags_cuda_form *form, const bags_cuda_video *video,
+    const bags_cuda_image *images, const size_t *which, size_t count, void *out,
     bags_error *err);
 
 /* ========================================================================
@@ -507,6 +564,23 @@ typedef struct bags_loader_device {
     bags_code (*make)(bags_cuda_decoder *decoder, const bags_cuda_form *form,
         const bags_cuda_image *images, size_t count, void *out, bags_error *err);
 } bags_loader_device;
+
+/* Functions from cuda_video.c and mp4_packets.c that decode frames of videos on that GPU. A
+ * program that links both, and mp4.c, defines:
+ *
+ *     static const bags_loader_device_videos device_videos = {bags_cuda_probe_video,
+ *         bags_cuda_make_frames, bags_mp4_reader_place, bags_mp4_reader_packet};
+ */
+typedef struct bags_loader_device_videos {
+    bool (*probe)(bags_cuda_decoder *decoder, const bags_cuda_video *video,
+        uint64_t frame, bags_image *out);
+    bags_code (*make)(bags_cuda_decoder *decoder, const bags_cuda_form *form,
+        const bags_cuda_video *video, const bags_cuda_image *images,
+        const size_t *which, size_t count, void *out, bags_error *err);
+    bags_mp4_place (*place)(const bags_mp4_reader *video, uint64_t frame);
+    bags_code (*packet)(bags_mp4_reader *video, uint64_t number, uint64_t last,
+        bags_mp4_packet *out, bags_error *err);
+} bags_loader_device_videos;
 
 typedef enum bags_crop {
     BAGS_CROP_NONE = 0, /* the entire image is resized to width x height */
@@ -861,10 +935,13 @@ typedef struct bags_loader_options {
      * others stay in the program's memory. The GPU decodes JPEGs that are only cropped,
      * resized, mirrored and normalised. The CPU makes all other images (options warp,
      * jitter, draw, decode, scaled, BAGS_FILTER_NEAREST; other formats; JPEGs that the
-     * GPU cannot decode), and batch.on_cpu counts them. If the GPU rejects a JPEG while
-     * decoding it, the CPU makes the entire batch. The GPU must stay open until the
-     * loader is closed. NULL: none */
+     * GPU cannot decode), and batch.on_cpu counts them. If the GPU rejects a JPEG or a
+     * frame while decoding it, the CPU makes the entire batch. The GPU must stay open until
+     * the loader is closed. NULL: none */
     const bags_loader_device *device;
+    /* Decode frames of videos on the device, too, with the same limits: see
+     * bags_cuda_probe_video. Needs `device` and `videos`. NULL: the CPU decodes them */
+    const bags_loader_device_videos *device_videos;
     /* Allocates the batches' tensors, for example as pinned memory; NULL: use
      * `allocator`. Both allocators must be thread-safe. */
     const bags_allocator *tensors;
@@ -874,7 +951,7 @@ typedef struct bags_loader_options {
 /*
  * Open a loader of datasets, given by readers that must stay open until the loader is
  * closed. Everything that the options point to is copied, except `images`, `videos`,
- * `device`, hooks and `user`.
+ * `device`, `device_videos`, hooks and `user`.
  *
  * Returns the loader, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options

@@ -388,8 +388,7 @@ static bags_code loader_fill_batch(loader_worker *w, loader_slot *s, bags_error 
     const bags_loader_options *o = &l->options;
     loader_slice slice;
     FORMAT_TRY(loader_start_batch(l, s, &slice, err));
-    for (size_t i = 0; w->staged && i < l->column_count; i++)
-        w->staged[i].used = 0;
+    bagi_loader_start_staged(w);
     bool datapoints = !l->tokens && !l->frames;
     if (o->prefetch && datapoints)
         loader_announce(w, s->picks, slice.count, true);

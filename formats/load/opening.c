@@ -514,6 +514,8 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
             "tokens and fields are mutually exclusive"},
         {o->frames && o->tokens, "frames and tokens are mutually exclusive"},
         {o->tokens && o->device, "tokens and device are mutually exclusive"},
+        {o->device_videos && (!o->device || !o->videos),
+            "device_videos needs device and videos"},
         {o->frames && o->window_start,
             "frames and window_start are mutually exclusive"},
     };
@@ -658,7 +660,8 @@ static bags_code loader_open_device(bags_loader *l, loader_worker *w, bags_error
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->column_count; i++)
         w->staged[i].images = w->staged[i].offsets = w->staged[i].blobs =
-            bags_buffer_of(l->options.allocator);
+            w->staged[i].frames = w->staged[i].which =
+                bags_buffer_of(l->options.allocator);
     w->decoder = l->options.device->open(l->options.device->cuda, err);
     return w->decoder ? BAGS_OK : err->code;
 }

@@ -146,12 +146,22 @@ typedef struct loader_slot {
     loader_part *parts;
 } loader_slot;
 
+/* A frame that a GPU decodes. */
+typedef struct loader_staged_frame {
+    size_t dataset;
+    uint64_t episode;
+    size_t image; /* its number among the column's images */
+} loader_staged_frame;
+
 /* A column's images of the batch being made, for a GPU. */
 typedef struct loader_staged {
     bags_buffer images;  /* bags_cuda_image, one per item */
     bags_buffer offsets; /* size_t: where each image's blob starts in `blobs` */
     bags_buffer blobs;
-    size_t used; /* bytes of `blobs` */
+    size_t used;        /* bytes of `blobs` */
+    bags_buffer frames; /* loader_staged_frame, for `frame_count` images */
+    size_t frame_count;
+    bags_buffer which; /* size_t: images that are frames of one video */
 } loader_staged;
 
 /* A thread and its scratch memory. */
@@ -169,8 +179,9 @@ typedef struct loader_worker {
     bags_buffer announced;      /* selections announced for a batch's samples */
     bags_cuda_decoder *decoder; /* with a device; its images, one per column; */
     loader_staged *staged;
-    bool rejected; /* the device rejected an image of the batch, */
-    bool on_cpu;   /* so the CPU makes all of them */
+    const bags_image *frame; /* describes the frame being staged; NULL: none */
+    bool rejected;           /* the device rejected an image of the batch, */
+    bool on_cpu;             /* so the CPU makes all of them */
     gate_thread id;
     double matrix[6];     /* maps the last image to its tensor */
     float scale[3 * 256]; /* for an image whose mean or std was chosen by a callback */
@@ -312,6 +323,10 @@ bags_code bagi_frames_find(
 bags_code bagi_frames_load(loader_worker *w, loader_slot *s, const loader_frame *frame,
     uint64_t random, bags_error *err);
 
+/* frames.c: the video of a column in an episode. NULL: failed, see err. */
+bags_mp4_reader *bagi_frames_video(loader_worker *w, const loader_column *c,
+    size_t dataset, uint64_t episode, bags_error *err);
+
 /* convert.c: append an item (blob `at` in the row's slot `place`) to a tensor. */
 bags_code bagi_loader_load_item(loader_worker *w, const loader_column *c,
     loader_part *p, bags_load_item *item, size_t place, size_t at, bags_error *err);
@@ -333,6 +348,12 @@ bags_code bagi_loader_convert(bags_dtype to_dtype, unsigned char *to,
 bags_code bagi_loader_store_image(loader_worker *w, const loader_column *c,
     const bags_load_item *item, const bags_value *value, loader_part *p,
     bags_error *err);
+
+/* crop.c: true if a device decodes a frame, described by *out; and forget the images of
+ * the last batch. */
+bool bagi_loader_is_for_device(const loader_worker *w, const loader_column *c,
+    bags_mp4_reader *video, uint64_t frame, bags_image *out);
+void bagi_loader_start_staged(loader_worker *w);
 
 /* crop.c: with a device, make a column's tensor from all images of the batch; and free
  * what a thread keeps for this. */

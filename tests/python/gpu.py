@@ -104,6 +104,43 @@ def batches_on_a_gpu_equal_those_of_the_cpu():
     assert (done.returncode, done.stdout) == (0, 'equal\n'), done
 
 
+VIDEO_PROGRAM = '''if True:
+    import ctypes
+    import bags, numpy as np
+
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    fields = {'view': {'width': 24, 'height': 16, 'crop': 'random', 'nchw': True, 'offsets': (-1, 0, 3)}, 'clock': None}
+    options = {'fields': fields, 'frames': 'clock', 'seed': 3}
+    on_gpu = bags.Loader('v', 7, device=0, **options)
+    for got, expected in zip(on_gpu, bags.Loader('v', 7, **options), strict=True):
+        assert np.array_equal(got['clock'], expected['clock'])
+        assert np.array_equal(got['view_pad'], expected['view_pad'])
+        capsule = got['view'].__dlpack__()
+        size = int(np.prod(got['view'].shape))
+        bytes = ctypes.string_at(ctypes.c_uint64.from_address(pointer(capsule, b'dltensor')).value, size)
+        array = np.frombuffer(bytes, 'u1').reshape(got['view'].shape)
+        assert array.shape == expected['view'].shape
+        # Colours depend on the processor for which libswscale is compiled.
+        assert np.abs(array.astype('i2') - expected['view']).max() <= 3
+    assert on_gpu.on_cpu == 60, on_gpu.on_cpu  # of 10 bits
+    print('equal')
+'''
+
+
+def frames_on_a_gpu_equal_those_of_the_cpu():
+    if not bags.build['mp4']:
+        raise Skip('no mp4')
+    mock = _mock()
+    with bags.DatasetWriter('v', {'clock': 'int(4)[]', 'view': 'mp4'}, {**bags.encoders, 'mp4': None}) as writer:
+        for name in 'h264_bt709', 'hevc_10_bit', 'av1':
+            writer.append({'clock': list(range(20)), 'view': (IMAGES.parent / 'video' / f'{name}.mp4').read_bytes()})
+    done = subprocess.run([sys.executable, '-c', VIDEO_PROGRAM], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=300,
+                          env={**os.environ, 'LD_LIBRARY_PATH': str(mock)})
+    assert (done.returncode, done.stdout) == (0, 'equal\n'), done
+
+
 def images_of_float16_are_rounded_numbers_of_float32():
     _dataset()
     for std in 1, .3, 1e-3, 1000, 1e6:

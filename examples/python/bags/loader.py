@@ -320,7 +320,8 @@ class Loader(Closable, _core.Loader):
     device: the number of an NVIDIA GPU. It decodes, crops and normalizes the images of fields with
     width and height, and batches have a DeviceTensor in its memory for each of these fields:
     torch.from_dlpack(batch['image']) makes no copy. Use it in the default stream. The CPU makes
-    the images that the GPU cannot decode or change; on_cpu counts them.
+    the images that the GPU cannot decode or change; on_cpu counts them. With frames, it decodes
+    h264, hevc and av1 videos (4:2:0, 8 bits), too.
 
     decode is a function that converts a stored blob to an array, bytes or an int. For
     zstd(utf8), zstd(bytes), zstd(msgpack) and zstd(tree), it gets the decompressed blob; other

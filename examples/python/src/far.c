@@ -7,9 +7,10 @@
 static Far functions = {
 #ifdef BAGS_WITH_MP4
     &bags_codec_mp4, bags_mp4_cache_open, bags_mp4_cache_close, bags_mp4_cache_get,
-    bags_mp4_reader_info, bags_mp4_reader_part, bags_mp4_reader_get_into,
+    bags_mp4_reader_info, bags_mp4_reader_part, bags_mp4_reader_place,
+    bags_mp4_reader_packet, bags_mp4_reader_get_into,
 #else
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
 #ifdef BAGS_WITH_HTTP
     bags_http_open, bags_http_close, bags_http_io, bags_http_upload, bags_http_same

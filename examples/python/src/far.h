@@ -17,6 +17,9 @@ typedef struct Far {
         uint64_t index, size_t field, uint64_t item, bags_error *err);
     const bags_mp4_info *(*video_info)(const bags_mp4_reader *video);
     bags_extent (*video_part)(const bags_mp4_reader *video, uint64_t frame);
+    bags_mp4_place (*video_place)(const bags_mp4_reader *video, uint64_t frame);
+    bags_code (*video_packet)(bags_mp4_reader *video, uint64_t number, uint64_t last,
+        bags_mp4_packet *out, bags_error *err);
     bags_code (*video_frames)(bags_mp4_reader *video, uint64_t start, uint64_t stop,
         uint64_t step, void *data, size_t size, uint64_t *frames, bags_error *err);
     bags_http *(*http_open)(const bags_http_options *options, bags_error *err);

@@ -38,6 +38,7 @@ struct Loader {
     PyObject *text;    /* bytes, one per field: nonzero for str instead of bytes */
     bags_tokens *tokens;
     bags_loader_videos videos;
+    bags_loader_device_videos device_videos;
     bags_cuda *cuda; /* with the option device */
     bags_loader_device device;
     /* Tensors taken from a batch whose return was interrupted; and the batch. */
@@ -313,8 +314,11 @@ static bool set_frames(bags_frames_options *to, PyObject *of, bool *videos) {
     return true;
 }
 
-/* Set the functions for video frames. Loading them takes long. */
-static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
+/* Set the functions for video frames, and for decoding them on a GPU. Loading them takes
+ * long. */
+static bool set_videos(Loader *loader, bags_loader_options *options, bool on_device) {
+    bags_loader_videos *to = &loader->videos;
+    bags_loader_device_videos *made = &loader->device_videos;
     const Far *far = load_far();
     if (!far || !far->mp4)
         return far != NULL;
@@ -325,6 +329,11 @@ static bool set_videos(bags_loader_videos *to, bags_loader_options *options) {
     to->read = far->video_frames;
     to->part = far->video_part;
     options->videos = to;
+    made->probe = bags_cuda_probe_video;
+    made->make = bags_cuda_make_frames;
+    made->place = far->video_place;
+    made->packet = far->video_packet;
+    options->device_videos = on_device ? made : NULL;
     return true;
 }
 
@@ -362,7 +371,7 @@ static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
     if (good && frames != Py_None) {
         bool videos = false;
         good = set_frames(&around, frames, &videos) &&
-               (!videos || set_videos(&loader->videos, options));
+               (!videos || set_videos(loader, options, device >= 0));
         options->frames = &around;
     }
     if (good && rows != Py_None) {

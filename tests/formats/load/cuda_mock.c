@@ -1,8 +1,8 @@
 /*
- * cuda_mock.c - libcuda.so.1 and libnvjpeg.so.12 for computers without a GPU, in one
- * file. Memory of the GPU is memory of the process, streams do their work at once, JPEGs
- * are decoded by libjpeg, and kernels are the source of cuda_kernels.h, compiled for the
- * CPU. Only tests load it: make builds it into the folder mock/ next to test_cuda.
+ * cuda_mock.c - libcuda.so.1, libnvjpeg.so.12 and libnvcuvid.so.1 for computers without a
+ * GPU, in one file. Memory of the GPU is memory of the process, streams do their work at
+ * once, JPEGs are decoded by libjpeg, videos by FFmpeg, and kernels are the source of
+ * cuda_kernels.h, compiled for the CPU. Only tests load it: make builds it into the folder mock/ next to test_cuda.
  * LD_LIBRARY_PATH must name that folder.
  *
  * The mock_ functions are for the tests: they fail a call, and report calls and what was
@@ -34,6 +34,13 @@ static long calls, fail_at = -1, objects, bytes, most_bytes, failed_code = 700;
 static int device_count = 1;
 static char called[64][40]; /* the latest calls, calls % 64 */
 
+/* Calls of a function since mock_reset. Only these are counted. */
+static const char *const counted[] = {"cuvidCreateVideoParser", "cuvidCreateDecoder",
+    "cuvidReconfigureDecoder", "cuvidDecodePicture", "cuvidMapVideoFrame"};
+#define COUNTED (sizeof counted / sizeof *counted)
+static long counts[COUNTED];
+static void clear_counts(void) { memset(counts, 0, sizeof counts); }
+
 MOCK void mock_reset(long fail, int code, int devices) {
     pthread_mutex_lock(&lock);
     calls = 0;
@@ -41,6 +48,7 @@ MOCK void mock_reset(long fail, int code, int devices) {
     failed_code = code;
     device_count = devices;
     most_bytes = bytes;
+    clear_counts();
     pthread_mutex_unlock(&lock);
 }
 static long look(const long *number) {
@@ -58,10 +66,19 @@ MOCK const char *mock_called(long back) {
     return back < count && back < 64 ? called[(count - 1 - back) % 64] : "";
 }
 
+MOCK long mock_count(const char *name) {
+    for (size_t i = 0; i < COUNTED; i++)
+        if (!strcmp(name, counted[i]))
+            return look(&counts[i]);
+    return -1;
+}
+
 /* Count a call. Returns the error code that it must return. */
 static int enter(const char *name) {
     pthread_mutex_lock(&lock);
     snprintf(called[calls % 64], sizeof *called, "%s", name);
+    for (size_t i = 0; i < COUNTED; i++)
+        counts[i] += !strcmp(name, counted[i]);
     int code = calls++ == fail_at ? (int)failed_code : 0;
     pthread_mutex_unlock(&lock);
     return code;
@@ -384,3 +401,9 @@ MOCK int nvjpegDecodeBatched(void *handle, void *state,
     }
     return 0;
 }
+
+/* ---- libnvcuvid ---- */
+
+#ifdef MOCK_WITH_VIDEO
+#include "cuda_mock_video.h"
+#endif
