@@ -5810,7 +5810,7 @@ static const struct bagi_known {
 } bagi_known[] = {{"bytes", "binary blob raw"}, {"utf8", "str string text"},
     {"int", "integer number uint"}, {"u64", ""}, {"i64", "long"},
     {"array", "ndarray tensor"}, {"npy", "numpy"}, {"msgpack", "json dict object"},
-    {"tree", ""}, {"jpeg", "image img picture"}, {"jpg", ""}, {"png", ""},
+    {"tree", ""}, {"jpeg", "image img picture"}, {"jpg", ""}, {"png", ""}, {"webp", ""},
     {"mp4", "video"}, {"webm", ""}, {"zstd", ""}, {"float16", "half"},
     {"float32", "float"}, {"float64", "double"}, {"bool", "boolean"}};
 

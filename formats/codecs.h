@@ -4,6 +4,7 @@
  *     file        types         library
  *     jpeg.c      jpeg jpg      libjpeg-turbo  -ljpeg
  *     png.c       png           libpng         -lpng
+ *     webp.c      webp          libwebp        -lwebp
  *     image.c     (images)      none
  *     numpy.c     npy           none
  *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
@@ -34,7 +35,7 @@ extern "C" {
 
 /* ========================================================================
  * >>images
- * Shared by JPEG and PNG.
+ * Shared by JPEG, PNG and WebP.
  * ====================================================================== */
 
 /* The shape of an image. A row is width * channels elements of the dtype. */
@@ -50,7 +51,7 @@ typedef struct bags_image {
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
 /*
- * The orientation stated by the EXIF data of a JPEG or PNG file, 1 to 8. To appear
+ * The orientation stated by the EXIF data of a JPEG, PNG or WebP file, 1 to 8. To appear
  * upright, the stored image must be
  *
  *     1  left as it is             5  mirrored at the diagonal from the upper left
@@ -58,8 +59,8 @@ typedef struct bags_image {
  *     3  turned by 180 degrees     7  mirrored at the diagonal from the upper right
  *     4  mirrored top to bottom    8  turned counterclockwise by 90 degrees
  *
- * Like Pillow, this reads the first APP1 segment with EXIF of a JPEG, or the eXIf chunk
- * of a PNG. Returns 1 if there is no orientation or it is invalid, and for all other
+ * Like Pillow, this reads the first APP1 segment with EXIF of a JPEG, the eXIf chunk of
+ * a PNG, or the EXIF chunk of a WebP. Returns 1 if there is no orientation or it is invalid, and for all other
  * files. Orientations in XMP or in PNG text are ignored.
  *
  * In image.c. Threads: any. Cost: O(segments or chunks), without decoding.
@@ -67,13 +68,15 @@ typedef struct bags_image {
 uint32_t bags_image_orientation(bags_view file);
 
 /*
- * Check that a JPEG or PNG file is complete, without decoding it. A JPEG must have a
+ * Check that a JPEG, PNG or WebP file is complete, without decoding it. A JPEG must have a
  * header, scans of all components and an end marker, with nothing between its segments;
  * a PNG must have a header, pixels and an end, with valid checksums on the chunks
- * needed for the pixels. Bytes after the end are accepted. Damage to the pixels of a
- * JPEG is not detected.
+ * needed for the pixels; a WebP must have all its chunks, and pixels among them. Bytes
+ * after the end are accepted. Damage to the pixels of a JPEG or WebP is not detected.
  *
- * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states the problem and its position.
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  err states the problem and its position
+ *   BAGS_ERROR_LIMIT    an animated WebP
  *
  * In image.c. Threads: any. Cost: reads the file once.
  */
@@ -237,6 +240,64 @@ bags_code bags_png_probe(
  */
 bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
     size_t size, size_t stride, bags_error *err);
+
+/* ========================================================================
+ * >>webp
+ * Types: webp, or webp(LEVEL) with the effort of the compression, 0 (fastest) to 9
+ * (smallest). The default is 6, as in cwebp -lossless.
+ *
+ * Values are uint8, H x W x 3 for RGB and H x W x 4 for RGBA; the format has no gray
+ * images, and H and W are at most 16,383. The writer is lossless: the decoded array
+ * equals the encoded one, including the colours of transparent pixels. The reader
+ * accepts lossy and lossless files, and returns the array of
+ * numpy.asarray(PIL.Image.open(file)). Animated files are rejected. Colour profiles, the
+ * orientation in EXIF (unless `orient` is set) and other metadata are ignored.
+ * Truncated files are rejected; other damage is not always detected.
+ * ====================================================================== */
+
+/* The codec. Its `user` is NULL, or, in your own copy, points to a bags_webp_options:
+ * see bags_codec_jpeg. */
+extern const bags_codec bags_codec_webp;
+
+typedef struct bags_webp_options {
+    uint64_t max_pixels; /* reject a file with more, before memory is allocated
+                            for them; 0: BAGS_IMAGE_MAX_PIXELS. A few bytes can state
+                            any number of pixels up to 16,383 x 16,383 */
+    bool allow_trailing; /* ignore bytes after the image; otherwise they are an
+                            error */
+    bool orient;         /* turn the image upright: see bags_jpeg_options */
+} bags_webp_options;
+
+/*
+ * Determine what bags_webp_decode will return, from the header of the file.
+ *
+ *   blob     a WebP file
+ *   options  those for bags_webp_decode; NULL: the defaults
+ *   out      receives the shape
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a WebP; truncated; a damaged header
+ *   BAGS_ERROR_LIMIT    more than max_pixels; animated
+ *
+ * Threads: any. Cost: less than a microsecond.
+ */
+bags_code bags_webp_probe(
+    bags_view blob, const bags_webp_options *options, bags_image *out, bags_error *err);
+
+/*
+ * Decode a WebP file into the caller's memory. The parameters are as for
+ * bags_jpeg_decode; stride is at most INT_MAX.
+ *
+ * Returns what bags_webp_probe does, or
+ *   BAGS_ERROR_ARGUMENT  stride or size too small, or stride too large
+ *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: any. Cost: the time and memory that libwebp takes: 4 bytes per pixel for a
+ * lossless file, otherwise a few rows; and the whole image if it is turned.
+ */
+bags_code bags_webp_decode(bags_view blob, const bags_webp_options *options,
+    void *pixels, size_t size, size_t stride, bags_error *err);
 
 /* ========================================================================
  * >>numpy

@@ -1,5 +1,6 @@
 /*
- * image.c - read the headers of JPEG and PNG files, without decoding them. No library.
+ * image.c - read the headers of JPEG, PNG and WebP files, without decoding them. No
+ * library.
  */
 #include "images.h"
 
@@ -157,5 +158,9 @@ bags_code bags_image_check(bags_view file, bags_error *err) {
         return image_check_jpeg(file, err);
     if (file.size >= 8 && !memcmp(file.data, FORMAT_PNG_START, 8))
         return image_check_png(file, err);
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "neither JPEG nor PNG");
+    if (format_is_webp(file)) {
+        format_webp webp;
+        return format_webp_scan(file, &webp, err);
+    }
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "neither JPEG nor PNG nor WebP");
 }

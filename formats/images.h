@@ -1,5 +1,6 @@
 /*
- * images.h - code shared by jpeg.c, png.c and image.c. Programs do not include it.
+ * images.h - code shared by jpeg.c, png.c, webp.c and image.c. Programs do not include
+ * it.
  */
 #ifndef BAGS_FORMATS_IMAGES_H
 #define BAGS_FORMATS_IMAGES_H
@@ -112,6 +113,96 @@ static inline const unsigned char *format_png_chunk(
     return bytes + 4;
 }
 
+/*
+ * A WebP file consists of chunks, with little-endian sizes:
+ *
+ *     0  4  "RIFF"                      12  4  name of a chunk
+ *     4  4  size of all that follows    16  4  size of its data
+ *     8  4  "WEBP"                      20     data, padded to an even size; next chunk
+ *
+ * Pixels are in the chunk "VP8 " or "VP8L". If "VP8X" is the first chunk, it has flags
+ * for the other chunks and the size of the image.
+ */
+typedef struct format_webp {
+    size_t size; /* bytes of the file, as its header states */
+    uint32_t width, height;
+    bool alpha, pixels;
+    unsigned flags; /* of VP8X */
+    bags_view exif;
+} format_webp;
+
+#define FORMAT_WEBP_ANIMATED 0x02
+#define FORMAT_WEBP_EXIF 0x08
+#define FORMAT_WEBP_ALPHA 0x10
+
+static inline bool format_is_webp(bags_view file) {
+    return file.size >= 12 && !memcmp(file.data, "RIFF", 4) &&
+           !memcmp(file.data + 8, "WEBP", 4);
+}
+
+/* Get the size of the image from one of its chunks; other chunks are ignored. */
+static inline void format_webp_size(
+    const unsigned char *name, bags_view data, format_webp *out) {
+    const unsigned char *from = data.data;
+    if (!memcmp(name, "VP8X", 4) && data.size >= 10) {
+        out->flags = from[0];
+        out->alpha = (from[0] & FORMAT_WEBP_ALPHA) != 0;
+        out->width = (uint32_t)bags_load_bytes(from + 4, 3, false) + 1;
+        out->height = (uint32_t)bags_load_bytes(from + 7, 3, false) + 1;
+    } else if (!memcmp(name, "VP8L", 4) && data.size >= 5) {
+        uint32_t bits = (uint32_t)bags_load_bytes(from + 1, 4, false);
+        out->alpha = (bits >> 28 & 1) != 0;
+        out->width = (bits & 0x3FFF) + 1;
+        out->height = (bits >> 14 & 0x3FFF) + 1;
+    } else if (!memcmp(name, "VP8 ", 4) && data.size >= 10) {
+        out->width = (uint32_t)bags_load_bytes(from + 6, 2, false) & 0x3FFF;
+        out->height = (uint32_t)bags_load_bytes(from + 8, 2, false) & 0x3FFF;
+    }
+}
+
+/*
+ * Scan the chunks of a WebP file, without decoding pixels. *out has the chunks up to
+ * the first fault.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_CORRUPT (no WebP; truncated; without pixels) or
+ * BAGS_ERROR_LIMIT (animated).
+ */
+static inline bags_code format_webp_scan(
+    bags_view file, format_webp *out, bags_error *err) {
+    memset(out, 0, sizeof *out);
+    if (!format_is_webp(file))
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "not a WebP");
+    uint64_t size = bags_load_bytes(file.data + 4, 4, false) + 8;
+    if (size > file.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "truncated WebP (%" PRIu64 " bytes)",
+            (uint64_t)file.size);
+    out->size = (size_t)size;
+    for (size_t at = 12; at < out->size;) {
+        const unsigned char *name = file.data + at;
+        size_t left = out->size - at;
+        bags_view data = {name + 8, left < 8 ? 0 : left - 8};
+        if (left >= 8)
+            data.size = (size_t)bags_load_bytes(name + 4, 4, false);
+        if (left < 8 || data.size > left - 8)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "WebP has a truncated chunk (at byte %" PRIu64 ")", (uint64_t)at);
+        if (out->width == 0)
+            format_webp_size(name, data, out);
+        if (out->flags & FORMAT_WEBP_ANIMATED)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "animated WebP (only still images are supported)");
+        out->pixels =
+            out->pixels || !memcmp(name, "VP8 ", 4) || !memcmp(name, "VP8L", 4);
+        if ((out->flags & FORMAT_WEBP_EXIF) && !out->exif.data &&
+            !memcmp(name, "EXIF", 4))
+            out->exif = data;
+        at += 8 + data.size;
+        at += data.size % 2 && at < out->size;
+    }
+    return out->pixels ? BAGS_OK
+                       : bags_fail(err, BAGS_ERROR_CORRUPT, "WebP has no pixels");
+}
+
 /* Find the EXIF data of an image file; empty if there are none. */
 static inline bags_view format_exif_find(bags_view file) {
     bags_view data, found = {NULL, 0};
@@ -123,6 +214,16 @@ static inline bags_view format_exif_find(bags_view file) {
                (!found.data || memcmp(name, "IDAT", 4) != 0))
             if (!memcmp(name, "eXIf", 4))
                 found = data;
+        return found;
+    }
+    if (format_is_webp(file)) {
+        format_webp webp;
+        (void)format_webp_scan(file, &webp, NULL);
+        found = webp.exif;
+        if (found.size >= 6 && !memcmp(found.data, "Exif\0", 6)) { /* by some writers */
+            found.data += 6;
+            found.size -= 6;
+        }
         return found;
     }
     unsigned marker = format_jpeg_marker(file, &at, &data);

@@ -3,6 +3,7 @@
 
 PKG_jpeg := libjpeg
 PKG_png := libpng
+PKG_webp := libwebp
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_zstd := libzstd

@@ -13,7 +13,7 @@
 /* True if Bags of this type may have a dictionary: zstd, and codecs unknown here. */
 static inline bool format_has_dictionary(const bags_type *type) {
     static const char *const none[] = {"bytes", "utf8", "int", "i64", "u64", "array",
-        "jpeg", "jpg", "png", "npy", "msgpack", "tree", "mp4", "webm"};
+        "jpeg", "jpg", "png", "webp", "npy", "msgpack", "tree", "mp4", "webm"};
     size_t i = 0;
     while (i < sizeof none / sizeof *none && !bags_view_is(type->name, none[i]))
         i++;

@@ -30,6 +30,7 @@ pkg-config --exists cmocka              | libcmocka-dev
 pkg-config --exists json-c              | libjson-c-dev
 pkg-config --exists libjpeg             | libjpeg-dev
 pkg-config --exists libpng              | libpng-dev
+pkg-config --exists libwebp             | libwebp-dev
 pkg-config --exists libzip              | libzip-dev
 pkg-config --exists libcurl             | libcurl4-openssl-dev
 pkg-config --exists libarchive          | libarchive-dev

@@ -15,6 +15,7 @@
 option_number max_pixels;
 static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
+static bags_webp_options webp_options;
 static bags_zstd_options zstd_options, zstd_blobs; /* one for each registry */
 
 /* A codec of this build. Its format is implemented in formats/FORMAT.c. */
@@ -32,6 +33,9 @@ static const linked all_linked[] = {
 #endif
 #ifdef BAGS_WITH_PNG
     {"png", "png", LINKED(bags_codec_png), &png_options, false},
+#endif
+#ifdef BAGS_WITH_WEBP
+    {"webp", "webp", LINKED(bags_codec_webp), &webp_options, false},
 #endif
     {"numpy", "npy", NULL, &bags_codec_npy, NULL, false},
 #ifdef BAGS_WITH_MSGPACK
@@ -231,8 +235,10 @@ static void registry_link(bags_registry *registry, const linked *from) {
 static const bags_registry *registry_make(linked own[CODECS], bags_zstd_options *zstd) {
     bags_registry *registry = bags_registry_create(NULL, &failure);
     must_open(registry);
-    jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
-    jpeg_options.allow_trailing = png_options.allow_trailing = true;
+    jpeg_options.max_pixels = png_options.max_pixels = webp_options.max_pixels =
+        max_pixels.value;
+    jpeg_options.allow_trailing = png_options.allow_trailing =
+        webp_options.allow_trailing = true;
     for (size_t i = 0; all_linked[i].format; i++) {
         own[i] = all_linked[i];
         if (own[i].dictionaries)
@@ -280,7 +286,9 @@ void registry_dictionary(const char *path) {
 
 void registry_expand_palettes(bool expand) { png_options.expand = expand; }
 
-void registry_orient(void) { jpeg_options.orient = png_options.orient = true; }
+void registry_orient(void) {
+    jpeg_options.orient = png_options.orient = webp_options.orient = true;
+}
 
 bool codec_exists(const char *type) {
     bags_view name = {(const unsigned char *)type, strcspn(type, "([")};
@@ -365,26 +373,33 @@ static bool has_format(const char *format, bool *said) {
 
 /* Only reads the image's header, so the number of pixels is not limited. */
 static void put_image(const char *type, bags_view blob, text *out) {
-    bool is_png = !strcmp(type_find(type)->ending, "png");
+    const char *ending = type_find(type)->ending;
     bags_image image;
     memset(&image, 0, sizeof image);
     failure.code = BAGS_ERROR_TYPE;
     (void)has_format; /* unused in a build without the codecs */
-    (void)is_png;
+    (void)ending;
     (void)blob;
 #ifdef BAGS_WITH_JPEG
     bags_jpeg_options jpeg = {0};
     jpeg.max_pixels = UINT64_MAX;
     static bool said_jpeg;
-    if (!is_png && has_format("jpeg", &said_jpeg))
+    if (!strcmp(ending, "jpg") && has_format("jpeg", &said_jpeg))
         failure.code = bags_jpeg_probe(blob, &jpeg, &image, &failure);
 #endif
 #ifdef BAGS_WITH_PNG
     bags_png_options png = {0};
     png.max_pixels = UINT64_MAX;
     static bool said_png;
-    if (is_png && has_format("png", &said_png))
+    if (!strcmp(ending, "png") && has_format("png", &said_png))
         failure.code = bags_png_probe(blob, &png, &image, &failure);
+#endif
+#ifdef BAGS_WITH_WEBP
+    bags_webp_options webp = {0};
+    webp.max_pixels = UINT64_MAX;
+    static bool said_webp;
+    if (!strcmp(ending, "webp") && has_format("webp", &said_webp))
+        failure.code = bags_webp_probe(blob, &webp, &image, &failure);
 #endif
     if (failure.code)
         return;

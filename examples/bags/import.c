@@ -78,9 +78,9 @@ static const option options[] = {
 
 static const option images_options[] = {
     {"type", OPTION_TEXT, &image_type, "T",
-        "type of the field image: jpeg, jpeg(90) or png converts files of the other "
-        "format; bytes keeps every file unchanged, but readers do not decode it. "
-        "Required if DIR contains both formats"},
+        "type of the field image: jpeg, jpeg(90), png or webp converts files of other "
+        "formats; bytes keeps every file unchanged, but readers do not decode it. "
+        "Required if DIR contains more than one format"},
     IMAGES_OPTIONS,
     OPTIONS_END,
 };
@@ -299,7 +299,7 @@ static void check_image_type(void) {
     bool known = !bags_type_parse(image_type, &parsed, NULL) && !parsed.sequence &&
                  (type_kind(image_type) == TYPE_IMAGE || !strcmp(image_type, "bytes"));
     if (!known)
-        usage("--type: \"%s\" is not jpeg, png or bytes", image_type);
+        usage("--type: \"%s\" is not jpeg, png, webp or bytes", image_type);
     if (!type_is_valid(image_type)) {
         failure_prefix("--type: ");
         failure.code = BAGS_ERROR_ARGUMENT;
@@ -327,9 +327,9 @@ static void prepare_images(bags_source_options *how) {
 ENDS static void fail_open(void) {
     const char *field = !strcmp(failed_command, "images") ? "" : "image=";
     if (images && failure.code == BAGS_ERROR_ARGUMENT)
-        failure_suffix("; choose --type %sjpeg or --type %spng to convert, or --type "
-                       "%sbytes to store them without decoding",
-            field, field, field);
+        failure_suffix("; choose --type %sjpeg, --type %spng or --type %swebp to "
+                       "convert, or --type %sbytes to store them without decoding",
+            field, field, field, field);
     die();
 }
 
@@ -389,14 +389,31 @@ static void print_left_out(uint64_t number, const char *unit, const char *reason
         print("%s: left out: %s (%s)\n", source_name, counted(number, unit), reason);
 }
 
+/* Print the formats of the converted images, and the new one. */
+static void print_converted(const bags_images *about) {
+    static const char *const names[] = {"JPEG", "PNG", "WebP"};
+    const uint64_t counts[] = {about->jpegs, about->pngs, about->webps};
+    size_t to = !strncmp(about->type, "png", 3)    ? 1
+                : !strncmp(about->type, "webp", 4) ? 2
+                                                   : 0;
+    static text old;
+    old.size = 0;
+    for (size_t i = 0; i < 3; i++)
+        if (i != to && counts[i])
+            text_format(&old, "%s%s", old.size ? " and " : "", names[i]);
+    print("%s: converted: %ju %s to %s\n", source_name, (uintmax_t)about->converted,
+        text_string(&old), names[to]);
+}
+
 static void print_images(const bags_images *about) {
-    print("%s: %s of type %s (%ju JPEG, %ju PNG), %s\n", source_name,
-        counted(about->jpegs + about->pngs, "image"), about->type,
-        (uintmax_t)about->jpegs, (uintmax_t)about->pngs,
+    const char *webps =
+        about->webps ? temp_format(", %ju WebP", (uintmax_t)about->webps) : "";
+    print("%s: %s of type %s (%ju JPEG, %ju PNG%s), %s\n", source_name,
+        counted(about->jpegs + about->pngs + about->webps, "image"), about->type,
+        (uintmax_t)about->jpegs, (uintmax_t)about->pngs, webps,
         counted(about->class_count, "label"));
     if (about->converted)
-        print("%s: converted: %ju %s\n", source_name, (uintmax_t)about->converted,
-            strncmp(about->type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+        print_converted(about);
     if (about->turned)
         print("%s: turned upright: %ju of them, by their EXIF orientation\n",
             source_name, (uintmax_t)about->turned);
@@ -409,7 +426,7 @@ static void print_images(const bags_images *about) {
             source_name, (uintmax_t)about->renamed,
             about->renamed == 1 ? " is" : "s are");
     print_left_out(about->damaged, "image", "damaged, or not to be converted");
-    print_left_out(about->others, "file", "neither JPEG nor PNG");
+    print_left_out(about->others, "file", "neither JPEG nor PNG nor WebP");
     print_left_out(about->hidden, "hidden file", "or directory");
     print_left_out(about->links, "link", "to directories within a class");
 }
@@ -701,7 +718,7 @@ const command command_import = {"import", "a dataset from another format", "SRC 
 
 const command command_images = {"images", "a dataset from folders of images", "DIR OUT",
     {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, images_options, writing_options,
-    "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
+    "Packs the JPEG, PNG and WebP files in DIR, as they are, into the fields image, "
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
     "and path (relative to DIR), sorted by label and path. The first bytes of "
     "a file state its format. Other files, files of Bags, and hidden ones, are "

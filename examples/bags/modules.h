@@ -88,6 +88,8 @@ void modules_prepare(void);
 #define sqlite3_prepare_v2 MODULE("sql", sqlite3_prepare_v2)
 #define sqlite3_step MODULE("sql", sqlite3_step)
 
+#define bags_webp_probe MODULE("webp", bags_webp_probe)
+
 #endif /* BAGS_MODULES */
 
 #endif /* MODULES_H */

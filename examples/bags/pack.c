@@ -252,7 +252,7 @@ const command command_pack = {"pack", "a dataset from JSON lines and files",
     "Each line is an object with a value for every field: numbers, text, lists "
     "for sequences, nested lists for arrays, any JSON for msgpack; {\"file\": "
     "PATH} and {\"base64\": TEXT} for encoded values; or {\"from\": PATH}, a .npy, "
-    "JPEG, PNG, MP4, WebM, .txt or .msgpack file to convert. PATH is relative to "
+    "JPEG, PNG, WebP, MP4, WebM, .txt or .msgpack file to convert. PATH is relative to "
     "the manifest. Lines {\"blob\": ...} and an OUT.bag make a Bag. A MANIFEST of "
     "- is standard input. Worker W of K packs the lines W, W+K, W+2K, ..., counted "
     "from 0.\n"

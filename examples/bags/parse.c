@@ -22,9 +22,10 @@
 /* ---- encoded values, and files ---- */
 
 static const char *kind_of_file(const type_info *info) {
-    return info->kind == TYPE_VIDEO       ? "an MP4 or WebM"
-           : !strcmp(info->ending, "png") ? "a PNG"
-                                          : "a JPEG";
+    return info->kind == TYPE_VIDEO        ? "an MP4 or WebM"
+           : !strcmp(info->ending, "png")  ? "a PNG"
+           : !strcmp(info->ending, "webp") ? "a WebP"
+                                           : "a JPEG";
 }
 
 /* Fail unless the first bytes of an image or a video are valid. A video without frames
@@ -80,14 +81,15 @@ static bags_value value_from_file(
         type = "msgpack";
     if (!type)
         fail(BAGS_ERROR_VALUE,
-            "%s: not a .npy, JPEG, PNG, MP4, WebM, .txt or .msgpack file, "
+            "%s: not a .npy, JPEG, PNG, WebP, MP4, WebM, .txt or .msgpack file, "
             "which \"from\" accepts",
             path);
     codec_check(type);
     registry_orient(); /* the new image will have no EXIF data */
-    /* A JPEG of palette indices would not show the image; arrays and PNG files may be
+    /* A JPEG or WebP of palette indices would not show the image; arrays and PNG files may be
      * class masks. */
-    registry_expand_palettes(!strncmp(to, "jpeg", 4) || !strncmp(to, "jpg", 3));
+    registry_expand_palettes(
+        !strncmp(to, "jpeg", 4) || !strncmp(to, "jpg", 3) || !strncmp(to, "webp", 4));
     if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {
         failure_prefix("%s: ", path);
         die();

@@ -23,7 +23,7 @@ static option_number rows = {8, 1, MAX_ROWS, false};
 
 static const option options[] = {
     {"field", OPTION_TEXT, &field_name, "NAME",
-        "the field: jpeg, png, mp4, webm, or arrays of uint8, uint16 or bool, "
+        "the field: jpeg, png, webp, mp4, webm, or arrays of uint8, uint16 or bool, "
         "height x width x channels. Without it, the first that contains "
         "images"},
     {"rows", OPTION_NUMBER, &rows, "R", "at most R rows (8)"},

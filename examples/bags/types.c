@@ -55,6 +55,8 @@ static const type_info types[] = {
         {"jpeg*", "jpg", "jpg", "jpg"}, "jpg", TYPE_IMAGE},
     {"png", "png, png(LEVEL)", "a PNG image; LEVEL is 0 to 9", "formats/png.c (libpng)",
         {"png*", "png", "png", "png"}, "png", TYPE_IMAGE},
+    {"webp", "webp, webp(LEVEL)", "a WebP image, without loss; LEVEL is 0 to 9",
+        "formats/webp.c (libwebp)", {NULL, NULL, NULL, NULL}, "webp", TYPE_IMAGE},
     {"mp4", "mp4, mp4(FPS), mp4(FPS,CODEC)",
         "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1", "formats/mp4.c (FFmpeg)",
         {"mp4*", "mp4", "mp4", "mp4"}, "mp4", TYPE_VIDEO},

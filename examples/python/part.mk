@@ -5,7 +5,7 @@ PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path
 PYTHON_FAR := $(filter mp4 http,$(BUILT))
 PYTHON_FORMATS := $(filter-out mp4 http import/% export/%,$(BUILT))
 PYTHON_DOORS := $(filter import/% export/%,$(BUILT))
-PYTHON_OPTIONAL := jpeg png msgpack mp4 zstd http
+PYTHON_OPTIONAL := jpeg png webp msgpack mp4 zstd http
 # The command, and the libraries that it opens, which it finds next to itself.
 PYTHON_COMMAND := $(if $(COMMAND),$(patsubst $B/%,$(PYTHON_OUT)/command/%,$(COMMAND) $(SHARED)))
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)

@@ -29,7 +29,7 @@ export const bytes_text = size => {
 
 // How a field is shown: as image, video, text, number, array, msgpack or bytes. Arrays with
 // few elements are shown as numbers.
-const kinds = {jpeg: 'image', jpg: 'image', png: 'image', mp4: 'video', webm: 'video', utf8: 'text', int: 'number', u64: 'number', i64: 'number',
+const kinds = {jpeg: 'image', jpg: 'image', png: 'image', webp: 'image', mp4: 'video', webm: 'video', utf8: 'text', int: 'number', u64: 'number', i64: 'number',
   array: 'array', npy: 'array', msgpack: 'msgpack', tree: 'msgpack'};
 export const kind_of = field => {
   const shape = /^array\(\w+((?:,\d+)*)\)/.exec(field.inside);

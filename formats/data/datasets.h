@@ -583,7 +583,7 @@ BAGS_EXPERIMENTAL bags_code bags_index_get_many(const bags_index *index,
  * SQLite limits the number of columns of a table, by default to 2,000; a dataset with
  * more fields fails with an error that states the limit.
  *
- * width(image) and height(image) return the size of a JPEG or PNG, and NULL for
+ * width(image) and height(image) return the size of a JPEG, PNG or WebP, and NULL for
  * anything else. A column is read only if a query uses it. SQLite compares names
  * case-insensitively: if two fields differ only in case, the second in field order
  * (capitals first) becomes NAME_2. For example, with fields `A` and `a`, the column a_2

@@ -886,13 +886,20 @@ static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_
 
 /* ---- functions ---- */
 
-/* Get the width and height stated by a JPEG or PNG. */
+/* Get the width and height stated by a JPEG, PNG or WebP. */
 static bool sql_image_size(bags_view file, uint64_t size[2]) {
     bags_view data = format_jpeg_frame(file);
     if (file.size >= 24 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
         size[0] = bags_load_bytes(file.data + 16, 4, true);
         size[1] = bags_load_bytes(file.data + 20, 4, true);
         return true;
+    }
+    if (format_is_webp(file)) {
+        format_webp webp;
+        (void)format_webp_scan(file, &webp, NULL);
+        size[0] = webp.width;
+        size[1] = webp.height;
+        return webp.width > 0;
     }
     if (data.size == 0)
         return false;
@@ -901,7 +908,7 @@ static bool sql_image_size(bags_view file, uint64_t size[2]) {
     return true;
 }
 
-/* width(image), height(image): NULL if a value is not a JPEG or PNG. */
+/* width(image), height(image): NULL if a value is not a JPEG, PNG or WebP. */
 static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
     uint64_t size[2];
     bags_view file;

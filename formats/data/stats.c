@@ -411,7 +411,7 @@ static void element_result(
 /* Fill in the parts of a layout given by the type. */
 static bags_code layout_of_type(
     const bags_reader *reader, size_t field, stats_layout *l, bags_error *err) {
-    static const char *const images[] = {"jpeg", "jpg", "png", "mp4", "webm"};
+    static const char *const images[] = {"jpeg", "jpg", "png", "webp", "mp4", "webm"};
     static const char *const others[] = {"bytes", "utf8", "msgpack", "tree"};
     size_t count;
     const bags_type *type = bags_reader_type(reader, field);

@@ -9,7 +9,7 @@
  *     utf8                       VARCHAR              text
  *     array(DTYPE)               its type; float16 as FLOAT
  *     arrays with dimensions     lists of lists       refused
- *     jpeg, png                  {bytes, path}        refused
+ *     jpeg, png, webp            {bytes, path}        refused
  *     other blobs                BLOB                 refused
  *     sequences                  lists                NULL or a value, if no datapoint has
  *                                                     more than one; refused otherwise

@@ -45,7 +45,8 @@ static inline int dx_dtype(bags_dtype dtype) {
 }
 
 static inline bool dx_is_image(const bags_target_field *field) {
-    return !strcmp(field->ending, "jpg") || !strcmp(field->ending, "png");
+    return !strcmp(field->ending, "jpg") || !strcmp(field->ending, "png") ||
+           !strcmp(field->ending, "webp");
 }
 
 /* True if DuckDB cannot tell two names of columns apart. */

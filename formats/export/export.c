@@ -250,6 +250,7 @@ static const struct ex_type {
     {"jpeg", BAGS_FORM_BLOB, "jpg"},
     {"jpg", BAGS_FORM_BLOB, "jpg"},
     {"png", BAGS_FORM_BLOB, "png"},
+    {"webp", BAGS_FORM_BLOB, "webp"},
     {"npy", BAGS_FORM_BLOB, "npy"},
     {"mp4", BAGS_FORM_BLOB, "mp4"},
     {"webm", BAGS_FORM_BLOB, "webm"},

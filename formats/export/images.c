@@ -3,7 +3,7 @@
  *
  *     OUT/LABEL/000012.jpg     OUT/000012.jpg if the dataset has no label
  *
- * The images are the blobs of the only field of type jpeg or png, as they are. The label is
+ * The images are the blobs of the only field of type jpeg, png or webp, as they are. The label is
  * the field of the options, or the field `label` if it is text or a number. The name is the
  * value of the key's field, or of the field `path` if it is text, or the datapoint's number
  * in the export. A label at the start of a name is not repeated; nor is the ending.
@@ -56,7 +56,9 @@ static const char *ix_fault(const char *text, size_t size, bool slashes) {
 /* Append LABEL/NAME.jpg and a NUL, from the values of the datapoint. */
 static bags_code ix_put_path(bags_target *t, bags_export_bytes *to) {
     const ix_state *x = (const ix_state *)t->state;
-    const char *endings = !strcmp(x->image->ending, "jpg") ? ".jpg .jpeg" : ".png";
+    const char *endings = !strcmp(x->image->ending, "jpg")   ? ".jpg .jpeg"
+                          : !strcmp(x->image->ending, "png") ? ".png"
+                                                             : ".webp";
     size_t start = to->size, label = 0;
     const char *fault = NULL;
     if (x->label) {
@@ -95,7 +97,7 @@ static bags_code ix_put_path(bags_target *t, bags_export_bytes *to) {
                 return bags_target_put(t, to, "", 1);
         }
     }
-    FORMAT_TRY(bags_target_put(t, to, endings, 4));
+    FORMAT_TRY(bags_target_put(t, to, endings, strcspn(endings, " ")));
     return bags_target_put(t, to, "", 1);
 }
 
@@ -149,7 +151,8 @@ static bags_code ix_open(bags_target *t) {
     for (size_t i = 0; i < t->count; i++) {
         bags_target_field *field = &t->fields[i];
         if (field->form != BAGS_FORM_BLOB ||
-            (strcmp(field->ending, "jpg") != 0 && strcmp(field->ending, "png") != 0))
+            (strcmp(field->ending, "jpg") != 0 && strcmp(field->ending, "png") != 0 &&
+                strcmp(field->ending, "webp") != 0))
             continue;
         if (x->image)
             return bags_target_fail_field(t, field, BAGS_ERROR_FIELD,
@@ -162,7 +165,8 @@ static bags_code ix_open(bags_target *t) {
         x->image = field;
     }
     if (!x->image)
-        return bags_target_fail(t, BAGS_ERROR_TYPE, "no field is of type jpeg or png");
+        return bags_target_fail(
+            t, BAGS_ERROR_TYPE, "no field is of type jpeg, png or webp");
     x->label = ix_find(t, t->options.label, "label", &code);
     if (!code)
         x->key = ix_find(t, t->options.key, "path", &code);

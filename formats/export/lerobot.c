@@ -12,7 +12,7 @@
  *
  *     int, i64, u64, arrays[]   features; arrays of at most two dimensions, of one shape
  *     utf8[]                    text
- *     jpeg[], png[]             images: {bytes, path}
+ *     jpeg[], png[], webp[]     images: {bytes, path}
  *     mp4                       a camera
  *     timestamp                 seconds since the episode began, of a float type; without
  *                               the field, frame / fps
@@ -423,6 +423,12 @@ static bags_code lx_check_image(bags_target *t, lx_feature *f, size_t frame) {
             return lx_check_shape(t, f, frame, 0, 0, 0);
         return lx_check_shape(t, f, frame, bags_load_bytes(header.data + 1, 2, true),
             bags_load_bytes(header.data + 3, 2, true), header.data[5]);
+    }
+    if (!strcmp(f->field->ending, "webp")) {
+        format_webp webp;
+        bool good = !format_webp_scan(file, &webp, NULL);
+        return lx_check_shape(t, f, frame, good ? webp.height : 0,
+            good ? webp.width : 0, webp.alpha ? 4 : 3);
     }
     if (file.size < 26 || memcmp(file.data, FORMAT_PNG_START, 8) != 0)
         return lx_check_shape(t, f, frame, 0, 0, 0);

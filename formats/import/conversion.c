@@ -71,7 +71,8 @@ static cv_class cv_class_of(const bags_type *type) {
     } names[] = {{"utf8", CV_TEXT}, {"int", CV_NUMBER}, {"u64", CV_NUMBER},
         {"i64", CV_NUMBER}, {"array", CV_ARRAY}, {"npy", CV_ARRAY},
         {"msgpack", CV_MSGPACK}, {"tree", CV_MSGPACK}, {"jpeg", CV_MEDIA},
-        {"jpg", CV_MEDIA}, {"png", CV_MEDIA}, {"mp4", CV_MEDIA}, {"webm", CV_MEDIA}};
+        {"jpg", CV_MEDIA}, {"png", CV_MEDIA}, {"webp", CV_MEDIA}, {"mp4", CV_MEDIA},
+        {"webm", CV_MEDIA}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (bags_view_is(type->name, names[i].name))
             return names[i].kind;

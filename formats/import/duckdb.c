@@ -16,7 +16,7 @@
  *                        left out
  *     text               utf8; so are decimals, huge integers, UUIDs, enums,
  *                        intervals and bits
- *     blobs              jpeg or png if all values begin like such a file, else bytes
+ *     blobs              jpeg, png or webp if all values begin like such a file, else bytes
  *     {bytes, path}      the bytes: images and audio of Hugging Face's datasets; NULL
  *                        bytes with a path (a file elsewhere) are an error
  *     lists              sequences; of structs, one per member; a list in a list is
@@ -299,8 +299,9 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
     return BAGS_OK;
 }
 
-static const char *dk_type(bags_source *s, const dk_column *c, bool jpeg, bool png) {
-    const char *type = c->text ? "utf8" : jpeg ? "jpeg" : png ? "png" : "bytes";
+/* `image`: the type of all values, or NULL. */
+static const char *dk_type(bags_source *s, const dk_column *c, const char *image) {
+    const char *type = c->text ? "utf8" : image ? image : "bytes";
     bool sequence = c->list || c->optional;
     uint64_t size = c->inner ? UINT64_MAX : c->size;
     return c->dtype
@@ -401,14 +402,19 @@ static bags_code dk_connect(bags_source *s) {
     return code;
 }
 
+/* The types of images that are recognized. */
+#define DK_IMAGES 3
+static const char *const dk_images[DK_IMAGES] = {"jpeg", "png", "webp"};
+
 static bool dk_is_blob(const dk_column *c) { return !c->dtype && !c->text; }
 
 /* Query the number of rows and, for each column, the number of values; for files, the
- * number of paths without bytes, and one such path; for blobs, whether all begin like a
- * JPEG or a PNG. */
+ * number of paths without bytes, and one such path; for blobs and each type of images,
+ * whether all begin like such a file. */
 static bags_code dk_ask(bags_source *s) {
-    static const char *const bounds[2][2] = {{"\\xFF\\xD8\\xFF", "\\xFF\\xD9"},
-        {"\\x89PNG\\x0D\\x0A\\x1A\\x0A", "\\x89PNG\\x0D\\x0A\\x1A\\x0B"}};
+    static const char *const bounds[DK_IMAGES][2] = {{"\\xFF\\xD8\\xFF", "\\xFF\\xD9"},
+        {"\\x89PNG\\x0D\\x0A\\x1A\\x0A", "\\x89PNG\\x0D\\x0A\\x1A\\x0B"},
+        {"RIFF", "RIFG"}};
     const dk_state *d = (const dk_state *)s->state;
     dk_add(s, "SELECT count(*)");
     for (size_t i = 0; i < d->count; i++) {
@@ -417,10 +423,13 @@ static bags_code dk_ask(bags_source *s) {
         dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
         if (c->file)
             dk_add(s, bags_source_format(s, ", count(%s), min(%s)", c->file, c->file));
-        for (int k = 0; dk_is_blob(c) && k < 2; k++) {
+        for (int k = 0; dk_is_blob(c) && k < DK_IMAGES; k++) {
             const char *test =
                 bags_source_format(s, "%s >= '%s'::BLOB AND %s < '%s'::BLOB", x,
                     bounds[k][0], x, bounds[k][1]);
+            if (test && k == 2) /* WebP: "WEBP" at byte 8 */
+                test = bags_source_format(
+                    s, "%s AND array_slice(%s, 9, 12) = 'WEBP'::BLOB", test, x);
             if (test && c->list)
                 test = bags_source_format(s,
                     "list_aggregate([%s FOR x IN %s], 'bool_and')", test,
@@ -450,7 +459,7 @@ static bags_code dk_count(bags_source *s) {
     s->length = value.uint;
     for (size_t i = 0; i < d->count; i++) {
         dk_column *c = &d->columns[i];
-        bool kinds[2] = {false, false};
+        const char *image = NULL;
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
         c->optional = !c->list && value.uint != s->length;
         if (c->file) {
@@ -465,12 +474,13 @@ static bags_code dk_count(bags_source *s) {
                     c->name, (int)(path.size < 200 ? path.size : 200),
                     (const char *)path.data, value.uint);
         }
-        for (int k = 0; dk_is_blob(c) && k < 2; k++) {
+        for (int k = 0; dk_is_blob(c) && k < DK_IMAGES; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
-            kinds[k] = !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
+            if (!dk_is_null(d, vector, 0) && *(const unsigned char *)value.data)
+                image = dk_images[k];
         }
-        bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
+        bags_source_field(s, c->name, dk_type(s, c, image));
     }
     return BAGS_OK;
 }

@@ -1,21 +1,21 @@
 /*
- * images.c - imports folders of JPEG and PNG files. No library; formats/image.c checks
- * that files are complete. Formats are detected from a file's first bytes, since real
- * collections contain wrong extensions.
+ * images.c - imports folders of JPEG, PNG and WebP files. No library; formats/image.c
+ * checks that files are complete. Formats are detected from a file's first bytes, since
+ * real collections contain wrong extensions.
  *
  * Each file is a datapoint, ordered by label, then by path. Unconverted files are
  * stored unchanged and are not decoded.
- *     image   the type from the options; by default jpeg or png, if all files are
+ *     image   the type from the options; by default jpeg, png or webp, if all files are
  *     label   utf8: the folder in the source that contains the file; "" for the source
  *             itself. With class_numbers, int(4): its index in source->images->classes
  *     path    utf8: the path in the source, with "/"
  *
  * Bytes in names that are not UTF-8 become \xff. Links to files are followed, and so
  * are links to folders directly in the source; deeper links to folders are not, so that
- * circular links end. Files in neither format, files of Bags, and hidden files are left
+ * circular links end. Files in other formats, files of Bags, and hidden files are left
  * out.
  *
- * Rejected: a mix of both formats if no type is given, incomplete files, and files that
+ * Rejected: a mix of formats if no type is given, incomplete files, and files that
  * the registry cannot convert.
  */
 #include "import.h"
@@ -31,11 +31,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The formats, as bags_import_magic and as messages name them. */
+static const char *const ig_types[] = {"jpeg", "png", "webp"};
+static const char *const ig_names[] = {"JPEG", "PNG", "WebP"};
+#define IG_FORMATS (sizeof ig_types / sizeof *ig_types)
+
 typedef struct ig_image {
     const char *file;  /* its path */
     const char *label; /* a folder; "" for the source itself */
     size_t class_number;
-    bool png;
+    size_t format; /* an index of ig_types */
 } ig_image;
 
 typedef struct ig_state {
@@ -47,6 +52,11 @@ typedef struct ig_state {
     const char *label; /* label of the folder being listed */
     bags_buffer *decoded, *encoded;
 } ig_state;
+
+/* The number of images in a format. */
+static uint64_t *ig_count(bags_images *about, size_t format) {
+    return format == 0 ? &about->jpegs : format == 1 ? &about->pngs : &about->webps;
+}
 
 /* ---- finding images ---- */
 
@@ -77,16 +87,18 @@ static bags_code ig_add_file(bags_source *s, const char *path) {
     if (code)
         return code;
     const char *magic = ig_is_of_bag(path) ? NULL : bags_import_magic(head, size);
-    bool png = magic && !strcmp(magic, "png");
-    if (!png && (!magic || strcmp(magic, "jpeg") != 0))
-        return ig_leave_out(s, path, "neither JPEG nor PNG");
-    ig_image image = {path, t->label, 0, png};
+    size_t format = 0;
+    while (magic && format < IG_FORMATS && strcmp(magic, ig_types[format]) != 0)
+        format++;
+    if (!magic || format == IG_FORMATS)
+        return ig_leave_out(s, path, "neither JPEG nor PNG nor WebP");
+    ig_image image = {path, t->label, 0, format};
     t->images =
         (ig_image *)bags_source_grow(s, t->images, (size_t)s->length, sizeof image);
     if (!t->images)
         return BAGS_ERROR_MEMORY;
     t->images[s->length++] = image;
-    *(png ? &t->about.pngs : &t->about.jpegs) += 1;
+    *ig_count(&t->about, format) += 1;
     return BAGS_OK;
 }
 
@@ -169,7 +181,8 @@ static bags_code ig_find(bags_source *s) {
     if (code)
         return code;
     if (!s->length)
-        return bags_source_fail(s, BAGS_ERROR_MISSING, "contains no JPEG or PNG file");
+        return bags_source_fail(
+            s, BAGS_ERROR_MISSING, "contains no JPEG, PNG or WebP file");
     qsort(t->images, (size_t)s->length, sizeof *t->images, ig_compare);
     return BAGS_OK;
 }
@@ -178,18 +191,30 @@ static bags_code ig_find(bags_source *s) {
 
 static bags_code ig_choose_type(bags_source *s) {
     ig_state *t = (ig_state *)s->state;
-    uint64_t jpegs = t->about.jpegs, pngs = t->about.pngs;
-    size_t rare = 0;
-    t->about.type = s->options.image_type ? s->options.image_type
-                    : pngs                ? "png"
-                                          : "jpeg";
-    if (s->options.image_type || !pngs || !jpegs)
+    size_t found[IG_FORMATS], count = 0, rare = 0, used = 0;
+    char text[100];
+    for (size_t f = 0; f < IG_FORMATS; f++) {
+        uint64_t number = *ig_count(&t->about, f);
+        if (!number)
+            continue;
+        if (count == 0 || number < *ig_count(&t->about, rare))
+            rare = f;
+        found[count++] = f;
+    }
+    t->about.type = s->options.image_type ? s->options.image_type : ig_types[found[0]];
+    if (s->options.image_type || count == 1)
         return BAGS_OK;
-    while (t->images[rare].png != (pngs < jpegs))
-        rare++;
-    return bags_source_fail(s, BAGS_ERROR_ARGUMENT,
-        "contains %" PRIu64 " JPEG and %" PRIu64 " PNG files (%s)", jpegs, pngs,
-        t->images[rare].file + t->prefix);
+    for (size_t i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRIu64 " %s",
+            i == 0          ? ""
+            : i + 1 < count ? ", "
+                            : " and ",
+            *ig_count(&t->about, found[i]), ig_names[found[i]]);
+    const ig_image *image = t->images;
+    while (image->format != rare)
+        image++;
+    return bags_source_fail(s, BAGS_ERROR_ARGUMENT, "contains %s files (%s)", text,
+        image->file + t->prefix);
 }
 
 /* Set each image's class and share. Both depend only on its path. */
@@ -256,13 +281,13 @@ static bags_value ig_name(bags_source *s, const char *name) {
 }
 
 /* Handle an image that is damaged or cannot be converted. */
-static bags_code ig_refuse(bags_source *s, bool png, const bags_error *why) {
+static bags_code ig_refuse(bags_source *s, size_t format, const bags_error *why) {
     bags_images *about = &((ig_state *)s->state)->about;
     s->damaged = true;
     if (!s->options.skip_damaged)
         return bags_source_fail(s, why->code, "%s", why->message);
     about->damaged++;
-    *(png ? &about->pngs : &about->jpegs) -= 1;
+    *ig_count(about, format) -= 1;
     bags_source_note(s, s->where, "left out: %s", why->message);
     return BAGS_OK;
 }
@@ -279,17 +304,18 @@ static bags_code ig_read(bags_source *s, uint64_t index) {
         code = bags_source_copy(s, 0, s->file.size, &file);
     if (code)
         return code;
-    const char *kind = image->png ? "png" : "jpeg", *type = t->about.type;
+    const char *kind = ig_types[image->format], *type = t->about.type;
     const char *magic = bags_import_magic(file.data, file.size);
     if (!magic || strcmp(magic, kind) != 0)
         return bags_source_fail(s, BAGS_ERROR_VALUE, "changed since it was found");
-    bool fits = !strcmp(type, "bytes") || image->png == !strncmp(type, "png", 3);
+    bool fits = !strcmp(type, "bytes") || !strncmp(type, kind, strlen(kind)) ||
+                (image->format == 0 && !strncmp(type, "jpg", 3));
     bags_view blob = file;
     code = fits ? bags_image_check(file, &why) : ig_convert(s, kind, file, &blob, &why);
     if (code == BAGS_ERROR_MEMORY)
         return bags_source_no_memory(s);
     if (code)
-        return ig_refuse(s, image->png, &why);
+        return ig_refuse(s, image->format, &why);
     bool upright = bags_image_orientation(file) == 1;
     t->about.converted += !fits;
     t->about.turned += !fits && !upright;

@@ -688,6 +688,7 @@ const char *bags_import_magic(const void *data, size_t size) {
         {"npy", 0, 6, "\x93NUMPY"},
         {"jpeg", 0, 3, "\xFF\xD8\xFF"},
         {"png", 0, 8, "\x89PNG\r\n\x1A\n"},
+        {"webp", 8, 4, "WEBP"},
         {"mp4", 4, 4, "ftyp"},
         {"webm", 0, 4, "\x1A\x45\xDF\xA3"},
     };
@@ -695,7 +696,7 @@ const char *bags_import_magic(const void *data, size_t size) {
         if (size >= magics[i].at + magics[i].size &&
             memcmp((const char *)data + magics[i].at, magics[i].bytes,
                 magics[i].size) == 0)
-            return magics[i].type;
+            return magics[i].at < 8 || !memcmp(data, "RIFF", 4) ? magics[i].type : NULL;
     return NULL;
 }
 

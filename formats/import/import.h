@@ -134,9 +134,9 @@ typedef struct bags_source_options {
     bool has_separator;
     uint64_t separator; /* the token that ends a document, and belongs to it */
     uint64_t document;  /* 0: all of the file. Not allowed with a separator */
-    /* For images: the type of the field `image`: jpeg, jpeg(90), png or bytes. NULL:
+    /* For images: the type of the field `image`: jpeg, jpeg(90), png, webp or bytes. NULL:
      * the common type of all files. The registry provides the codecs to convert files
-     * in the other format; these should turn images upright and expand palettes. */
+     * in other formats; these should turn images upright and expand palettes. */
     const char *image_type;
     const bags_registry *registry;
     bool class_numbers; /* store a label as its index in images->classes, not as its
@@ -155,11 +155,11 @@ typedef struct bags_images {
     const char *type;     /* type of the field `image` */
     const char **classes; /* `class_count` names, sorted */
     size_t class_count;
-    uint64_t jpegs, pngs;       /* not counting damaged files */
-    uint64_t converted, turned; /* images converted; of these, turned upright */
-    uint64_t to_turn;           /* stored unchanged although not upright according to
+    uint64_t jpegs, pngs, webps; /* not counting damaged files */
+    uint64_t converted, turned;  /* images converted; of these, turned upright */
+    uint64_t to_turn;            /* stored unchanged although not upright according to
                                  * EXIF */
-    uint64_t renamed;           /* number of paths that are not UTF-8 */
+    uint64_t renamed;            /* number of paths that are not UTF-8 */
     /* Left out: images damaged or not converted, other files, hidden files, and links
      * to directories within a class. */
     uint64_t damaged, others, hidden, links;
@@ -495,8 +495,8 @@ BAGS_EXPERIMENTAL bool bags_import_ends(const char *name, const char *endings);
  * name becomes "_". */
 BAGS_EXPERIMENTAL void bags_import_name(const void *name, size_t size, char *out);
 
-/* The type of an encoded file, from its first bytes: "jpeg", "png", "npy", "mp4" or
- * "webm"; NULL if unknown. Static. */
+/* The type of an encoded file, from its first bytes (12 or more): "jpeg", "png", "webp",
+ * "npy", "mp4" or "webm"; NULL if unknown. Static. */
 BAGS_EXPERIMENTAL const char *bags_import_magic(const void *data, size_t size);
 
 /*

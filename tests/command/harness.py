@@ -169,7 +169,7 @@ def each(cases):
 def has_codec(type):
     """True if the command was built with the codec of this type."""
     name = type.split('(')[0].split('[')[0]
-    formats = {'jpeg': 'jpeg', 'jpg': 'jpeg', 'png': 'png', 'npy': 'numpy',
+    formats = {'jpeg': 'jpeg', 'jpg': 'jpeg', 'png': 'png', 'webp': 'webp', 'npy': 'numpy',
                'msgpack': 'msgpack', 'tree': 'msgpack', 'mp4': 'mp4', 'webm': 'mp4'}
     return name not in formats or \
         formats[name] in run('--version').out.decode().split()

@@ -42,6 +42,54 @@ def _images(path='out'):
     return [(r['label'], r['path'], b) for r, b in zip(rows, blobs)]
 
 
+def _webp(name):
+    return (harness.GOLDEN.parent / f'images/{name}.webp').read_bytes()
+
+
+def files_of_webp_are_images():
+    lossy, clear, upright = map(_webp, ('webp-lossy', 'webp-lossless-alpha', 'webp-exif'))
+    _tree({'d/a/1.webp': lossy, 'd/b/2.jpg': clear, 'd/b/animated.webp': _webp('bad-webp-animated')})
+    refuse('images', 'd', 'out', says=('animated.webp', 'animated WebP'))
+    shutil.rmtree('out')
+    said = run('images', 'd', 'out', '--skip-damaged').out.decode()
+    assert '2 images of type webp (0 JPEG, 0 PNG, 2 WebP), 2 labels' in said, said
+    assert _images() == [('a', 'a/1.webp', lossy), ('b', 'b/2.jpg', clear)]
+    run('export', 'out', 'x.tar')
+    assert b'000001.image.webp' in pathlib.Path('x.tar').read_bytes()
+    run('export', 'out', 'folder', '--to', 'images')
+    assert files('folder') == {'a/1.webp': lossy, 'b/2.jpg.webp': clear}
+    run('import', 'x.tar', 'again')
+    assert read('again')['spec']['image.webp'] == 'webp'
+    _tree({'d/c/3.png': _png()})
+    refuse('images', 'd', 'mixed', code=2, says=('1 PNG and 3 WebP files (c/3.png)', '--type webp'))
+    pack([{'w': {'base64': base64.b64encode(lossy).decode()}}], 'w=webp', 'w')
+    refuse('pack', write_lines('bad.jsonl', [{'w': {'file': 'd/c/3.png'}}]), 'bad', '--spec', 'w=webp',
+           says='not a WebP file but png')
+    if not harness.has_codec('webp') or not harness.has_codec('png'):
+        refuse('get', 'w', '0', 'w', '--npy', says=('no codec', 'formats/webp.c'))
+        return
+    assert run('get', 'w', 0).json['w'] == {
+        'type': 'webp', 'bytes': len(lossy), 'height': 23, 'width': 37, 'channels': 3}
+    # Pixels are the same as a PNG, upright; and batches of them have one digest.
+    _tree({'1.webp': lossy, '2.webp': clear, '3.webp': upright})
+    rows = [{'i': {'from': f'{i}.webp'}} for i in (1, 2, 3)]
+    for kind in 'webp', 'png', 'array':
+        pack(rows, f'i={kind}', kind)
+        assert 'good' in run('verify', kind, '--decode').out.decode()
+    assert [line['i']['height'] for line in run('get', 'webp', ':').lines] == [23, 23, 37]
+    for i in range(3):
+        arrays = {run('get', kind, i, 'i', '--npy').out for kind in ('webp', 'png', 'array')}
+        assert len(arrays) == 1
+    digests = {run('load', kind, '--crop', 16, '--digest').json['digest'] for kind in ('webp', 'png')}
+    assert len(digests) == 1
+    run('derive', 'webp', 'pixels', '--pixels', 'i=8x6')
+    assert read('pixels')['spec'] == {'i': 'array(uint8,6,8,3)'}
+    run('sheet', 'webp', 'sheet.png')
+    gray = str(harness.GOLDEN.parent / 'images/gray.png')
+    refuse('pack', write_lines('gray.jsonl', [{'i': {'from': gray}}]), 'gray', '--spec', 'i=webp',
+           says='H x W x 3')
+
+
 def class_folders_become_labels_in_sorted_order():
     _tree({'d/dog/2.jpg': JPEG + b'2', 'd/dog/10.JPEG': JPEG + b'10',
            'd/cat/deep/er/x.jpg': JPEG + b'x', 'd/cat-b/y.jpg': JPEG + b'y',
@@ -57,7 +105,7 @@ def class_folders_become_labels_in_sorted_order():
                                    'path': 'utf8'}
     text = result.out.decode()
     assert '5 images' in text and '4 labels' in text
-    assert 'left out: 2 files (neither JPEG nor PNG)' in text
+    assert 'left out: 2 files (neither JPEG nor PNG nor WebP)' in text
     assert 'left out: 2 hidden files' in text
     assert 'a.txt' in result.err and 'empty.jpg' in result.err
     run('images', 'd/', 'again')

@@ -1,5 +1,5 @@
 /*
- * What the tests of JPEG and PNG share: a codec with memory that fails, on truncated
+ * What the tests of JPEG, PNG and WebP share: a codec with memory that fails, on truncated
  * files, in threads, and on the images that the Python packages wrote.
  */
 #ifndef BAGS_TESTS_PICTURE_CHECK_H
@@ -123,7 +123,7 @@ static void check_golden_field(const bags_codec *codec, const char *type,
 
 /* These fields, ended by NULL, of all datasets of plain fields; the field `list` of all of
  * sequences. */
-static void check_golden(const bags_codec *codec, const char *type,
+static inline void check_golden(const bags_codec *codec, const char *type,
     const char *const *fields, const char *list, int most) {
     static const char *const sets[][3] = {
         {"bags", "bags-0.5.1/ds-types", "bags-0.5.1/ds-lists"},

@@ -347,7 +347,7 @@ def an_empty_slice_of_a_rank_has_no_rows():
 
 
 def a_type_that_this_build_lacks_names_the_package_to_install():
-    assert bags.build.keys() == {'jpeg', 'png', 'msgpack', 'zstd', 'mp4', 'http'}
+    assert bags.build.keys() == {'jpeg', 'png', 'webp', 'msgpack', 'zstd', 'mp4', 'http'}
     spec = {'image': 'jpeg', 'm': 'msgpack', 'n': 'int', 'z': 'zstd(msgpack)'}
     plain = dict.fromkeys(('jpeg', 'msgpack', 'zstd'))
     with bags.DatasetWriter('x', spec, {**bags.encoders, **plain}) as writer:

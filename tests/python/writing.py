@@ -334,6 +334,22 @@ def images_of_pil_become_png():
         raises(TypeError, _round, 'jpeg', Image.fromarray(pixels).convert(mode), says='of its colours')
 
 
+def webp_keeps_every_pixel():
+    if not bags.build['webp']:
+        return
+    random = np.random.default_rng(0)
+    for channels in 3, 4:
+        pixels = random.integers(0, 256, (9, 7, channels), np.uint8)
+        assert np.array_equal(_round('webp', pixels), pixels)
+        assert np.array_equal(_round('webp(9)[]', [pixels, pixels[:2]])[1], pixels[:2])
+        with bags.DatasetWriter('x' * channels, {'a': 'webp', 'b': 'npy'}) as writer:
+            writer.append({'a': pixels, 'b': pixels})
+        options = {'width': 4, 'height': 5, 'crop': 'random', 'dtype': 'float32'}
+        batch = next(bags.Loader('x' * channels, 1, fields={'a': options, 'b': options}))
+        assert batch['a'].shape == (1, 5, 4, 3) and np.array_equal(batch['a'], batch['b'])
+    raises(ValueError, _round, 'webp', pixels[..., 0], says='H x W x 3')
+
+
 def progress_is_called_and_can_end_it():
     calls = []
     bags.write('x', [{'a': i} for i in range(200)], progress=lambda *args: calls.append(args))

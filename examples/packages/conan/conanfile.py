@@ -12,6 +12,7 @@ from conan.tools.gnu import PkgConfigDeps
 REQUIRES = {
     'jpeg': ['libjpeg-turbo/[>=2.1 <4]'],
     'png': ['libpng/[>=1.6 <2]'],
+    'webp': ['libwebp/[>=1.2 <2]'],
     'msgpack': ['msgpack-c/[>=4 <7]'],
     'zstd': ['zstd/[>=1.5 <2]'],
     'mp4': ['ffmpeg/[>=5 <8]'],

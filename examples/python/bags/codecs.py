@@ -4,10 +4,11 @@ import functools
 from . import _core
 from .options import placed, suggest
 
-_NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm zstd'.split()
+_NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm webp zstd'.split()
 # For each optional format, the Debian packages that it needs, and its types.
 _FORMATS = {
     'jpeg': ('libjpeg-dev', 'jpeg jpg'), 'png': ('libpng-dev', 'png'),
+    'webp': ('libwebp-dev', 'webp'),
     'msgpack': ('libmsgpack-dev', 'msgpack tree'), 'zstd': ('libzstd-dev', 'zstd'),
     'mp4': ('libavformat-dev libavcodec-dev libswscale-dev', 'mp4 webm'),
     'http': ('libcurl4-openssl-dev libssl-dev', '')}

@@ -146,7 +146,7 @@ def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=Fa
     is 'yes' or True if its first line has names; type is a dict of names and other types. Text
     becomes numbers, array(DTYPE) or msgpack (from JSON), integers other integers, lists of integers
     arrays, and other bytes must be a blob of the type; any_type accepts types without a codec,
-    unchecked. Images become jpeg, png or bytes; those above max_pixels are errors.
+    unchecked. Images become jpeg, png, webp or bytes; those above max_pixels are errors.
 
     Returns a dict: spec, datapoints (written now; with dry_run, which writes nothing, those of
     the source, or None if it does not state their number), left_out (the number of things of
@@ -234,18 +234,18 @@ def images(folder, out, *, type=None, **options):
     resume=False, append=False, checksum=True, shard_size=0, shard_length=0, shard_start=0,
     shard_step=0, keep_idx=False, sync=True, flush_seconds=1, progress=None)
 
-    Import the JPEG and PNG files of a folder into the fields image, label (the folder in it that
-    contains the file) and path, as they are. type converts the images to 'jpeg', 'jpeg(90)' or
-    'png'; 'bytes' keeps every file, but readers do not decode it. It is required if both formats
-    occur. classes is a file of names: labels are then the numbers of their lines, from 0; it is
-    written if it is missing. Returns and raises what import_ does.
+    Import the JPEG, PNG and WebP files of a folder into the fields image, label (the folder in it
+    that contains the file) and path, as they are. type converts the images to 'jpeg', 'jpeg(90)',
+    'png' or 'webp'; 'bytes' keeps every file, but readers do not decode it. It is required if
+    several formats occur. classes is a file of names: labels are then the numbers of their lines,
+    from 0; it is written if it is missing. Returns and raises what import_ does.
     """
     _unknown(options, (*_WRITER, 'classes', 'skip_damaged', 'max_pixels', 'resume', 'append',
                        'progress'))
     if type is not None and not isinstance(type, str):
         raise TypeError(f'type: {type!r} (expected a str)')
-    if type is not None and _core.parse(type)[1] not in ('jpeg', 'jpg', 'png', 'bytes'):
-        raise ValueError(f'type: {type!r} is not jpeg, png or bytes')
+    if type is not None and _core.parse(type)[1] not in ('jpeg', 'jpg', 'png', 'webp', 'bytes'):
+        raise ValueError(f'type: {type!r} is not jpeg, png, webp or bytes')
     return import_(folder, out, from_='images', type=type and {'image': type}, **options)
 
 

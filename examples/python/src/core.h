@@ -74,6 +74,7 @@ typedef struct Codecs {
     bags_registry *registry;
     bags_jpeg_options jpeg;
     bags_png_options png;
+    bags_webp_options webp;
     bags_zstd_options zstd;
 } Codecs;
 /* Set the options of images first. *codecs must not move; free its registry. False with

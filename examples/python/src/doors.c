@@ -208,11 +208,13 @@ static PyObject *door_source(PyObject *module, PyObject *args) {
     opening->notes = PyList_New(0);
     opening->progress.call = Py_None;
     opening->image_type = image_type ? strdup(image_type) : NULL;
-    opening->codecs.jpeg.orient = opening->codecs.png.orient = true;
-    opening->codecs.jpeg.allow_trailing = opening->codecs.png.allow_trailing = true;
-    opening->codecs.jpeg.max_pixels = opening->codecs.png.max_pixels = max_pixels;
-    opening->codecs.png.expand = true;
-    if (!opening->notes || !copy_codecs(&opening->codecs, state->registry) ||
+    Codecs *codecs = &opening->codecs;
+    codecs->jpeg.orient = codecs->png.orient = codecs->webp.orient = true;
+    codecs->jpeg.allow_trailing = codecs->png.allow_trailing = true;
+    codecs->webp.allow_trailing = codecs->png.expand = true;
+    codecs->jpeg.max_pixels = codecs->png.max_pixels = max_pixels;
+    codecs->webp.max_pixels = max_pixels;
+    if (!opening->notes || !copy_codecs(codecs, state->registry) ||
         !take_wanted(opening, types))
         return NULL;
     how.image_type = opening->image_type;
@@ -417,10 +419,10 @@ static void free_plans(Copying *copying) {
 
 static PyObject *image_counts(const bags_images *images) {
 #define COUNT(name) #name, (unsigned long long)images->name
-    return images ? Py_BuildValue("{sK sK sK sK sK sK sK sK sK sK}", COUNT(jpegs),
-                        COUNT(pngs), COUNT(converted), COUNT(turned), COUNT(to_turn),
-                        COUNT(renamed), COUNT(damaged), COUNT(others), COUNT(hidden),
-                        COUNT(links))
+    return images ? Py_BuildValue("{sK sK sK sK sK sK sK sK sK sK sK}", COUNT(jpegs),
+                        COUNT(pngs), COUNT(webps), COUNT(converted), COUNT(turned),
+                        COUNT(to_turn), COUNT(renamed), COUNT(damaged), COUNT(others),
+                        COUNT(hidden), COUNT(links))
                   : Py_NewRef(Py_None);
 #undef COUNT
 }

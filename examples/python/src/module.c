@@ -157,6 +157,9 @@ static bool add_codecs(State *state) {
 #ifdef BAGS_WITH_PNG
         &bags_codec_png,
 #endif
+#ifdef BAGS_WITH_WEBP
+        &bags_codec_webp,
+#endif
 #ifdef BAGS_WITH_MSGPACK
         &bags_codec_msgpack,
         &bags_codec_tree,
@@ -194,7 +197,7 @@ static bool add_codecs(State *state) {
 
 bool copy_codecs(Codecs *codecs, const bags_registry *from) {
     static const char *const names[] = {
-        "npy", "mp4", "msgpack", "tree", "jpeg", "png", "zstd"};
+        "npy", "mp4", "msgpack", "tree", "jpeg", "png", "webp", "zstd"};
     bags_error err;
     codecs->registry = bags_registry_create(NULL, &err);
     bool good = codecs->registry != NULL;
@@ -206,7 +209,8 @@ bool copy_codecs(Codecs *codecs, const bags_registry *from) {
         bags_codec one = *found;
         one.user = i == 4   ? (void *)&codecs->jpeg
                    : i == 5 ? (void *)&codecs->png
-                   : i == 6 ? (void *)&codecs->zstd
+                   : i == 6 ? (void *)&codecs->webp
+                   : i == 7 ? (void *)&codecs->zstd
                             : one.user;
         good = !bags_registry_add(codecs->registry, &one, &err);
     }
@@ -255,6 +259,9 @@ static PyObject *built_formats(void) {
 #endif
 #ifdef BAGS_WITH_PNG
         "png",
+#endif
+#ifdef BAGS_WITH_WEBP
+        "webp",
 #endif
 #ifdef BAGS_WITH_MSGPACK
         "msgpack",

@@ -241,6 +241,49 @@ def pngs():
          png_file(37, 23, 8, 2, rows(colour), bytes(crooked)))
 
 
+def webp(name, image, **kwargs):
+    """A WebP file beside the array that Pillow returns. Returns the file."""
+    data = pillow(image, 'WEBP', exact=True, **kwargs)
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    save(f'webp-{name}.webp', data)
+    shape = ' '.join(map(str, pixels.shape))
+    save(f'webp-{name}.raw', f'{pixels.dtype} {shape}\n'.encode() + pixels.tobytes())
+    return data
+
+
+def riff(*chunks):
+    """A WebP file of these chunks: (name, data)."""
+    body = b'WEBP' + b''.join(
+        name + struct.pack('<I', len(data)) + data + bytes(len(data) % 2) for name, data in chunks)
+    return b'RIFF' + struct.pack('<I', len(body)) + body
+
+
+def webps():
+    colour = photo(37, 23)
+    alpha = np.random.default_rng(0).integers(0, 256, (23, 37, 1), np.uint8)
+    clear = Image.fromarray(np.concatenate([np.array(colour), alpha], 2))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    webp('lossy', colour, quality=80)
+    webp('lossy-alpha', clear, quality=80)
+    lossless = webp('lossless', colour, lossless=True)
+    webp('lossless-alpha', clear, lossless=True)
+    webp('exif', colour, lossless=True, exif=exif)
+    webp('size-1x1', photo(1, 1), lossless=True)
+    webp('size-7x1', photo(7, 1), quality=80)
+    pixels = lossless[20:]
+    canvas = struct.pack('<I', 0) + (37).to_bytes(3, 'little') + (22).to_bytes(3, 'little')
+    save('bad-webp-trailing.webp', lossless + b'behind the end')
+    save('bad-webp-animated.webp', pillow(
+        colour, 'WEBP', save_all=True, append_images=[colour.rotate(180)]))
+    save('bad-webp-size.webp', lossless[:4] + struct.pack('<I', len(lossless)) + lossless[8:])
+    save('bad-webp-chunk.webp', lossless[:16] + struct.pack('<I', len(lossless)) + lossless[20:])
+    save('bad-webp-no-pixels.webp', riff((b'VP8X', canvas)))
+    save('bad-webp-canvas.webp', riff((b'VP8X', canvas), (b'VP8L', pixels)))
+    save('bad-webp-damaged.webp', riff((b'VP8L', pixels[:5] + b'\xff' * (len(pixels) - 5))))
+    save('bad-webp-no-header.webp', pixels)
+
+
 def pack(row, bits):
     text = ''.join(format(level, f'0{bits}b') for level in row)
     text += '0' * (-len(text) % 8)
@@ -279,4 +322,5 @@ def golden():
 
 jpegs()
 pngs()
+webps()
 golden()
