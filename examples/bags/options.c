@@ -51,6 +51,7 @@ static void choose(const option *given, const char *value) {
     if (to->given)
         usage("duplicate option --%s", given->name);
     to->given = true;
+    names.size = 0;
     for (to->value = 0; (name = choice_name(to, to->value)); to->value++) {
         if (!strcmp(name, value))
             return;

@@ -190,8 +190,11 @@ void export_to_format(const char *out, bool resume) {
         how.rows_count = count;
     }
     how.fields = choose_fields(reader, &how.fields_count);
-    if (!strcmp(one->name, "lerobot"))
-        how.metadata = read_metadata(reader);
+    how.metadata = read_metadata(reader);
+    const bags_exporter *exporter = exporter_open(one);
+    if (how.metadata.data && !exporter->has_metadata)
+        note("%s: its info.json is not exported: %s has no place for it", source_path(),
+            one->name);
     how.key = exporting.key;
     how.label = exporting.label;
     how.shard_size = exporting.shard_size.value;
@@ -208,7 +211,7 @@ void export_to_format(const char *out, bool resume) {
     on_failure = say_kept;
     interrupt_leaves(
         temp_format("%s: what was exported is kept", out), "continue with", "--resume");
-    must(bags_export(reader, exporter_open(one), out, &how, &report, &failure));
+    must(bags_export(reader, exporter, out, &how, &report, &failure));
     progress_end();
     on_failure = NULL;
     print("%s: %s %s of %s, in %s\n", out,

@@ -14,6 +14,8 @@
  *     sequences                  lists                NULL or a value, if no datapoint has
  *                                                     more than one; refused otherwise
  *
+ * Parquet: the metadata of the dataset are the value "info.json" of the footer.
+ *
  * Rejected: arrays of complex numbers, or whose type states no dtype; names that differ only
  * in case.
  */
@@ -24,6 +26,7 @@ typedef struct dx_state {
     bool begun;     /* the first datapoint of the shard was read, */
     bool ended;     /* or there is none */
     uint64_t bytes; /* of its values */
+    bags_export_bytes how;
 } dx_state;
 
 /* ---- fields ---- */
@@ -130,6 +133,16 @@ static bags_code dx_open(bags_target *t) {
     return dx_connect(t, &d->session, "CSV and Parquet", dx_bind, dx_fill);
 }
 
+/* The metadata of the dataset are a value of the file's footer. */
+static bags_code dx_put_metadata(bags_target *t, bags_export_bytes *how) {
+    const bags_view json = t->options.metadata;
+    FORMAT_TRY(bags_target_put_text(t, how, ", KV_METADATA {\"info.json\": "));
+    const char *text =
+        bags_target_format(t, "%.*s", (int)json.size, (const char *)json.data);
+    FORMAT_TRY(text ? dx_put_quoted(t, how, text, '\'') : BAGS_ERROR_MEMORY);
+    return bags_target_put_text(t, how, "}");
+}
+
 static bags_code dx_shard(bags_target *t) {
     dx_state *d = (dx_state *)t->state;
     bool more = false;
@@ -137,12 +150,19 @@ static bags_code dx_shard(bags_target *t) {
     FORMAT_TRY(bags_target_next(t, &more));
     d->begun = more;
     d->ended = !more;
-    const char *how =
-        dx_is_csv(t) ? "FORMAT csv, HEADER true"
-                     : bags_target_format(t, "FORMAT parquet, ROW_GROUP_SIZE %" PRIu64,
-                           dx_group(more ? dx_row_bytes(t) : 0));
-    return dx_copy(
-        t, &d->session, "SELECT * FROM bags_rows()", bags_target_shard_path(t), how);
+    bags_export_bytes *how = &d->how;
+    how->size = 0;
+    FORMAT_TRY(bags_target_put_text(
+        t, how, dx_is_csv(t) ? "FORMAT csv, HEADER true" : "FORMAT parquet"));
+    if (!dx_is_csv(t)) {
+        const char *group = bags_target_format(
+            t, ", ROW_GROUP_SIZE %" PRIu64, dx_group(more ? dx_row_bytes(t) : 0));
+        FORMAT_TRY(group ? bags_target_put_text(t, how, group) : BAGS_ERROR_MEMORY);
+        if (t->options.metadata.data)
+            FORMAT_TRY(dx_put_metadata(t, how));
+    }
+    return dx_copy(t, &d->session, "SELECT * FROM bags_rows()",
+        bags_target_shard_path(t), (const char *)how->buffer.data);
 }
 
 static void dx_close(bags_target *t) {
@@ -150,7 +170,7 @@ static void dx_close(bags_target *t) {
     duck_close(&d->session.call, &d->session.database, &d->session.connection);
 }
 
-const bags_exporter bags_export_csv = {
-    "csv", ".csv", false, false, sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
-const bags_exporter bags_export_parquet = {"parquet", ".parquet", false, false,
+const bags_exporter bags_export_csv = {"csv", ".csv", false, false, false,
+    sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};
+const bags_exporter bags_export_parquet = {"parquet", ".parquet", false, false, true,
     sizeof(dx_state), dx_open, dx_shard, NULL, dx_close};

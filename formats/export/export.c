@@ -736,6 +736,22 @@ bags_code bags_target_file_close(bags_target *t) {
     return t->to->complete ? BAGS_OK : ex_publish(t);
 }
 
+bags_code bags_target_put_file(
+    bags_target *t, const char *name, bags_view content, bool several) {
+    char *path = bags_target_format(t, "%s/%s", t->path, name);
+    bool resume = t->options.resume;
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    t->options.resume = resume || several;
+    bags_code code = bags_target_file_open(t, path);
+    if (!code)
+        code = bags_target_write(t, content.data, content.size);
+    if (!code)
+        code = bags_target_file_close(t);
+    t->options.resume = resume;
+    return code;
+}
+
 bags_code bags_target_made_open(
     bags_target *t, const char *path, const char **partial) {
     const bags_io *io = bags_io_local();
@@ -984,6 +1000,11 @@ static bags_code ex_check_options(bags_target *t) {
         t->shard_count = (t->length - 1) / o->shard_length + 1;
     else if (o->shard_length)
         t->shard_count = 1;
+    if (o->metadata.data && t->exporter->has_metadata &&
+        (memchr(o->metadata.data, 0, o->metadata.size) ||
+            !bags_utf8_valid(o->metadata.data, o->metadata.size, NULL)))
+        return bags_fail(t->err, BAGS_ERROR_CORRUPT, "%s: info.json: not UTF-8",
+            bags_path_tail(bags_reader_path(t->reader)));
     for (size_t i = 0; o->rows && i < o->rows_count; i++)
         if (o->rows[i] >= bags_reader_length(t->reader))
             return bags_fail(t->err, BAGS_ERROR_RANGE,

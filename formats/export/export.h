@@ -46,7 +46,8 @@ typedef struct bags_export_options {
                               it each makes one file. With shard_size they do */
     bags_export_layout layout; /* HDF5 only */
     double fps;         /* LeRobot only: frames per second. 0: found in the dataset */
-    bags_view metadata; /* LeRobot only: the dataset's info.json; data NULL: none */
+    bags_view metadata; /* the dataset's info.json; data NULL: none. Exporters without
+                           has_metadata ignore it */
     bool resume;        /* continue an interrupted export */
     bool no_sync;       /* do not wait for stable storage */
     bool prefetch; /* read ahead, for datasets whose hooks read many ranges at once */
@@ -74,6 +75,7 @@ typedef struct bags_target bags_target;
  *               exporter names them
  *   has_names   it uses the key or the label of the options: their fields are read even if
  *               they are not exported (`hidden`)
+ *   has_metadata  the format has a place for the dataset's info.json
  *   state_size  bytes of target->state, zeroed before open
  *   open        checks the fields and whatever else can be refused before anything is
  *               written. Returns BAGS_OK, BAGS_ERROR_TYPE (a field without a
@@ -85,7 +87,7 @@ typedef struct bags_target bags_target;
  */
 typedef struct bags_exporter {
     const char *name, *endings;
-    bool always_sharded, has_names;
+    bool always_sharded, has_names, has_metadata;
     size_t state_size;
     bags_code (*open)(bags_target *target);
     bags_code (*shard)(bags_target *target);
@@ -312,6 +314,10 @@ BAGS_EXPERIMENTAL bags_code bags_target_file_open(
 BAGS_EXPERIMENTAL bags_code bags_target_write(
     bags_target *target, const void *data, size_t size);
 BAGS_EXPERIMENTAL bags_code bags_target_file_close(bags_target *target);
+/* Write a file NAME in the directory OUT. With `several`, other workers may write the same
+ * bytes at the same time. */
+BAGS_EXPERIMENTAL bags_code bags_target_put_file(
+    bags_target *target, const char *name, bags_view content, bool several);
 /* The same for a file that a library writes, to *partial. It does not exist. */
 BAGS_EXPERIMENTAL bags_code bags_target_made_open(
     bags_target *target, const char *path, const char **partial);

@@ -14,6 +14,8 @@
  *     blobs                   uint8 of variable length
  *     rows: array(DTYPE,-1), sequences of numbers: DTYPE of variable length
  *
+ * The metadata of the dataset are the attribute "info.json" of the file, a string.
+ *
  * If libhdf5 is not in use yet, it no longer closes files when the program exits.
  *
  * Rejected: arrays that state no dtype; with rows arrays of other variable shapes and
@@ -440,10 +442,32 @@ static bags_code hx_put_episode(bags_target *t, uint64_t *rows) {
 
 /* ---- files ---- */
 
+/* The metadata of the dataset are an attribute of the file. */
+static bags_code hx_put_metadata(bags_target *t) {
+    const hx_state *h = (const hx_state *)t->state;
+    const bags_view json = t->options.metadata;
+    char *text = bags_target_format(t, "%.*s", (int)json.size, (const char *)json.data);
+    if (!text)
+        return BAGS_ERROR_MEMORY;
+    hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    hid_t made =
+        H5Acreate2(h->file, "info.json", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    bool bad = made <= 0 || H5Awrite(made, type, &text) < 0;
+    if (made > 0)
+        H5Aclose(made);
+    H5Sclose(space);
+    H5Tclose(type);
+    return bad ? hx_fail(t, "write an attribute") : BAGS_OK;
+}
+
 static bags_code hx_write(bags_target *t) {
     hx_state *h = (hx_state *)t->state;
     uint64_t total = 0, rows = 0;
     bool episodes = hx_has_episodes(t);
+    if (t->options.metadata.data)
+        FORMAT_TRY(hx_put_metadata(t));
     for (size_t i = 0; i < t->count && !episodes; i++)
         FORMAT_TRY(hx_create(t, &t->fields[i], &h->sets[i]));
     if (episodes) {
@@ -509,5 +533,5 @@ static void hx_close(bags_target *t) {
     }
 }
 
-const bags_exporter bags_export_hdf5 = {"hdf5", ".h5 .hdf5", false, false,
+const bags_exporter bags_export_hdf5 = {"hdf5", ".h5 .hdf5", false, false, true,
     sizeof(hx_state), hx_open, hx_shard, NULL, hx_close};

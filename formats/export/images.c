@@ -2,6 +2,7 @@
  * images.c - writes a folder of images per label. No library.
  *
  *     OUT/LABEL/000012.jpg     OUT/000012.jpg if the dataset has no label
+ *     OUT/info.json            the metadata of the dataset, if it has any
  *
  * The images are the blobs of the only field of type jpeg, png or webp, as they are. The label is
  * the field of the options, or the field `label` if it is text or a number. The name is the
@@ -119,6 +120,10 @@ static bags_code ix_check(bags_target *t) {
                 "a folder of images has no place for it: choose others with --fields");
     if (!fields[0])
         return BAGS_OK;
+    if (t->options.metadata.data) {
+        FORMAT_TRY(bags_target_put(t, &x->names, "info.json", sizeof "info.json"));
+        x->count++;
+    }
     FORMAT_TRY(bags_target_scan(t, fields, x->label && x->key ? 2 : 1, ix_collect, x));
     const char *twice[2];
     FORMAT_TRY(bags_target_find_twice(t, &x->names, x->count, true, twice));
@@ -179,7 +184,12 @@ static bags_code ix_open(bags_target *t) {
 
 /* A file of an earlier export would be another image of its label. */
 static bags_code ix_finish(bags_target *t) {
-    return t->options.shard_stop > 1 ? BAGS_OK : bags_target_check_files(t, t->length);
+    bool has_metadata = t->options.metadata.data != NULL;
+    if (has_metadata && t->options.shard_start == 0)
+        FORMAT_TRY(bags_target_put_file(t, "info.json", t->options.metadata, false));
+    return t->options.shard_stop > 1
+               ? BAGS_OK
+               : bags_target_check_files(t, t->length + has_metadata);
 }
 
 static bags_code ix_shard(bags_target *t) {
@@ -199,5 +209,5 @@ static bags_code ix_shard(bags_target *t) {
     }
 }
 
-const bags_exporter bags_export_images = {
-    "images", "", false, true, sizeof(ix_state), ix_open, ix_shard, ix_finish, NULL};
+const bags_exporter bags_export_images = {"images", "", false, true, true,
+    sizeof(ix_state), ix_open, ix_shard, ix_finish, NULL};

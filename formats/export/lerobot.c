@@ -23,7 +23,8 @@
  *                               numbered by the export; they must be numbers of that kind
  *
  * Metadata (`lerobot` in info.json, as the importer writes it) keeps names and shapes of
- * features, numbers of tasks, statistics, and other members of meta/info.json.
+ * features, numbers of tasks, statistics, and other members of meta/info.json. The other
+ * members of the dataset's info.json are the member `bags` of meta/info.json.
  *
  * Rejected: other fields; float16 and complex numbers; audio; episodes without frames; times
  * that contradict the rate, or the times of a video's frames.
@@ -1157,6 +1158,13 @@ static void lx_set_info(const bags_target *t, json_object *info) {
                                      "file-{file_index:03d}.mp4")
             : NULL);
     json_object_object_add(info, "features", features);
+    json_object *others = NULL;
+    if (l->metadata)
+        (void)json_object_deep_copy(l->metadata, &others, NULL);
+    json_object_object_del(others, "lerobot");
+    if (others && json_object_object_length(others) > 0)
+        json_object_object_add(info, "bags", json_object_get(others));
+    json_object_put(others);
     /* Of version 2.1. */
     json_object_object_del(info, "total_chunks");
     json_object_object_del(info, "total_videos");
@@ -1289,5 +1297,5 @@ static void lx_close(bags_target *t) {
     duck_close(&l->session.call, &l->session.database, &l->session.connection);
 }
 
-const bags_exporter bags_export_lerobot = {"lerobot", "", true, false, sizeof(lx_state),
-    lx_open, lx_shard, lx_finish, lx_close};
+const bags_exporter bags_export_lerobot = {"lerobot", "", true, false, true,
+    sizeof(lx_state), lx_open, lx_shard, lx_finish, lx_close};

@@ -3,6 +3,7 @@
  *
  *     OUT/shard.00000.mds   u32 samples | u32 offsets, samples + 1 | config | samples
  *     sample                u32 size of each value without a fixed size | values
+ *     OUT/info.json         the metadata of the dataset, if it has any
  *     OUT/index.json        the shards; written last
  *
  * A field is a column, in the order of their names:
@@ -368,21 +369,12 @@ static bags_code mx_finish(bags_target *t) {
             return BAGS_OK;
     }
     FORMAT_TRY(bags_target_put_text(t, &m->index, "], \"version\": 2}"));
-    char *path = bags_target_format(t, "%s/index.json", t->path);
     bool several = t->options.shard_stop > 1;
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    /* Two workers that end at the same time write the same bytes. */
-    bool resume = t->options.resume;
-    t->options.resume = resume || several;
-    bags_code code = bags_target_file_open(t, path);
-    if (!code)
-        code = bags_target_write(t, m->index.buffer.data, m->index.size);
-    if (!code)
-        code = bags_target_file_close(t);
-    t->options.resume = resume;
-    return code;
+    const bags_view index = {m->index.buffer.data, m->index.size};
+    if (t->options.metadata.data)
+        FORMAT_TRY(bags_target_put_file(t, "info.json", t->options.metadata, several));
+    return bags_target_put_file(t, "index.json", index, several);
 }
 
-const bags_exporter bags_export_mds = {
-    "mds", ".mds", true, false, sizeof(mx_state), mx_open, mx_shard, mx_finish, NULL};
+const bags_exporter bags_export_mds = {"mds", ".mds", true, false, true,
+    sizeof(mx_state), mx_open, mx_shard, mx_finish, NULL};

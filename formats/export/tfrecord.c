@@ -165,4 +165,4 @@ static bags_code tx_shard(bags_target *t) {
 }
 
 const bags_exporter bags_export_tfrecord = {"tfrecord", ".tfrecord .tfrecords", false,
-    false, sizeof(tx_state), tx_open, tx_shard, NULL, NULL};
+    false, false, sizeof(tx_state), tx_open, tx_shard, NULL, NULL};

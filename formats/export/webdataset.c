@@ -299,5 +299,5 @@ static bags_code wx_shard(bags_target *t) {
     return bags_target_file_close(t);
 }
 
-const bags_exporter bags_export_webdataset = {
-    "webdataset", ".tar", false, true, sizeof(wx_state), wx_open, wx_shard, NULL, NULL};
+const bags_exporter bags_export_webdataset = {"webdataset", ".tar", false, true, false,
+    sizeof(wx_state), wx_open, wx_shard, NULL, NULL};

@@ -491,13 +491,25 @@ static bags_code dk_metadata(bags_source *s) {
     dk_column text;
     memset(&text, 0, sizeof text);
     text.text = true;
-    dk_add(s, "SELECT DISTINCT CAST(key AS VARCHAR)");
-    bags_code code = dk_run(s, d->metadata);
+    /* The value of a key that all files have with one value. */
+    dk_add(s, "SELECT CAST(key AS VARCHAR), CASE WHEN min(value) = max(value) AND "
+              "count(*) = ");
+    dk_add(s, bags_source_format(s, "%llu THEN any_value(value) END",
+                  (unsigned long long)s->path_count));
+    bags_code code =
+        dk_run(s, bags_source_format(s, "%s GROUP BY 1 ORDER BY 1", d->metadata));
     while (!code && !(code = dk_next(s)) && d->chunk_size > 0) {
         void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
+        void *values = d->call.data_chunk_get_vector(d->chunk, 1);
         for (uint64_t i = 0; i < d->chunk_size; i++) {
-            bags_value key;
+            bags_value key, value;
             dk_value(d, &text, vector, i, &key);
+            if (key.size == 9 && !memcmp(key.data, "info.json", 9) &&
+                !dk_is_null(d, values, i)) {
+                dk_value(d, &text, values, i, &value);
+                bags_source_metadata(s, value.data, value.size, "info.json");
+                continue;
+            }
             bags_source_leave_out(s, "metadata value", 1, "%.*s",
                 (int)(key.size < 200 ? key.size : 200), (const char *)key.data);
         }

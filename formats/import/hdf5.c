@@ -159,6 +159,8 @@ static herr_t h5_attribute(
     const h5_visit *owner = (const h5_visit *)user;
     (void)object;
     (void)info;
+    if (owner->s->metadata && !*owner->prefix && !strcmp(name, "info.json"))
+        return 0;
     bags_source_leave_out(owner->s, "attribute", 1, "%s%s%s", owner->prefix,
         *owner->prefix ? "@" : "", name);
     return 0;
@@ -902,9 +904,29 @@ static bags_code h5_open_file(bags_source *s) {
                : BAGS_OK;
 }
 
+/* The exporter's metadata: a string, the attribute "info.json" of the file. */
+static void h5_read_metadata(bags_source *s) {
+    const h5_state *h = (const h5_state *)s->state;
+    char *text = NULL;
+    if (H5Aexists(h->file, "info.json") <= 0)
+        return;
+    hid_t attribute = H5Aopen(h->file, "info.json", H5P_DEFAULT);
+    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    bool fits = type >= 0 && space >= 0 && H5Tis_variable_str(type) > 0 &&
+                H5Sget_simple_extent_npoints(space) == 1;
+    if (fits && H5Aread(attribute, type, &text) >= 0 && text) {
+        bags_source_metadata(s, text, strlen(text), "@info.json");
+        H5Dvlen_reclaim(type, space, H5P_DEFAULT, &text);
+    }
+    h5_done(space);
+    h5_done(type);
+    h5_done(attribute);
+}
+
 static bags_code h5_open_source(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     FORMAT_TRY(h5_open_file(s));
+    h5_read_metadata(s);
     FORMAT_TRY(h5_open_layout(s));
     for (size_t i = 0; i < h->count; i++)
         FORMAT_TRY(h5_add_field(s, &h->columns[i]));

@@ -112,6 +112,9 @@ static bags_code ig_add(bags_source *s, char *path) {
     if (!path)
         return BAGS_ERROR_MEMORY;
     bags_path_kind kind = bags_import_kind(path, NULL);
+    bool at_top = !*t->label;
+    if (kind == BAGS_PATH_FILE && at_top && !strcmp(path + t->prefix, "info.json"))
+        return bags_source_metadata_file(s, s->path);
     if (kind == BAGS_PATH_FILE)
         return ig_add_file(s, path);
     if (kind == BAGS_PATH_NONE)
@@ -119,9 +122,9 @@ static bags_code ig_add(bags_source *s, char *path) {
     int error = io->identify(io->user, NULL, path, &about);
     if (error)
         return bags_fail_io(io, error, path, "stat", s->err);
-    if (*t->label && !about.link)
+    if (!at_top && !about.link)
         return ig_list(s, path, bags_source_format(s, "%s/", path));
-    if (*t->label) {
+    if (!at_top) {
         t->about.links++;
         return BAGS_OK;
     }

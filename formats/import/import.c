@@ -47,6 +47,7 @@ bags_code bags_source_no_memory(bags_source *s) {
 
 /* ---- memory ---- */
 
+#define IM_METADATA ((uint64_t)16 << 20) /* bytes of the largest info.json */
 #define IM_ALIGN 16
 #define IM_BLOCK 4096 /* bytes of the first block */
 
@@ -200,6 +201,38 @@ void bags_source_note(bags_source *s, const char *path, const char *format, ...)
     const char *note = text ? bags_source_format(s, "%s: %s", path, text) : NULL;
     if (note)
         s->options.note(s->options.user, note);
+}
+
+void bags_source_metadata(
+    bags_source *s, const void *data, size_t size, const char *name) {
+    const char *text = (const char *)data;
+    size_t start = 0, stop = size;
+    while (stop > 0 && strchr(" \t\r\n", text[stop - 1]) && text[stop - 1])
+        stop--;
+    while (start < stop && strchr(" \t\r\n", text[start]) && text[start])
+        start++;
+    bool fits = size <= IM_METADATA && stop - start > 1 && text[start] == '{' &&
+                text[stop - 1] == '}' && !memchr(text, 0, size) &&
+                bags_utf8_valid(text, size, NULL);
+    if (fits)
+        s->metadata = bags_source_text(s, text, size);
+    else
+        bags_source_leave_out(s, "metadata value", 1, "%s", name);
+}
+
+bags_code bags_source_metadata_file(bags_source *s, const char *directory) {
+    const char *path = bags_source_format(s, "%s/info.json", directory);
+    bags_view file;
+    if (!path)
+        return BAGS_ERROR_MEMORY;
+    if (bags_import_kind(path, NULL) != BAGS_PATH_FILE)
+        return BAGS_OK;
+    bags_code code = bags_source_load(s, path, IM_METADATA, &file);
+    if (code == BAGS_OK)
+        bags_source_metadata(s, file.data, file.size, "info.json");
+    else if (code == BAGS_ERROR_LIMIT)
+        bags_source_leave_out(s, "metadata value", 1, "info.json");
+    return code == BAGS_ERROR_LIMIT ? BAGS_OK : code;
 }
 
 void bags_source_leave_out(

@@ -388,6 +388,13 @@ BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *wh
 /* Call the note of the options with "PATH: " and this text. */
 BAGS_EXPERIMENTAL void bags_source_note(
     bags_source *source, const char *path, const char *format, ...) BAGI_PRINTF(3, 4);
+/* Set the metadata, during open: text that may be a JSON object. Others are left out, with
+ * their name in the source. */
+BAGS_EXPERIMENTAL void bags_source_metadata(
+    bags_source *source, const void *data, size_t size, const char *name);
+/* The same for the file info.json in a directory, if it exists. */
+BAGS_EXPERIMENTAL bags_code bags_source_metadata_file(
+    bags_source *source, const char *directory);
 /* The field name for dates, times or durations, with the unit in NumPy's notation:
  * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
  * memory. */

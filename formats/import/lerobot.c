@@ -19,7 +19,8 @@
  *     tasks            utf8[]: the texts of its task_index, in the order of the frames
  *     stats            utf8: its statistics as JSON, if the source has them
  *
- * Metadata: `lerobot`, with info.json, stats.json and the numbers of tasks by text.
+ * Metadata: `lerobot`, with info.json, stats.json and the numbers of tasks by text; and the
+ * members of the object `bags` of info.json, in which the exporter writes them.
  *
  * Open checks for every episode: its number of rows, their indexes and files, that its videos
  * exist, that no other episode has the same part of them, and that the parts are in the order
@@ -1078,7 +1079,8 @@ static bags_code lr_image_type(bags_source *s, const lr_feature *f, const char *
     return *type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* {"lerobot": {"info": meta/info.json, "stats": meta/stats.json, "tasks": {TEXT: NUMBER}}} */
+/* {"lerobot": {"info": meta/info.json, "stats": meta/stats.json, "tasks": {TEXT: NUMBER}}},
+ * and the members of "bags" in info.json. */
 static bags_code lr_set_metadata(bags_source *s) {
     lr_state *l = (lr_state *)s->state;
     json_object *all = json_object_new_object(), *of = json_object_new_object();
@@ -1094,6 +1096,12 @@ static bags_code lr_set_metadata(bags_source *s) {
     for (size_t i = 0; i < l->task_count; i++)
         json_object_object_add(
             tasks, l->tasks[i].text, json_object_new_int64(l->tasks[i].number));
+    json_object *others = bags_import_member(l->info, "bags", json_type_object);
+    if (others) {
+        json_object_object_foreach(others, name, value)
+            json_object_object_add(all, name, json_object_get(value));
+        json_object_object_del(l->info, "bags");
+    }
     json_object_object_add(of, "info", json_object_get(l->info));
     if (stats)
         json_object_object_add(of, "stats", stats);

@@ -561,8 +561,9 @@ static bags_code md_open(bags_source *s) {
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
             "%s: no list of \"shards\", or an empty one", m->index_path);
     m->stops = (uint64_t *)bags_source_alloc(s, m->count, sizeof *m->stops);
-    bags_code code = m->stops ? md_check_shards(s) : BAGS_ERROR_MEMORY;
-    return code ? code : md_make_columns(s);
+    FORMAT_TRY(m->stops ? md_check_shards(s) : BAGS_ERROR_MEMORY);
+    FORMAT_TRY(md_make_columns(s));
+    return bags_source_metadata_file(s, m->directory);
 }
 
 static bags_code md_read(bags_source *s, uint64_t index) {

@@ -734,3 +734,67 @@ def an_import_of_no_datapoints_has_the_fields_or_says_that_it_does_not_know_them
         assert harness.read('back')['spec'] == {'a': 'i64', 't': 'utf8'} and not said, said
     else:
         assert f'{out}: no ' in said and 'not known' in said, said
+
+
+INFOS = ['{"classes": ["a", "it\'s"], "x": {"y": 1.50}}\n', ' {"é\\n": "\\"\'{}%s"}',
+         json.dumps({'many': ['x' * 100] * 1000}), '{}']
+
+
+@each(['x.mds', 'x.parquet', 'x.h5', 'two.parquet', 'episodes.h5'])
+def metadata_are_carried_by_formats_that_have_a_place_for_them(out):
+    format = next(name for name, usual in FORMATS.items() if usual[1:] == pathlib.Path(out).suffix)
+    if not _has(format):
+        return
+    more = {'two.parquet': ['--shard-length', 2], 'episodes.h5': ['--layout', 'episodes']}
+    _numbers(5)
+    for number, text in enumerate(INFOS):
+        pathlib.Path('ds/info.json').write_text(text, encoding='utf-8')
+        for path in pathlib.Path().glob('*.parquet'):
+            path.unlink()
+        shutil.rmtree('x.mds', ignore_errors=True)
+        for path in pathlib.Path().glob('*.h5'):
+            path.unlink()
+        assert 'info.json' not in run('export', 'ds', out, *more.get(out, [])).err
+        again = run('export', 'ds', out, '--resume', *more.get(out, [])).out
+        assert b'already has' in again, again
+        source = {'two.parquet': 'two-*.parquet', 'episodes.h5': 'episodes.h5/data'}.get(out, out)
+        said = run('import', source, f'back{number}',
+                   *(more[out] if 'episodes' in out else [])).err
+        assert 'metadata' not in said and '(info.json' not in said, said
+        assert pathlib.Path(f'back{number}/info.json').read_text(encoding='utf-8') == text
+    pathlib.Path('ds/info.json').write_bytes(b'{"a": "\xff"}')
+    refuse('export', 'ds', 'bad', '--to', format, says='info.json: not UTF-8')
+
+
+def metadata_of_images_are_next_to_their_folders():
+    photo = {'file': str(PHOTOS[0])}
+    pack([{'image': photo, 'label': name} for name in 'aab'], 'image=jpeg,label=utf8', 'ds')
+    pathlib.Path('ds/info.json').write_text(INFOS[0])
+    run('export', 'ds', 'out', '--to', 'images')
+    assert pathlib.Path('out/info.json').read_text() == INFOS[0]
+    run('export', 'ds', 'out', '--to', 'images', '--resume')
+    assert 'left out' not in run('images', 'out', 'back').err
+    assert pathlib.Path('back/info.json').read_text() == INFOS[0] and len(_rows('back')) == 3
+    pathlib.Path('out/info.json').write_text('[1]')
+    assert '1 metadata value (info.json)' in run('images', 'out', 'list').err
+    assert not os.path.exists('list/info.json')
+    for worker in range(2):
+        run('export', 'ds', 'two', '--to', 'images', '--shard-stop', 2, '--shard-start', worker)
+    assert pathlib.Path('two/info.json').read_text() == INFOS[0]
+    pack([{'image': photo, 'label': 'Info.json'}], 'image=jpeg,label=utf8', 'ds2')
+    run('export', 'ds2', 'fine', '--to', 'images')
+    pathlib.Path('ds2/info.json').write_text(INFOS[0])
+    refuse('export', 'ds2', 'out2', '--to', 'images', says=('"label"', 'info.json'))
+    assert not os.path.exists('out2')
+
+
+@each(['webdataset', 'tfrecord', 'csv'])
+def metadata_without_a_place_are_named(format):
+    if not _has(format):
+        return
+    _numbers(2)
+    assert not run('export', 'ds', 'first', '--to', format).err
+    pathlib.Path('ds/info.json').write_text(INFOS[0])
+    said = run('export', 'ds', 'second', '--to', format).err
+    assert f'ds: its info.json is not exported: {format} has no place for it' in said, said
+    assert pathlib.Path('first').read_bytes() == pathlib.Path('second').read_bytes()

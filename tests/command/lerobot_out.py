@@ -520,3 +520,19 @@ def statistics_of_images_are_those_of_their_episodes():
     pack(rows, 'p=png[],stats=utf8', 'none')
     run('export', 'none', 'two', '--to', 'lerobot', '--fps', 1)
     assert _metadata('two', 'stats.json')['p'] == {'count': [4]}
+
+
+def other_metadata_are_a_member_of_info():
+    if not _is_here():
+        return
+    pack([{'x': [1, 2, 3]}, {'x': [4]}], 'x=i64[]', 'ds')
+    more = {'license': 'cc0-1.0', 'classes': ['a', {'b': 1.5}], 'n': None}
+    pathlib.Path('ds/info.json').write_text(json.dumps(more))
+    run('export', 'ds', 'out', '--to', 'lerobot', '--fps', 10)
+    assert _metadata('out', 'info.json')['bags'] == more
+    run('import', 'out', 'back')
+    found = json.loads(pathlib.Path('back/info.json').read_text())
+    info = found.pop('lerobot')['info']
+    assert found == more and 'bags' not in info and info['fps'] == 10, (found, info)
+    run('export', 'back', 'again', '--to', 'lerobot')
+    assert _metadata('again', 'info.json') == _metadata('out', 'info.json')

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import warnings
 
 import numpy as np
 
@@ -264,6 +265,21 @@ def exports_are_imported_again():
         for one, other in zip(points, _rows(back), strict=True):
             found = next(value for name, value in other.items() if name.split('.')[0] == 'x')
             assert np.array_equal(np.ravel(found), one['x']), (to, one, other)
+
+
+def metadata_are_exported_or_a_warning_says_that_they_are_not():
+    bags.write('a', [{'n': n} for n in range(3)])
+    pathlib.Path('a/info.json').write_text('{"licence": "cc0"}')
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        bags.export('a', 'm', to='mds')
+    bags.import_('m', 'back')
+    assert pathlib.Path('back/info.json').read_text() == '{"licence": "cc0"}'
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        bags.export('a', 'a.tfrecord')
+    assert [str(one.message) for one in said] == [
+        'a: its info.json is not exported: tfrecord has no place for it'], said
 
 
 def rows_and_fields_of_an_export_are_chosen():

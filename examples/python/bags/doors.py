@@ -2,6 +2,7 @@
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 
 from . import _core, codecs
@@ -290,6 +291,7 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
     images; layout is 'rows' or 'episodes', for HDF5; fps are LeRobot's frames per second, unless
     the dataset states them. Returns a dict: datapoints and files.
 
+    info.json is exported to formats that have a place for it, otherwise a warning says so.
     What a format cannot hold is an error before anything is written. After another failure,
     what was exported is kept, and resume=True continues. progress: see bags.copy.
     Errors: TypeError (a field that the format cannot hold), KeyError (no such field), ValueError,
@@ -323,8 +325,11 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
     finally:
         sources.close()
     with stepping(progress) as step:
-        datapoints, files = _core.export_to(
+        datapoints, files, dropped = _core.export_to(
             os.fsencode(path), hooks(path, storage, True), exporter, os.fsencode(out),
             pack('export', options, f'{os.fsdecode(out)}: '), list(names.items()),
             None if chosen is None else chosen.tobytes(), key, label, step)
+    if dropped:
+        warnings.warn(f'{os.fsdecode(path)}: its info.json is not exported: {to} has no place for it',
+                      stacklevel=2)
     return {'datapoints': datapoints, 'files': files}

@@ -499,12 +499,12 @@ static PyObject *door_describe(PyObject *module, PyObject *args) {
 /* An export of a reader that is open. */
 static bags_code export_reader(const bags_reader *reader, const char *path,
     const bags_exporter *exporter, const char *out, bags_export_options *how,
-    const bags_io *io, bags_export_report *report, bags_error *err) {
+    const bags_io *io, bags_export_report *report, bool *dropped, bags_error *err) {
     const bags_env env = {NULL, io};
     bags_buffer buffer = {0};
-    bags_code code = BAGS_OK;
-    if (strcmp(exporter->name, "lerobot") == 0)
-        code = bags_metadata_read(path, reader, &env, &buffer, &how->metadata, err);
+    bags_code code =
+        bags_metadata_read(path, reader, &env, &buffer, &how->metadata, err);
+    *dropped = how->metadata.data && !exporter->has_metadata;
     if (!code)
         code = doors->export_to(reader, exporter, out, how, report, err);
     bags_buffer_free(&buffer);
@@ -524,8 +524,9 @@ static bags_field *take_names(PyObject *list) {
 }
 
 /* export_to(path, storage, exporter, out, options, fields, rows, key, label, progress):
- * (datapoints, files); fields: a list of (name, name in the export), or an empty one for
- * all; rows: 64-bit numbers as bytes, or None */
+ * (datapoints, files, whether the format has no place for info.json); fields: a list of
+ * (name, name in the export), or an empty one for all; rows: 64-bit numbers as bytes, or
+ * None */
 static PyObject *door_export(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *path, *out, *rows, *key, *label;
@@ -535,6 +536,7 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
     bags_reader_options reading = {0};
     bags_export_options how;
     bags_export_report report = {0};
+    bool dropped = false;
     bags_reader *reader;
     bags_error err;
     bags_code code = BAGS_OK;
@@ -560,7 +562,7 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
     WITHOUT_GIL(
         reader = bags_reader_open(path, &reading, &err);
         if (reader) code = export_reader(reader, path, doors->exporters[exporter], out,
-            &how, reading.env.io, &report, &err);
+            &how, reading.env.io, &report, &dropped, &err);
         bags_reader_close(reader));
     PyMem_Free(fields);
     bool good = reader && !code;
@@ -568,8 +570,8 @@ static PyObject *door_export(PyObject *module, PyObject *args) {
     if (!progress_end(&progress, good))
         return NULL;
     if (good)
-        return Py_BuildValue("KK", (unsigned long long)report.datapoints,
-            (unsigned long long)report.files);
+        return Py_BuildValue("KKN", (unsigned long long)report.datapoints,
+            (unsigned long long)report.files, PyBool_FromLong(dropped));
     size_t size = text_in_message(err.message, out);
     return raise_error_of(
         state, &err, size > text_in_message(err.message, path) ? out : path);
