@@ -328,10 +328,12 @@ static bool video_is_refused(const cuda_videos *v, uint64_t hash) {
     return i < kept;
 }
 
-/* Ask the driver about a codec, once. Called in the context. */
-static const video_caps *video_ask(cuda_videos *v, int codec) {
+/* Ask the driver about a codec, once. */
+static const video_caps *video_ask(bags_cuda_decoder *d, int codec) {
+    cuda_videos *v = d->videos;
     video_caps *caps = &v->caps[codec];
-    if (v->asked[codec])
+    bags_error unused;
+    if (v->asked[codec] || bagi_cuda_enter(d->cuda, &unused))
         return caps;
     caps->codec = codec;
     caps->chroma = VIDEO_CHROMA_420;
@@ -339,6 +341,7 @@ static const video_caps *video_ask(cuda_videos *v, int codec) {
         caps->supported = 0;
     else
         v->asked[codec] = true;
+    bagi_cuda_leave(d->cuda);
     return caps;
 }
 
@@ -371,12 +374,7 @@ bool bags_cuda_probe_video(bags_cuda_decoder *d, const bags_cuda_video *video,
     if (info->width > UINT16_MAX || info->height > UINT16_MAX ||
         !bagi_cuda_fits(d->cuda, out))
         return false;
-    bags_error unused;
-    if (bagi_cuda_enter(d->cuda, &unused))
-        return false;
-    bool good = video_has_size(video_ask(v, codec), info->width, info->height, false);
-    bagi_cuda_leave(d->cuda);
-    return good;
+    return video_has_size(video_ask(d, codec), info->width, info->height, false);
 }
 
 /* ---- packets ---- */

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Measure the decoding of images on a GPU, in at most nine minutes:
 
-    tests/bench/cuda.py [PACKAGE]    PACKAGE: build/python (the default), where bags/ is
+    tests/bench/cuda.py [PACKAGE [VIDEOS]]
+        PACKAGE  build/python (the default), where bags/ is
+        VIDEOS   a folder for the videos, which ffmpeg makes unless they are there: a run on another
+                 computer may make them
 
 It prints which libraries exist; how far the GPU's pixels are from the CPU's; images/s and the
-use of the CPU, on the GPU and on all cores; the growth of memory in 10^5 images; and two epochs of
-a small network in PyTorch. With BAGS_QUICK it does all that with few images. Without a GPU it
-prints why, and ends with 0. Needs NumPy; PyTorch and
-Pillow if they exist. It ends with 1 if a PSNR is below 45 dB, or if memory grows.
+use of the CPU, on the GPU and on all cores; the growth of memory in 10^5 images; two epochs of
+a small network in PyTorch; and for videos of H.264, HEVC and AV1 of 480p and 1080p the PSNR, frames/s
+of shuffled frames and of neighbours, and the growth. With BAGS_QUICK it does all that with few
+images. Without a GPU it prints why, and ends with 0. Needs NumPy and Pillow, and for videos FFmpeg;
+PyTorch if it exists. It ends with 1 if a PSNR is below 45 dB, if memory grows, or if no image of a
+kind was made by the GPU.
 """
 import ctypes
 import io
@@ -15,6 +20,7 @@ import os
 import pathlib
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +31,9 @@ QUICK = bool(os.environ.get('BAGS_QUICK'))
 PHOTOS = HERE.parent / 'data' / 'photos'
 FIELD = {'width': 224, 'height': 224, 'crop': 'random', 'flip_x': .5}
 FLOAT = {**FIELD, 'dtype': 'float32', 'nchw': True, 'mean': (.485, .456, .406), 'std': (.229, .224, .225)}
+ENCODERS = {'h264': ('-c:v', 'libx264', '-preset', 'veryfast'),
+            'hevc': ('-c:v', 'libx265', '-preset', 'ultrafast', '-x265-params', 'log-level=none:open-gop=0'),
+            'av1': ('-c:v', 'libsvtav1', '-preset', '10')}
 failures = []
 
 
@@ -119,12 +128,12 @@ def psnr(gpu, path):
             failures.append(f'PSNR {name}')
 
 
-def speed(path, name, seconds, **options):
+def speed(path, name, seconds, field='image', **options):
     """Load for some seconds, and print images/s and the use of the CPU."""
     seconds = min(.1 if QUICK else seconds, left())
     if seconds < 3 and not QUICK:
         return print(f'speed       {name}: no time left')
-    loader = bags.Loader(path, 256, fields={'image': FLOAT}, seed=2, **options)
+    loader = bags.Loader(path, 256 if field == 'image' else 32, fields={field: FLOAT}, seed=2, **options)
     images, start, used = 0, None, None
     try:
         while start is None or time.monotonic() < start + seconds:
@@ -134,7 +143,7 @@ def speed(path, name, seconds, **options):
                         break
                     start, used = time.monotonic(), os.times()
                     continue
-                images += batch['image'].shape[0]
+                images += batch[field].shape[0]
     finally:
         loader.close()
     took, after = time.monotonic() - start, os.times()
@@ -143,20 +152,81 @@ def speed(path, name, seconds, **options):
           + (f', {loader.on_cpu} images made by the CPU' if 'device' in options else ''), flush=True)
 
 
-def growth(gpu, path, count):
-    loader = bags.Loader(path, 256, fields={'image': FIELD}, seed=3, device=0)
+def growth(gpu, path, count, spare, field='image', **options):
+    loader = bags.Loader(path, 256 if field == 'image' else 32, fields={field: FIELD}, seed=3, device=0, **options)
     images, before = 0, None
-    while images < count and left() > 60:
+    while images < count and left() > spare:
         for batch in loader:
-            images += batch['image'].shape[0]
+            images += batch[field].shape[0]
             if before is None and images >= count // 4:
                 before = gpu.used(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     after = gpu.used(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     loader.close()
+    if before is None:
+        return print('growth      no time left')
     more = (after[0] - before[0]) / 1e6, (after[1] - before[1]) / 1e3
     print(f'growth      {images} images: GPU {more[0]:+.1f} MB, process {more[1]:+.1f} MB')
     if more[0] > 100 or more[1] > 100:
         failures.append('growth')
+
+
+def make_video(path, codec, width, height, photo, length):
+    """Write a video of a part of a photograph that moves, with a keyframe every 12 frames. Returns the
+    reason if that fails."""
+    photo = photo.resize((width + 2 * length, height + length))
+    raw = b''.join(photo.crop((2 * k, k, 2 * k + width, k + height)).tobytes() for k in range(length))
+    if not shutil.which('ffmpeg'):
+        return 'ffmpeg not found'
+    made = subprocess.run(
+        ['ffmpeg', '-v', 'error', '-f', 'rawvideo', '-pix_fmt', 'rgb24', '-s', f'{width}x{height}', '-r', '30',
+         '-i', '-', '-pix_fmt', 'yuv420p', '-g', '12', *ENCODERS[codec], '-movflags', '+faststart', '-y', path],
+        input=raw, stderr=subprocess.PIPE)
+    return made.stderr.decode().strip().split('\n')[0] if made.returncode else None
+
+
+def make_videos(store):
+    """Datasets of videos, each with the reason why it was not made, or None."""
+    from PIL import Image
+    photos = [Image.open(path).convert('RGB') for path in sorted(PHOTOS.glob('*.jpg'))]
+    count, length = (2, 24) if QUICK else (8, 48)
+    for codec in ENCODERS if bags.build['mp4'] else ():
+        for width, height in ((854, 480),) if QUICK else ((854, 480), (1920, 1080)):
+            path, reason = store / f'{codec}-{height}p', None
+            if path.exists():
+                yield path.name, None
+                continue
+            encoders = {**bags.encoders, 'mp4': None}
+            file = store / 'made.mp4'
+            with bags.DatasetWriter(path, {'clock': 'int(4)[]', 'view': 'mp4'}, encoders) as writer:
+                for i in range(count):
+                    reason = reason or make_video(file, codec, width, height, photos[i % len(photos)], length)
+                    if not reason:
+                        writer.append({'clock': list(range(length)), 'view': file.read_bytes()})
+            if reason:
+                shutil.rmtree(path)
+            yield path.name, reason
+
+
+def frames(gpu, path, name):
+    """The PSNR, frames/s and growth of a dataset of videos."""
+    options = {'fields': {'view': {'width': 224, 'height': 224, 'crop': 'random'}}, 'frames': 'clock', 'seed': 1}
+    worst, on_gpu = 1e9, bags.Loader(path, 32, device=0, **options)
+    for a, b, _ in zip(on_gpu, bags.Loader(path, 32, **options), range(2)):
+        errors = (gpu.read(a['view']).astype('f8') - b['view']) ** 2
+        worst = min(worst, 10 * np.log10(255 ** 2 / max(errors.reshape(len(errors), -1).mean(1).max(), 1e-9)))
+    if on_gpu.on_cpu:
+        print(f'videos      {name}: the CPU made {on_gpu.on_cpu} frames')
+        failures.append(f'{name}: not on the GPU')
+    on_gpu.close()
+    print(f'PSNR        {name}: the worst frame {worst:.1f} dB')
+    if worst < 45:
+        failures.append(f'PSNR {name}')
+    for order, shuffle in ('shuffled', True), ('in order', False):
+        for threads in (1, 8):
+            speed(path, f'GPU, {name}, {order}, {threads} threads', 4, 'view', device=0, threads=threads, frames='clock',
+                  shuffle=shuffle)
+        speed(path, f'all cores, {name}, {order}', 4, 'view', frames='clock', shuffle=shuffle)
+    growth(gpu, path, 200 if QUICK else 3000, 10, 'view', frames='clock')
 
 
 def train(path):
@@ -192,14 +262,20 @@ def main():
     driver = libraries()
     if not driver:
         print('skipped: no NVIDIA driver')
+    if not driver and len(sys.argv) < 3:
         return 0
     global bags, np  # imported here, so that a computer without a GPU needs neither
     sys.path.insert(0, os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else HERE.parents[1] / 'build/python'))
     import bags
     import numpy as np
-    gpu = Gpu(driver)
     folder = pathlib.Path(tempfile.mkdtemp())
+    store = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else folder
     try:
+        store.mkdir(exist_ok=True)
+        refused = dict(make_videos(store))
+        if not driver:
+            return 0
+        gpu = Gpu(driver)
         dataset(folder / 'a', 500, 375, 64, 10240)
         psnr(gpu, folder / 'a')
         speed(folder / 'a', 'GPU, 500 x 375 to 224', 20, device=0)
@@ -210,8 +286,13 @@ def main():
             dataset(folder / f'{height}', width, height, 16, 2048)
             speed(folder / f'{height}', f'GPU, {height}p', 10, device=0)
             speed(folder / f'{height}', f'all cores, {height}p', 10)
-        growth(gpu, folder / 'a', 500 if QUICK else 100000)
+        growth(gpu, folder / 'a', 500 if QUICK else 100000, 280)
         train(folder / 'a')
+        for name, reason in refused.items():
+            if reason or left() < 40:
+                print(f'videos      {name}: skipped: {reason or "no time left"}')
+            else:
+                frames(gpu, store / name, name)
     finally:
         shutil.rmtree(folder)
     print('failed: ' + ', '.join(failures) if failures else 'passed')
