@@ -60,7 +60,7 @@
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
- *     >>open 520           >>fetch 490          >>cursor 330         >>bag-read 120
+ *     >>open 650           >>fetch 490          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
  *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
@@ -6569,17 +6569,26 @@ static bagi_bag_options bagi_bag_options_new(void) {
     return bag_options;
 }
 
-/* True if the page of a map at this address is in memory, or if the system does not
- * tell: Linux does if the process owns the file or may write to it. */
-static bool bagi_is_resident(const unsigned char *at) {
+/* True if these bytes of a map are in memory, or if the system does not tell: Linux does
+ * if the process owns the file or may write to it. */
+static bool bagi_is_resident(const unsigned char *at, uint64_t size) {
 #if defined(__linux__) && !defined(BAGS_NO_LOCAL)
-    unsigned char state = 0;
-    size_t before = (uintptr_t)at & ((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
-    return mincore((unsigned char *)(uintptr_t)at - before, 1, &state) || (state & 1);
+    unsigned char states[256];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)at & (page - 1);
+    size_t pages = ((size_t)size + before + page - 1) / page, count = 0;
+    unsigned char *next = (unsigned char *)(uintptr_t)at - before;
+    for (; pages > 0; pages -= count, next += count * page) {
+        count = BAGI_MIN(pages, sizeof states);
+        if (mincore(next, count * page, states))
+            return true;
+        for (size_t i = 0; i < count; i++)
+            if (!(states[i] & 1))
+                return false;
+    }
 #else
-    (void)at;
-    return true;
+    (void)at, (void)size;
 #endif
+    return true;
 }
 
 /* Bytes of the smallest Bag that may be cold. The system may read a smaller one ahead as
@@ -6592,7 +6601,7 @@ BAGI_COLD static bags_code bagi_bag_read_number(
     const bag_reader *bag, uint64_t offset, unsigned char *number, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     if (file->map && file->size >= BAGI_SMALLEST_COLD && bag->env->io.advise &&
-        !bagi_is_resident(file->map + offset))
+        !bagi_is_resident(file->map + offset, 8))
         bagi_file_advise(bag, file, offset, 8, BAGS_ADVICE_SOON);
     return bagi_file_read(bag, file, offset, number, 8, err);
 }
@@ -6879,7 +6888,8 @@ BAGI_COLD static bool bagi_bag_is_cold(const bag_reader *bag) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const uint64_t samples = 8;
     for (uint64_t i = 0; i < samples && file->size >= BAGI_SMALLEST_COLD; i++)
-        if (!bagi_is_resident(file->map + (2 * i + 1) * (file->size / (2 * samples))))
+        if (!bagi_is_resident(
+                file->map + (2 * i + 1) * (file->size / (2 * samples)), 1))
             return true;
     return false;
 }
@@ -7033,6 +7043,121 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     return code;
 }
 
+/* ---- requests ahead of opening ----
+ *
+ * To open a Bag on the disk and to read a blob is a chain of reads that wait for each
+ * other: the end of the file, its table, the blob. Scouts request these bytes for several
+ * Bags side by side:
+ *
+ *     open all     files        the system reads inodes
+ *     request all  ends         bagi_scout_end
+ *     request all  tables       bagi_scout_entries, when the ends are known
+ *     request all  blobs        bagi_scout_blob, when the entries are known
+ *
+ * The Bags are opened and read afterwards, as always, and find most bytes in memory. A
+ * request or a read that fails is ignored, and a wrong guess costs a request. */
+
+enum { BAGI_SCOUTS = 16 };                   /* most files at once */
+#define BAGI_SCOUT_END ((uint64_t)16 * 1024) /* bytes requested of a file's end */
+
+/* A file of a directory. */
+typedef struct bagi_scout {
+    const bags_io *io;
+    void *file;
+    uint64_t size;
+    uint64_t table; /* its offset; the size if unknown */
+    uint64_t blob;  /* will be read; UINT64_MAX: unknown */
+} bagi_scout;
+
+/* Open a file on a disk. If it is missing, or too many files are open, scout->file is NULL.
+ * Close the scout, even after a failure. */
+BAGI_COLD static bags_code bagi_scout_open(const bagi_dir *dir, const char *name,
+    const char *suffix, bagi_scout *scout, bags_error *err) {
+    const bagi_env *env = dir->env;
+    const char *path = bagi_dir_path(dir, name, suffix);
+    memset(scout, 0, sizeof *scout);
+    scout->io = &env->io;
+    scout->blob = UINT64_MAX;
+    if (env->io.expect || !env->io.advise || !env->io.map)
+        return BAGS_OK;
+    int error = env->io.open(env->io.user, path, BAGS_IO_READ, &scout->file);
+    if (error)
+        scout->file = NULL;
+    if (error == ENOENT || error == EMFILE || error == ENFILE)
+        return BAGS_OK;
+    BAGI_TRY(bagi_fail_io(env, error, path, "open", err));
+    BAGI_TRY(bagi_file_size(env, scout->file, path, &scout->size, err));
+    scout->table = scout->size;
+    return BAGS_OK;
+}
+
+BAGI_COLD static void bagi_scout_close(const bagi_scout *scout) {
+    if (scout->file)
+        (void)scout->io->close(scout->io->user, scout->file);
+}
+
+/* True if the last page of the file is on the disk. */
+BAGI_COLD static bool bagi_scout_is_cold(const bagi_scout *scout) {
+    const bags_io *io = scout->io;
+    const void *map = NULL;
+    size_t size = 0;
+    if (scout->size == 0 || !bagi_size(scout->size, &size) ||
+        io->map(io->user, scout->file, size, &map))
+        return false;
+    bool cold = !bagi_is_resident((const unsigned char *)map + size - 1, 1);
+    (void)io->unmap(io->user, map, size);
+    return cold;
+}
+
+/* Request bytes, as far as the file has them. */
+BAGI_COLD static void bagi_scout_request(
+    const bagi_scout *scout, uint64_t start, uint64_t size) {
+    size = BAGI_MIN(size, scout->size - BAGI_MIN(start, scout->size));
+    if (size > 0)
+        (void)scout->io->advise(
+            scout->io->user, scout->file, NULL, start, size, BAGS_ADVICE_SOON);
+}
+
+/* Request the end of the file. */
+BAGI_COLD static void bagi_scout_end(const bagi_scout *scout) {
+    uint64_t size = BAGI_MIN(scout->size, BAGI_SCOUT_END);
+    bagi_scout_request(scout, scout->size - size, size);
+}
+
+/* Read 8 bytes for every number. */
+BAGI_COLD static bool bagi_scout_read(
+    const bagi_scout *scout, uint64_t offset, uint64_t *numbers, size_t count) {
+    const bags_io *io = scout->io;
+    unsigned char bytes[16];
+    size_t done = 0;
+    if (offset > scout->size || scout->size - offset < 8 * count ||
+        io->read_at(io->user, scout->file, offset, bytes, 8 * count, &done) ||
+        done < 8 * count)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        numbers[i] = bagi_load_u64(bytes + 8 * i);
+    return true;
+}
+
+/* Request the first entry of the table, needed for opening, and the blob's entries. */
+BAGI_COLD static void bagi_scout_entries(bagi_scout *scout) {
+    if (scout->size < 8 || !bagi_scout_read(scout, scout->size - 8, &scout->table, 1) ||
+        scout->table > scout->size - 8)
+        scout->table = scout->size;
+    bagi_scout_request(scout, scout->table, 8);
+    if (scout->blob < scout->size / 8)
+        bagi_scout_request(scout, scout->table + 8 * scout->blob, 16);
+}
+
+/* Request the blob. */
+BAGI_COLD static void bagi_scout_blob(const bagi_scout *scout) {
+    uint64_t ends[2];
+    if (scout->blob < scout->size / 8 &&
+        bagi_scout_read(scout, scout->table + 8 * scout->blob, ends, 2) &&
+        ends[0] < ends[1] && ends[1] <= scout->table)
+        bagi_scout_request(scout, ends[0], ends[1] - ends[0]);
+}
+
 /* A prefix of a Bag's blobs: their number, and the end of the last one. */
 typedef struct bagi_extent {
     uint64_t length, end;
@@ -7121,15 +7246,14 @@ static void bagi_bag_follow(const bag_reader *bag, uint64_t index) {
         BAGI_STORE(&((bag_reader *)bagi_mutable(bag))->next, (void *)(uintptr_t)index);
 }
 
-/* Request bytes of a map, unless the first and the last are in memory. If this was so
- * many times in succession, bagi_mapped_get reads the Bag from now on. */
+/* Request bytes of a map, unless they are in memory. If this was so many times in succession, bagi_mapped_get reads the Bag from now on. */
 BAGI_NOINLINE static void bagi_bag_request(
     const bag_reader *of, const bagi_file *file, uint64_t start, uint64_t size) {
     bag_reader *bag = (bag_reader *)bagi_mutable(of);
     const unsigned char *data = file->map + start;
     if (size == 0)
         return;
-    if (!bagi_is_resident(data) || !bagi_is_resident(data + size - 1)) {
+    if (!bagi_is_resident(data, size)) {
         bagi_file_advise(bag, file, start, size, BAGS_ADVICE_SOON);
         (void)BAGI_ADD(&bag->resident, -BAGI_ADD(&bag->resident, 0));
     } else if (BAGI_ADD(&bag->resident, 1) == 4096 && !bag->random && !bag->verify) {
@@ -9368,6 +9492,46 @@ BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t
 
 static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", "", code, err);
+}
+
+typedef struct bagi_scout_list {
+    const bagi_dir *dir;
+    bagi_scout scouts[BAGI_SCOUTS];
+    size_t count;
+} bagi_scout_list;
+
+/* For the list hook: open a Bag. */
+BAGI_COLD static int bagi_scout_found(void *user, const char *name) {
+    bagi_scout_list *list = (bagi_scout_list *)user;
+    const char *end = strrchr(name, '.');
+    bagi_scout *scout = &list->scouts[list->count];
+    bags_error ignored;
+    if (end && strcmp(end, ".bag") == 0) {
+        if (bagi_scout_open(list->dir, name, "", scout, &ignored) || !scout->file)
+            bagi_scout_close(scout);
+        else
+            list->count++;
+    }
+    return list->count < BAGI_SCOUTS ? 0 : ECANCELED;
+}
+
+/* If the spec.json of an unsharded dataset is on the disk, request it and the ends of the
+ * Bags, and set *cold. */
+BAGI_COLD static bags_code bagi_scout_dataset(
+    const bagi_dir *dir, bool *cold, bags_error *err) {
+    const bags_io *io = &dir->env->io;
+    bagi_scout_list list;
+    list.dir = dir;
+    list.count = 1;
+    bags_code code = bagi_scout_open(dir, "spec.json", "", &list.scouts[0], err);
+    *cold = !code && io->list && bagi_scout_is_cold(&list.scouts[0]);
+    if (*cold)
+        (void)io->list(io->user, dir->path, bagi_scout_found, &list);
+    for (size_t i = 0; i < list.count && *cold; i++)
+        bagi_scout_end(&list.scouts[i]);
+    for (size_t i = 0; i < list.count; i++)
+        bagi_scout_close(&list.scouts[i]);
+    return code;
 }
 
 /* True for an unsharded dataset or a shard, finished or not. spec.json.partial is
@@ -11843,6 +12007,7 @@ struct bags_reader {
     bool has_mutexes;
     bool checked;                  /* all shard lengths were found to be of one
                                       version */
+    bool cold;                     /* unsharded, and on the disk when it was opened */
     bagi_dictionary *dictionaries; /* used by values */
 };
 
@@ -11975,6 +12140,77 @@ BAGI_COLD static void bagi_reader_expect(
         }
     }
     bagi_dir_free(&dir);
+}
+
+/* Run the scouts of refs.bag and of `count` fields. Blob i of a plain field that is as
+ * long as refs.bag probably belongs to datapoint i. If `whole`, request it. */
+BAGI_COLD static void bagi_scouts_run(bagi_scout *scouts, size_t count, bool whole) {
+    const bagi_scout *refs = scouts;
+    for (size_t i = 0; i <= count; i++)
+        bagi_scout_end(&scouts[i]);
+    for (size_t i = 0; i <= count; i++)
+        bagi_scout_entries(&scouts[i]);
+    for (size_t i = 0; i <= count; i++) {
+        uint64_t size = scouts[i].size - scouts[i].table;
+        if (i == 0 || (whole && size == refs->size - refs->table))
+            bagi_scout_blob(&scouts[i]);
+    }
+}
+
+/* If the first Bag of these fields (NULL: all) that is not open is on the disk, request
+ * the bytes that reading this datapoint of the shard needs from all such Bags and from
+ * refs.bag. */
+BAGI_COLD static bags_code bagi_reader_scout_bags(const bags_reader *reader,
+    size_t shard, uint64_t local, const bags_select *selects, size_t count, bool whole,
+    bags_error *err) {
+    const bagi_spec *spec = &reader->spec;
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    bagi_scout scouts[BAGI_SCOUTS];
+    size_t used = 0; /* after scouts[0], of refs.bag */
+    bool cold = true;
+    bagi_dir dir;
+    bags_code code = bagi_reader_dir(reader, shard, &dir, err);
+    for (size_t i = 0; i < count && used + 1 < BAGI_SCOUTS && cold && !code; i++) {
+        size_t field = bagi_select_field(selects, i);
+        if (bags && BAGI_LOAD(&bags[field]))
+            continue;
+        bagi_scout *scout = &scouts[++used];
+        code = bagi_scout_open(&dir, spec->fields[field].name, ".bag", scout, err);
+        cold = !code && scout->file &&
+               (used > 1 || reader->cold || bagi_scout_is_cold(scout));
+        if (!spec->types[field].sequence)
+            scout->blob = local;
+    }
+    if (used > 0 && cold) {
+        code = bagi_scout_open(&dir, "refs", ".bag", scouts, err);
+        scouts->blob = local;
+        if (!code && scouts->file)
+            bagi_scouts_run(scouts, used, whole);
+        bagi_scout_close(scouts);
+    }
+    for (size_t i = 1; i <= used; i++)
+        bagi_scout_close(&scouts[i]);
+    bagi_dir_free(&dir);
+    return code;
+}
+
+/* The same, if any of these Bags is not open. */
+static bags_code bagi_reader_scout(const bags_reader *from, size_t shard,
+    uint64_t local, const bags_select *selects, size_t count, bool whole,
+    bags_error *err) {
+    bags_reader *reader = (bags_reader *)bagi_mutable(from);
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    bool all = true;
+    for (size_t i = 0; i < count && all; i++)
+        all = bags && BAGI_LOAD(&bags[bagi_select_field(selects, i)]) != NULL;
+    if (all)
+        return BAGS_OK;
+    BAGI_TRY(bagi_files_check(&reader->files, reader->shown, err));
+    bagi_lock(&reader->mutex);
+    bags_code code =
+        bagi_reader_scout_bags(reader, shard, local, selects, count, whole, err);
+    bagi_unlock(&reader->mutex);
+    return code;
 }
 
 /* ---- opening ---- */
@@ -12236,6 +12472,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         bagi_reader_drop(reader, spec);
         code = bagi_shard_list_find(&dir, &list, &why);
         reader->sharded = !list.single;
+        if (!code && list.single)
+            code = bagi_scout_dataset(&dir, &reader->cold, &why);
         if (!code && !options->allow_gaps)
             code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, &why);
         /* Next to an unfinished shard, a gap is most likely a shard not yet reached by
@@ -12925,6 +13163,9 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
             return bagi_fail_field_index(reader, selects[i].field, err);
     if (reader->env.io.expect) /* before refs are opened and all shards checked */
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
+    else
+        BAGI_TRY(bagi_reader_scout(
+            reader, (size_t)row->shard, local, selects, count, !part_of_blob, err));
     BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
     BAGI_TRY(bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err));
     struct bagi_slot *slots = bagi_row_slots(row);

@@ -263,11 +263,14 @@ typedef struct fault {
 } fault;
 
 /* Calls whose failure need not be reported: closing a file that was only read,
- * mapping, removing journals and finding out whether they may be removed; and a
- * lock that was taken once, since the claim is repeated. */
+ * mapping, removing journals and finding out whether they may be removed; a lock that
+ * was taken once, since the claim is repeated; and too many open files, since a file is
+ * also opened only to request its bytes. */
 static bool may_be_silent(const world *w) {
     int last = w->device.files.last;
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
+        return true;
+    if (last == HOOK_OPEN && w->device.files.fail_with == EMFILE)
         return true;
     return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE ||
            last == HOOK_IDENTIFY || (last == HOOK_CLOSE && !w->device.files.lost_bags);
