@@ -214,11 +214,13 @@ left_out() {
         'no_checksum: a writer crashes in a child made by fork'
 }
 
-# part_of FLAVOUR NAME: what a test is told that would take ten minutes under QEMU, so
-# that it tries one case in about so many; it prints that, and how many those were.
+# part_of FLAVOUR NAME: what a test is told that would take ten minutes under QEMU, or two
+# minutes of `make check`, so that it tries one case in about so many; it prints that, and
+# how many those were.
 part_of() {
     case $1-$2 in
     s390x-test_power | aarch64-test_power | armhf-test_power) echo 8 ;;
+    m32-test_power) [ -z "${BAGS_QUICK:-}" ] || echo 8 ;;
     esac
 }
 

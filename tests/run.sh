@@ -37,6 +37,7 @@ test  | instructions   | release:instructions      | tests/bench/instructions.sh
 test  | examples       | release:all               | tests/command/examples.sh build/release
 test  | python         | release:python release:test_cuda | tests/python/run.sh release
 test  | conformance    | release:all               | tests/conformance/all.sh build/release/bags quick
+check | portability    | release:all               | env BAGS_QUICK=5 tests/portability.sh part
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
 check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
@@ -47,9 +48,8 @@ check | oss-fuzz       |                           | tests/fuzz/oss-fuzz/test.sh
 check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh
-check | portability    | release:all               | env BAGS_QUICK=5 tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
-check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 8
+check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 32
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh

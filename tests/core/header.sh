@@ -58,8 +58,8 @@ compile() { # compile COMPILER STANDARD NAME: to STANDARD-NAME.o, once
     local ending=c flags=$only_c level=-O0
     [ ! -e "$out/$2-$3.o" ] || return 0
     case $2 in *++*) ending=cc flags=$only_cxx ;; esac
-    # Some warnings need the optimizer.
-    case $what:$2-$3 in all:c99-library | all:c++11-library) level=-O2 ;; esac
+    # Some warnings of gcc need its optimizer.
+    case $what:$1-$2-$3 in all:g*-c99-library | all:g*-c++11-library) level=-O2 ;; esac
     "$1" -std="$2" $level $warnings $flags -I"$root" -c "$dir/$3.$ending" \
         -o "$out/$2-$3.o"
 }
@@ -131,11 +131,12 @@ no_local() {
 
 # Every combination of what is left out compiles, and leaves that out.
 left_out() {
-    local writer verify checksum left
+    local writer verify checksum left level=-O0
+    case $1 in gcc) level=-O1 ;; esac
     for writer in '' -DBAGS_NO_WRITER; do
         for verify in '' -DBAGS_NO_VERIFY; do
             for checksum in '' -DBAGS_NO_CHECKSUM; do
-                "$1" -std="$2" -O1 $warnings $only_c $writer $verify $checksum \
+                "$1" -std="$2" $level $warnings $only_c $writer $verify $checksum \
                     -I"$root" -c "$dir/library.c" -o "$out/left_out.o" || return 1
                 left=
                 [ "$writer$checksum" ] || left+='bags_checksum '
@@ -166,10 +167,12 @@ formats_reading() {
     done
 }
 
-# bags.h with its implementation and any of them are one file, and so are all.
+# bags.h with its implementation and any of them are one file, and so are all. The first
+# depends on names alone, which are the same for each compiler.
 formats_together() {
-    local file
-    for file in $formats; do
+    local file one=$formats
+    [ "$1" = gcc ] || one=
+    for file in $one; do
         printf '#include "%s"\n' formats/formats.h "$root/$file" |
             cat "$dir/library.c" - >"$out/together.c"
         "$1" -std=c99 -fsyntax-only $warnings $format_flags "$out/together.c" || return 1
