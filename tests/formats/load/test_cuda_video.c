@@ -38,6 +38,7 @@ enum {
     NEEDS_MORE,
     DEEP,
     NO_STATUS,
+    LAZY,
     SKIPS_DECODING
 };
 
@@ -461,6 +462,8 @@ static void a_picture_is_never_taken_for_another(void **state) {
                     assert_true(on_cpu > 0);
             }
         mock.video(REPEATS_FORMAT, 0, 16);
+        assert_int_equal(compare_all(reader, 1, NULL), 0);
+        mock.video(LAZY, 0, 16);
         assert_int_equal(compare_all(reader, 1, NULL), 0);
         /* Without a status, damage would not be noticed. AV1 never has one. */
         mock.video(NO_STATUS, 0, 16);
