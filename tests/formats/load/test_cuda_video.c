@@ -81,6 +81,8 @@ static bytes load_video(const char *name) {
     return file;
 }
 
+static bags_reader_options reading;
+
 /* Videos of tests/data/video, each an episode whose clock has as many items as the video
  * has frames. */
 static bags_reader *make_dataset(
@@ -92,7 +94,9 @@ static bags_reader *make_dataset(
     bags_writer *writer;
     bags_reader *reader;
     const char *path = at("set%d", made++);
-    assert_opens(writer, bags_writer_open(path, fields, 2, NULL, &said));
+    bags_writer_options writing = {0};
+    writing.checksum = reading.verify_checksums;
+    assert_opens(writer, bags_writer_open(path, fields, 2, &writing, &said));
     for (size_t i = 0; i < count; i++) {
         bags_mp4_info info;
         bytes file = load_video(names[i]);
@@ -112,7 +116,7 @@ static bags_reader *make_dataset(
         bytes_free(&file);
     }
     assert_ok(bags_writer_close(writer, &said));
-    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
     return reader;
 }
 
@@ -306,6 +310,25 @@ static void videos_may_differ(void **state) {
     for (unsigned i = 0; i < 8; i += (unsigned)quick(5, 1))
         assert_int_equal(compare_all(reader, i, NULL), 0);
     bags_reader_close(reader);
+}
+
+/* Packets are read in parts, or with the video. */
+static void videos_need_not_be_mapped(void **state) {
+    (void)state;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (int i = 0; i < 2; i++) {
+        memset(&reading, 0, sizeof reading);
+        reading.no_mmap = true;
+        reading.verify_checksums = i == 1;
+        bags_reader *reader = make_dataset(&good[GOOD - 1], 1, NULL);
+        assert_int_equal(compare_all(reader, 8, NULL), 0);
+        bags_reader_close(reader);
+        reader = make_dataset(good, 5, NULL);
+        assert_int_equal(compare_all(reader, 8, NULL), 0);
+        bags_reader_close(reader);
+    }
+    memset(&reading, 0, sizeof reading);
 }
 
 /* The images of a Benzina file are videos of one frame. */
@@ -799,6 +822,7 @@ int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         TEST(frames_equal_those_of_the_cpu),
         TEST(videos_may_differ),
+        TEST(videos_need_not_be_mapped),
         TEST(images_of_benzina_are_frames),
         TEST(a_batch_decodes_each_gop_once),
         TEST(videos_that_the_gpu_cannot_decode_are_counted),
