@@ -192,7 +192,7 @@ $B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/
 MOCK := $B/tests/formats/load/mock
 $B/tests/formats/load/test_cuda $B/tests/formats/load/test_cuda_video: | $(MOCK)/libcuda.so.1
 $(MOCK)/libcuda.so.1: tests/formats/load/cuda_mock.c tests/formats/load/cuda_mock_video.h formats/load/cuda_kernels.h $B/flags
-	@mkdir -p $(@D); echo '  LD $@'; $(COMPILE) $(WARN) -fPIC -shared -fvisibility=hidden -ffp-contract=off $(if $(filter mp4,$(BUILT)),-DMOCK_WITH_VIDEO) $< $(call pkg,--cflags --libs,libjpeg $(if $(filter mp4,$(BUILT)),libavcodec libavutil)) -pthread -o $@ && ln -sf libcuda.so.1 $(@D)/libnvjpeg.so.12 && ln -sf libcuda.so.1 $(@D)/libnvcuvid.so.1
+	@mkdir -p $(@D); echo '  LD $@'; $(COMPILE) $(WARN) -fPIC -shared -fvisibility=hidden -ffp-contract=off $(if $(filter mp4,$(BUILT)),-DMOCK_WITH_VIDEO) $< $(call pkg,--cflags --libs,libjpeg $(if $(filter mp4,$(BUILT)),libavcodec libavutil)) -pthread -o $@ && ln -sf libcuda.so.1 $(@D)/libnvjpeg.so.12$(if $(filter mp4,$(BUILT)), && ln -sf libcuda.so.1 $(@D)/libnvcuvid.so.1)
 
 PROGRAMS := $(EXAMPLES) $(DEMO) $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED)
 $(PROGRAMS): $B/modules.a

@@ -40,8 +40,9 @@ enum {
     VIDEO_CHROMA_420 = 1,
     VIDEO_NV12 = 0,
     VIDEO_NOT_SUPPORTED = 801, /* an error */
-    VIDEO_STATUS_RUNNING = 1,
     VIDEO_STATUS_GOOD = 2,
+    VIDEO_STATUS_ERROR = 8,
+    VIDEO_STATUS_CONCEALED = 9,
     /* flags of packets: */
     VIDEO_LAST = 1,
     VIDEO_STAMPED = 2,
@@ -670,17 +671,24 @@ static int video_on_sequence(void *user, video_format *f) {
     return video_reject(run, "another format within a run", false);
 }
 
-/* Find out whether a picture is damaged. `complete`: the GPU must have finished it. */
-static void video_settle(video_run *run, int surface, bool complete) {
+/* Find out whether a picture is damaged. It stays open if the driver does not know yet. A
+ * picture that was mapped must be known. */
+static void video_settle(video_run *run, int surface, bool mapped) {
     const cuda_videos *v = run->videos;
     video_status status;
     memset(&status, 0, sizeof status);
     int result = v->call.status(run->session->decoder, surface, &status);
-    if (!result && status.status == VIDEO_STATUS_RUNNING && !complete)
+    bool unknown = status.status != VIDEO_STATUS_GOOD &&
+                   status.status != VIDEO_STATUS_ERROR &&
+                   status.status != VIDEO_STATUS_CONCEALED;
+    if (!result && unknown && !mapped)
         return;
     run->surfaces[surface].open = false;
-    bool unknown = result == VIDEO_NOT_SUPPORTED && run->session->codec == VIDEO_AV1;
-    if (!unknown && (result || status.status != VIDEO_STATUS_GOOD))
+    if (result == VIDEO_NOT_SUPPORTED && run->session->codec == VIDEO_AV1)
+        return;
+    if (result == VIDEO_NOT_SUPPORTED)
+        (void)video_reject(run, "a driver that does not report damage", true);
+    else if (result || status.status != VIDEO_STATUS_GOOD)
         (void)video_reject(run, "a damaged picture", false);
 }
 
@@ -708,7 +716,8 @@ static void video_unmap(video_run *run, cuda_address address) {
         (void)video_fail_call(run, result, "cuvidUnmapVideoFrame");
 }
 
-/* Wait for a picture whose surface is about to be decoded again, and settle it. */
+/* Settle a picture whose surface is about to be decoded again, or at the end of a run. The
+ * driver certainly knows its status once it was mapped. */
 static void video_settle_now(video_run *run, int surface) {
     video_shown shown;
     unsigned pitch;
@@ -938,10 +947,10 @@ static bags_code video_run_all(video_run *run, bags_error *err) {
     bags_code code = video_open_session(run, video_codec(info), place.settings, err);
     if (!code)
         code = video_parse(run, &place, wants[run->count - 1].packet);
-    /* The last picture was mapped, so the GPU has finished all of them. */
     for (int i = 0; i < VIDEO_SURFACES && !code && !video_is_over(run); i++)
         if (run->surfaces[i].used && run->surfaces[i].open)
-            video_settle(run, i, true);
+            video_settle_now(run, i);
+    code = code ? code : run->code;
     /* A picture that the parser skips may be needed by others. */
     if (!code && run->session->codec != VIDEO_AV1 && run->pictures < run->packets)
         (void)video_reject(run, "a packet without a picture", false);

@@ -23,9 +23,10 @@ enum {
     MOCK_REPEATS_FORMAT, /* announces the same sequence before each picture: allowed */
     MOCK_CHANGES_RANGE,  /* announces another range before the third picture */
     MOCK_INTERLACED,
-    MOCK_NEEDS_MORE,    /* more surfaces than are supported */
-    MOCK_DEEP,          /* 10 bits */
-    MOCK_NO_STATUS,     /* the status of pictures is not supported */
+    MOCK_NEEDS_MORE, /* more surfaces than are supported */
+    MOCK_DEEP,       /* 10 bits */
+    MOCK_NO_STATUS,  /* the status of pictures is not supported */
+    MOCK_LAZY, /* the status of a picture is unknown until it is mapped: allowed */
     MOCK_SKIPS_DECODING /* does not decode the second picture */
 };
 static int wrong, no_codec, least_side = 16;
@@ -48,6 +49,7 @@ typedef struct mock_surface {
     int waits; /* it was not shown yet */
     int64_t time;
     long number; /* of the picture */
+    int mapped;
     AVFrame *frame;
     int bad;
 } mock_surface;
@@ -186,6 +188,7 @@ static int picture(mock_parser *p, int64_t time, int bad) {
     s->time = time;
     s->bad = bad;
     s->number = ++p->pictures;
+    s->mapped = 0;
     av_frame_free(&s->frame);
     return result;
 }
@@ -337,7 +340,10 @@ MOCK int cuvidGetDecodeStatus(void *decoder, int surface, void *status) {
     if (is_wrong(MOCK_NO_STATUS) || d->codec == 11)
         return 801;
     const mock_surface *s = &d->parser->surfaces[surface];
-    AT(int, status, 0) = s->number > d->finished ? 1 : s->bad ? 9 : 2;
+    AT(int, status, 0) = s->number > d->finished             ? 1
+                         : is_wrong(MOCK_LAZY) && !s->mapped ? 0
+                         : s->bad                            ? 9
+                                                             : 2;
     return 0;
 }
 
@@ -354,6 +360,7 @@ MOCK int cuvidMapVideoFrame64(void *decoder, int surface, unsigned long long *ad
     if (s->frame && (s->frame->width != (int)d->out_width ||
                         s->frame->height != (int)d->out_height))
         return 1;
+    s->mapped = 1;
     if (d->finished < s->number)
         d->finished = s->number;
     *pitch = (d->out_width + 255) / 256 * 256;

@@ -38,6 +38,7 @@ enum {
     NEEDS_MORE,
     DEEP,
     NO_STATUS,
+    LAZY,
     SKIPS_DECODING
 };
 
@@ -80,6 +81,8 @@ static bytes load_video(const char *name) {
     return file;
 }
 
+static bags_reader_options reading;
+
 /* Videos of tests/data/video, each an episode whose clock has as many items as the video
  * has frames. */
 static bags_reader *make_dataset(
@@ -91,7 +94,9 @@ static bags_reader *make_dataset(
     bags_writer *writer;
     bags_reader *reader;
     const char *path = at("set%d", made++);
-    assert_opens(writer, bags_writer_open(path, fields, 2, NULL, &said));
+    bags_writer_options writing = {0};
+    writing.checksum = reading.verify_checksums;
+    assert_opens(writer, bags_writer_open(path, fields, 2, &writing, &said));
     for (size_t i = 0; i < count; i++) {
         bags_mp4_info info;
         bytes file = load_video(names[i]);
@@ -111,7 +116,7 @@ static bags_reader *make_dataset(
         bytes_free(&file);
     }
     assert_ok(bags_writer_close(writer, &said));
-    assert_opens(reader, bags_reader_open(path, NULL, &said));
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
     return reader;
 }
 
@@ -307,6 +312,25 @@ static void videos_may_differ(void **state) {
     bags_reader_close(reader);
 }
 
+/* Packets are read in parts, or with the video. */
+static void videos_need_not_be_mapped(void **state) {
+    (void)state;
+    mock.reset(-1, 0, 1);
+    mock.video(FAITHFUL, 0, 16);
+    for (int i = 0; i < 2; i++) {
+        memset(&reading, 0, sizeof reading);
+        reading.no_mmap = true;
+        reading.verify_checksums = i == 1;
+        bags_reader *reader = make_dataset(&good[GOOD - 1], 1, NULL);
+        assert_int_equal(compare_all(reader, 8, NULL), 0);
+        bags_reader_close(reader);
+        reader = make_dataset(good, 5, NULL);
+        assert_int_equal(compare_all(reader, 8, NULL), 0);
+        bags_reader_close(reader);
+    }
+    memset(&reading, 0, sizeof reading);
+}
+
 /* The images of a Benzina file are videos of one frame. */
 static void images_of_benzina_are_frames(void **state) {
     (void)state;
@@ -461,6 +485,8 @@ static void a_picture_is_never_taken_for_another(void **state) {
                     assert_true(on_cpu > 0);
             }
         mock.video(REPEATS_FORMAT, 0, 16);
+        assert_int_equal(compare_all(reader, 1, NULL), 0);
+        mock.video(LAZY, 0, 16);
         assert_int_equal(compare_all(reader, 1, NULL), 0);
         /* Without a status, damage would not be noticed. AV1 never has one. */
         mock.video(NO_STATUS, 0, 16);
@@ -796,6 +822,7 @@ int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         TEST(frames_equal_those_of_the_cpu),
         TEST(videos_may_differ),
+        TEST(videos_need_not_be_mapped),
         TEST(images_of_benzina_are_frames),
         TEST(a_batch_decodes_each_gop_once),
         TEST(videos_that_the_gpu_cannot_decode_are_counted),
