@@ -74,6 +74,20 @@ static char *s3_setting(const char *option, const char *variable, const char *ot
     return found || !other ? found : http_copy(getenv(other));
 }
 
+/* True if the profile's own keys, if any, only assume its role. */
+static bool s3_assumes_role(const char *home, const char *profile) {
+    static const char *const names[] = {"source_profile", "credential_source"};
+    for (size_t i = 0; i < 2; i++) {
+        char *value = bagi_aws_value(home, getenv("AWS_CONFIG_FILE"),
+            getenv("AWS_SHARED_CREDENTIALS_FILE"), profile, names[i]);
+        if (!value)
+            continue;
+        free(value);
+        return true;
+    }
+    return false;
+}
+
 /* Keys, region and endpoint of S3: options, then the environment, then the files in
  * ~/.aws. A key from one source is never combined with a secret from another. */
 void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
@@ -93,15 +107,15 @@ void bagi_s3_settings(s3_settings *out, const bags_http_options *options) {
     } else if ((out->key = http_copy(getenv("AWS_ACCESS_KEY_ID")))) {
         out->secret = http_copy(getenv("AWS_SECRET_ACCESS_KEY"));
         out->token = http_copy(getenv("AWS_SESSION_TOKEN"));
-    } else {
+    } else if (!s3_assumes_role(home, profile)) {
         out->key = s3_ini(keys, profile, "aws_access_key_id");
         out->secret = s3_ini(keys, profile, "aws_secret_access_key");
         out->token = s3_ini(keys, profile, "aws_session_token");
-    }
-    if (!out->key) {
-        out->key = s3_ini(config, in_config, "aws_access_key_id");
-        out->secret = s3_ini(config, in_config, "aws_secret_access_key");
-        out->token = s3_ini(config, in_config, "aws_session_token");
+        if (!out->key) {
+            out->key = s3_ini(config, in_config, "aws_access_key_id");
+            out->secret = s3_ini(config, in_config, "aws_secret_access_key");
+            out->token = s3_ini(config, in_config, "aws_session_token");
+        }
     }
     out->region = s3_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
     out->endpoint =

@@ -29,6 +29,7 @@ typedef enum aws_variable {
     AWS_ENDPOINT_URL,
     AWS_ENDPOINT_URL_STS,
     AWS_ENDPOINT_URL_SSO,
+    AWS_ENDPOINT_URL_SSO_OIDC,
     AWS_CONTAINER_CREDENTIALS_FULL_URI,
     AWS_CONTAINER_CREDENTIALS_RELATIVE_URI,
     AWS_CONTAINER_AUTHORIZATION_TOKEN,
@@ -53,6 +54,7 @@ typedef struct aws_search {
     double slowest;              /* seconds that a service may take to answer */
     bool (*stopped)(void *user); /* true: give up */
     void *user;
+    unsigned depth; /* number of profiles that name this one as their source_profile */
     /* Its result: */
     aws_keys keys;
     bool temporary; /* the failure may pass */

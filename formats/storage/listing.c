@@ -274,14 +274,14 @@ static int http_read_page(const http_request *request, const char *path, char **
  * token, and receives the next one's. Returns an errno. */
 static int http_list_page(
     bags_http *http, const char *path, char **more, http_names *names, char *why) {
-    http_request *request = http_list_request(http, path, *more);
-    free(*more);
+    char *token = *more;
+    http_request *request = http_list_request(http, path, token);
     *more = NULL;
-    if (!request)
-        return ENOMEM;
-    int code = bagi_http_run(request);
-    if (code == EINTR)
+    int code = request ? bagi_http_run(request) : ENOMEM;
+    if (!request || code == EINTR) {
+        free(token);
         return code;
+    }
     /* A signature of Azure or Google Cloud may allow only to read. */
     bool refused = !request->is_s3 && request->status / 100 == 4;
     if (code)
@@ -290,7 +290,12 @@ static int http_list_page(
         code = EACCES;
     if (!code)
         code = http_read_page(request, path, more, names, why);
+    if (!code && *more && token && strcmp(*more, token) == 0) {
+        code = EIO;
+        strcpy(why, "the list repeats a page");
+    }
     bagi_http_request_free(request);
+    free(token);
     return code;
 }
 

@@ -113,11 +113,13 @@ static bags_code s3_compare(
         return error == ENOENT ? BAGS_OK
                                : bags_fail_io(remote, error, url, "open", from->err);
     const http_object *object = (const http_object *)file;
-    if (object->size != from->size || !bagi_http_is_hash(object->tag))
-        return BAGS_OK;
-    FORMAT_TRY(s3_source_etag(from, etag));
-    *same = strcmp(object->tag, etag) == 0;
-    return BAGS_OK;
+    bags_code code = BAGS_OK;
+    if (object->size == from->size && bagi_http_is_hash(object->tag)) {
+        code = s3_source_etag(from, etag);
+        *same = !code && strcmp(object->tag, etag) == 0;
+    }
+    remote->close(remote->user, file);
+    return code;
 }
 
 bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,

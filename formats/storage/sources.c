@@ -1,8 +1,10 @@
 /*
  * sources.c - where temporary AWS credentials are found, in this order:
  *
+ *     source_profile      another profile, for STS AssumeRole (or credential_source)
  *     web identity        a token in a file, for STS AssumeRoleWithWebIdentity
- *     SSO                 the token that `aws sso login` keeps in ~/.aws/sso/cache
+ *     SSO                 the token that `aws sso login` keeps in ~/.aws/sso/cache. If
+ *                         it has ended, it is renewed, and replaced there
  *     credential_process  a program named in ~/.aws/config
  *     container           the service of ECS or EKS
  *     instance            the service of EC2 (IMDSv2)
@@ -31,6 +33,8 @@
 #define AWS_LARGEST ((size_t)64 << 10) /* most bytes of an answer or a file */
 #define AWS_PROCESS 60.0               /* most seconds of a credential_process */
 #define AWS_WORDS 64                   /* most words of its command */
+#define AWS_PROFILES 5                 /* most profiles in a chain of source_profile */
+#define AWS_SESSION "bags"             /* name of a role's session */
 
 extern char **environ;
 
@@ -220,10 +224,11 @@ static aws_found aws_parse(
 typedef struct aws_request {
     const char *source; /* for messages */
     const char *method, *url;
-    const char *body;   /* NULL: none */
-    const char *header; /* one line, or NULL */
-    double connects;    /* most seconds to connect; 0: as for the answer */
-    bool direct;        /* without a proxy */
+    const char *body;     /* NULL: none */
+    const char *header;   /* one line, or NULL */
+    double connects;      /* most seconds to connect; 0: as for the answer */
+    bool direct;          /* without a proxy */
+    const aws_keys *keys; /* sign it for STS; NULL: not signed */
 } aws_request;
 
 static size_t aws_receive(char *bytes, size_t one, size_t size, void *user) {
@@ -275,6 +280,13 @@ static bool aws_set(CURL *easy, aws_search *search, const aws_request *request,
         AWS_SET(CURLOPT_NOPROXY, "*");
     if (search->ca_file)
         AWS_SET(CURLOPT_CAINFO, search->ca_file);
+    if (request->keys) {
+        char sign[128];
+        (void)snprintf(sign, sizeof sign, "aws:amz:%.60s:sts", search->region);
+        AWS_SET(CURLOPT_AWS_SIGV4, sign);
+        AWS_SET(CURLOPT_USERNAME, request->keys->key);
+        AWS_SET(CURLOPT_PASSWORD, request->keys->secret);
+    }
     return good;
 }
 
@@ -333,61 +345,46 @@ static char *aws_profile(const aws_search *search, const char *name) {
         name);
 }
 
-/* Refuse a profile that does not exist, since another role would be used, and a
- * profile whose role is assumed with the keys of another. */
-static aws_found aws_check_profile(aws_search *search) {
-    const char *profile = aws_get(search, AWS_PROFILE);
-    char *exists = aws_profile(search, NULL);
-    char *other = aws_profile(search, "source_profile");
-    other = other ? other : aws_profile(search, "credential_source");
-    aws_found found = AWS_SKIPPED;
-    if (*profile && !exists)
-        found = aws_fail(search,
-            "AWS_PROFILE: no profile \"%.80s\" in ~/.aws/config or ~/.aws/credentials",
-            profile);
-    else if (other)
-        found = aws_fail(search,
-            "profile \"%.80s\": source_profile and credential_source are not "
-            "supported; use credential_process = aws configure export-credentials "
-            "--profile ...",
-            *profile ? profile : "default");
-    free(exists);
-    free(other);
-    return found;
+/* ---- STS ---- */
+
+/* One parameter of a request: its name, and a value, or NULL for none. */
+typedef struct aws_parameter {
+    const char *name, *value;
+} aws_parameter;
+
+/* Encode a request's parameters. To be freed. NULL: out of memory. */
+static char *aws_join(const char *action, const aws_parameter *all, size_t count) {
+    char *out = bagi_http_format("Action=%s&Version=2011-06-15", action);
+    for (size_t i = 0; out && i < count; i++) {
+        if (!all[i].value)
+            continue;
+        char *value = format_url(all[i].value, "", NULL), *before = out;
+        out = value ? bagi_http_format("%s&%s=%s", out, all[i].name, value) : NULL;
+        free(value);
+        free(before);
+    }
+    return out;
 }
 
-/* ---- web identity ---- */
-
-static aws_found aws_web_identity_of(aws_search *search, const char *source,
-    const char *file, const char *role, const char *session) {
-    aws_text *text = (aws_text *)malloc(sizeof *text);
+/* Send a request to STS, signed with `keys` unless NULL, and take the credentials from
+ * the answer. */
+static aws_found aws_ask_sts(aws_search *search, const char *source, const char *action,
+    const aws_parameter *all, size_t count, const aws_keys *keys, const char *remedy) {
     const char *endpoint = aws_get(search, AWS_ENDPOINT_URL_STS);
     endpoint = *endpoint ? endpoint : aws_get(search, AWS_ENDPOINT_URL);
-    if (!text)
-        return aws_no_memory(search);
-    int error = aws_read(file, text);
-    if (error || !aws_is_plain(text->bytes)) {
-        free(text);
-        return aws_fail(search, "%s: cannot read the token in %.80s: %s", source, file,
-            error ? strerror(error) : "not a token");
-    }
-    char *token = format_url(text->bytes, "", NULL), *arn = format_url(role, "", NULL);
-    char *name = format_url(*session ? session : "bags", "", NULL);
+    bool has_token = keys && keys->token;
+    aws_text *text = (aws_text *)malloc(sizeof *text);
+    char *body = aws_join(action, all, count);
     char *url = *endpoint
                     ? bagi_http_format("%.*s/", (int)http_path_size(endpoint), endpoint)
                     : bagi_http_format("https://sts.%s.amazonaws.com/", search->region);
-    char *body =
-        token && arn && name
-            ? bagi_http_format("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&"
-                               "RoleArn=%s&RoleSessionName=%s&WebIdentityToken=%s",
-                  arn, name, token)
-            : NULL;
-    aws_request request = {source, "POST", url, body, NULL, 0, false};
+    char *token =
+        has_token ? bagi_http_format("x-amz-security-token: %s", keys->token) : NULL;
+    aws_request request = {source, "POST", url, body, token, 0, false, keys};
     aws_found found = AWS_FAILED;
-    if (!url || !body)
+    if (!text || !url || !body || (has_token && !token)) {
         (void)aws_no_memory(search);
-    else if (aws_fetch(search, &request, text,
-                 "the role must trust the token; has it ended?")) {
+    } else if (aws_fetch(search, &request, text, remedy)) {
         search->keys.key = bagi_http_xml(text->bytes, text->size, "<AccessKeyId>");
         search->keys.secret =
             bagi_http_xml(text->bytes, text->size, "<SecretAccessKey>");
@@ -396,9 +393,30 @@ static aws_found aws_web_identity_of(aws_search *search, const char *source,
         found = aws_check_keys(search, source, end, 0);
         free(end);
     }
-    char *texts[] = {token, arn, name, url, body};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        free(texts[i]);
+    free(text);
+    free(url);
+    free(body);
+    free(token);
+    return found;
+}
+
+/* ---- web identity ---- */
+
+static aws_found aws_web_identity_of(aws_search *search, const char *source,
+    const char *file, const char *role, const char *session) {
+    aws_text *text = (aws_text *)malloc(sizeof *text);
+    if (!text)
+        return aws_no_memory(search);
+    int error = aws_read(file, text);
+    const aws_parameter all[] = {{"RoleArn", role},
+        {"RoleSessionName", *session ? session : AWS_SESSION},
+        {"WebIdentityToken", text->bytes}};
+    aws_found found =
+        error || !aws_is_plain(text->bytes)
+            ? aws_fail(search, "%s: cannot read the token in %.80s: %s", source, file,
+                  error ? strerror(error) : "not a token")
+            : aws_ask_sts(search, source, "AssumeRoleWithWebIdentity", all, 3, NULL,
+                  "the role must trust the token; has it ended?");
     free(text);
     return found;
 }
@@ -444,24 +462,133 @@ static char *aws_sso_file(const aws_search *search, const char *name) {
         "%s/.aws/sso/cache/%s.json", aws_get(search, AWS_HOME), digits);
 }
 
-/* Read the cached token. To be freed; NULL: `why` is set. */
-static char *aws_sso_token(aws_search *search, const char *name, aws_text *text) {
-    char *path = aws_sso_file(search, name);
+/* Members of the file, in this order. */
+enum {
+    AWS_SSO_TOKEN,
+    AWS_SSO_ENDS,
+    AWS_SSO_REFRESH,
+    AWS_SSO_CLIENT,
+    AWS_SSO_SECRET,
+    AWS_SSO_REGISTERED,
+    AWS_SSO_REGION,
+    AWS_SSO_START,
+    AWS_SSO_MEMBERS
+};
+static const char *const aws_sso_names[AWS_SSO_MEMBERS] = {"accessToken", "expiresAt",
+    "refreshToken", "clientId", "clientSecret", "registrationExpiresAt", "region",
+    "startUrl"};
+
+/* True for text that a JSON string contains without escapes. */
+static bool aws_is_quotable(const char *text) {
+    return text && aws_is_plain(text) && !strpbrk(text, "\"\\");
+}
+
+/* Replace the file, so that other programs use the new token. A failure does not
+ * matter: this program has the token. */
+static void aws_sso_save(const char *path, char *const members[AWS_SSO_MEMBERS]) {
+    char *partial = bagi_http_format("%s.%ld", path, (long)getpid());
+    int file =
+        partial ? open(partial, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) : -1;
+    bool good = file >= 0;
+    for (int i = 0; i < AWS_SSO_MEMBERS; i++)
+        if (good && members[i])
+            good = aws_is_quotable(members[i]) &&
+                   dprintf(file, "%s\"%s\": \"%s\"", i ? ", " : "{", aws_sso_names[i],
+                       members[i]) > 0;
+    good = good && dprintf(file, "}\n") > 0;
+    if (file >= 0 && close(file) == 0 && good)
+        good = rename(partial, path) == 0;
+    if (file >= 0 && !good)
+        (void)unlink(partial);
+    free(partial);
+}
+
+/* Renew a token that has ended, and its members of the file. Returns false, with
+ * `why`, on failure. */
+static bool aws_sso_renew(aws_search *search, const char *region,
+    char *members[AWS_SSO_MEMBERS], aws_text *text) {
+    const char *endpoint = aws_get(search, AWS_ENDPOINT_URL_SSO_OIDC);
+    endpoint = *endpoint ? endpoint : aws_get(search, AWS_ENDPOINT_URL);
+    char *url =
+        *endpoint
+            ? bagi_http_format("%.*s/token", (int)http_path_size(endpoint), endpoint)
+            : bagi_http_format("https://oidc.%s.amazonaws.com/token", region);
+    char *body = bagi_http_format("{\"grantType\": \"refresh_token\", \"clientId\": "
+                                  "\"%s\", \"clientSecret\": \"%s\", "
+                                  "\"refreshToken\": \"%s\"}",
+        members[AWS_SSO_CLIENT], members[AWS_SSO_SECRET], members[AWS_SSO_REFRESH]);
+    aws_request request = {
+        "SSO", "POST", url, body, "Content-Type: application/json", 0, false, NULL};
+    bool good = url && body;
+    if (!good)
+        (void)aws_no_memory(search);
+    good = good && aws_fetch(search, &request, text, "run `aws sso login`");
+    free(url);
+    free(body);
+    if (!good)
+        return false;
+    char *token = aws_json(text->bytes, NULL, "accessToken");
+    char *lasts = aws_json(text->bytes, NULL, "expiresIn");
+    char *refresh = aws_json(text->bytes, NULL, "refreshToken");
+    const char *at = lasts ? lasts : "";
+    uint64_t seconds = 0;
+    if (!aws_is_quotable(token) || !format_decimal(&at, NULL, &seconds) || *at ||
+        seconds > 1000000000) {
+        free(token);
+        free(lasts);
+        free(refresh);
+        (void)aws_fail(search, "SSO: the answer has no valid token");
+        return false;
+    }
+    char when[32];
+    time_t end = time(NULL) + (time_t)seconds;
+    struct tm utc;
+    (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&end, &utc));
+    free(lasts);
+    free(members[AWS_SSO_TOKEN]);
+    free(members[AWS_SSO_ENDS]);
+    members[AWS_SSO_TOKEN] = token;
+    members[AWS_SSO_ENDS] = http_copy(when);
+    if (refresh) {
+        free(members[AWS_SSO_REFRESH]);
+        members[AWS_SSO_REFRESH] = refresh;
+    }
+    return true;
+}
+
+/* True if the time in this member of the file has passed. */
+static bool aws_sso_has_ended(const char *member) {
+    return member && aws_time(member) <= (double)time(NULL);
+}
+
+/* Read the cached token, and renew it if it has ended. To be freed; NULL: `why` is
+ * set. */
+static char *aws_sso_token(
+    aws_search *search, const char *name, const char *region, aws_text *text) {
+    char *path = aws_sso_file(search, name), *members[AWS_SSO_MEMBERS], *token = NULL;
     int error = path ? aws_read(path, text) : ENOMEM;
+    for (int i = 0; i < AWS_SSO_MEMBERS; i++)
+        members[i] = error ? NULL : aws_json(text->bytes, NULL, aws_sso_names[i]);
+    bool ended = aws_sso_has_ended(members[AWS_SSO_ENDS]);
+    if (ended && aws_is_quotable(members[AWS_SSO_REFRESH]) &&
+        aws_is_quotable(members[AWS_SSO_CLIENT]) &&
+        aws_is_quotable(members[AWS_SSO_SECRET]) &&
+        !aws_sso_has_ended(members[AWS_SSO_REGISTERED])) {
+        if (aws_sso_renew(search, region, members, text)) {
+            aws_sso_save(path, members);
+            token = http_copy(members[AWS_SSO_TOKEN]);
+        }
+    } else if (!ended && members[AWS_SSO_TOKEN] && aws_is_plain(members[AWS_SSO_TOKEN]))
+        token = http_copy(members[AWS_SSO_TOKEN]);
+    else
+        (void)aws_fail(search, "SSO: %s in ~/.aws/sso/cache; run `aws sso login`",
+            error == ENOENT ? "no token"
+            : ended         ? "the token has ended"
+                            : "no valid token");
+    for (int i = 0; i < AWS_SSO_MEMBERS; i++)
+        free(members[i]);
     free(path);
-    char *token = error ? NULL : aws_json(text->bytes, NULL, "accessToken");
-    char *end = error ? NULL : aws_json(text->bytes, NULL, "expiresAt");
-    time_t now = time(NULL);
-    bool ended = end && aws_time(end) <= (double)now;
-    free(end);
-    if (token && aws_is_plain(token) && !ended)
-        return token;
-    free(token);
-    (void)aws_fail(search, "SSO: %s in ~/.aws/sso/cache; run `aws sso login`",
-        error == ENOENT ? "no token"
-        : ended         ? "the token has ended"
-                        : "no valid token");
-    return NULL;
+    return token;
 }
 
 static aws_found aws_sso_fetch(aws_search *search, const char *name, const char *region,
@@ -471,7 +598,7 @@ static aws_found aws_sso_fetch(aws_search *search, const char *name, const char 
         return aws_no_memory(search);
     const char *endpoint = aws_get(search, AWS_ENDPOINT_URL_SSO);
     endpoint = *endpoint ? endpoint : aws_get(search, AWS_ENDPOINT_URL);
-    char *token = aws_sso_token(search, name, text);
+    char *token = aws_sso_token(search, name, region, text);
     char *base = *endpoint
                      ? bagi_http_format("%.*s", (int)http_path_size(endpoint), endpoint)
                      : bagi_http_format("https://portal.sso.%s.amazonaws.com", region);
@@ -483,7 +610,7 @@ static aws_found aws_sso_fetch(aws_search *search, const char *name, const char 
                   base, plain_role, plain_account)
             : NULL;
     char *header = token ? bagi_http_format("x-amz-sso_bearer_token: %s", token) : NULL;
-    aws_request request = {"SSO", "GET", url, NULL, header, 0, false};
+    aws_request request = {"SSO", "GET", url, NULL, header, 0, false, NULL};
     aws_found found = AWS_FAILED;
     if (token && (!url || !header))
         (void)aws_no_memory(search);
@@ -737,7 +864,7 @@ static aws_found aws_container_fetch(
     char *header = *token ? bagi_http_format("Authorization: %s", token) : NULL;
     if (*token && !header)
         return aws_no_memory(search);
-    aws_request request = {source, "GET", url, NULL, header, 0, true};
+    aws_request request = {source, "GET", url, NULL, header, 0, true, NULL};
     aws_found found = AWS_FAILED;
     if (aws_fetch(search, &request, text, "does the container have a role?"))
         found = aws_parse(search, source, text->bytes, "Token");
@@ -778,7 +905,8 @@ static aws_found aws_instance_token(aws_search *search, const char *base, bool e
     static const char source[] = "instance role (EC2)";
     char *url = bagi_http_format("%s/latest/api/token", base);
     aws_request request = {source, "PUT", url, NULL,
-        "X-aws-ec2-metadata-token-ttl-seconds: 21600", expected ? 0.0 : 1.0, true};
+        "X-aws-ec2-metadata-token-ttl-seconds: 21600", expected ? 0.0 : 1.0, true,
+        NULL};
     bool good = false;
     if (!url)
         return aws_no_memory(search);
@@ -806,7 +934,7 @@ static aws_found aws_instance_role(
     static const char path[] = "/latest/meta-data/iam/security-credentials/";
     static const char remedy[] = "see the instance's role";
     char *url = bagi_http_format("%s%s", base, path);
-    aws_request request = {source, "GET", url, NULL, header, 0, true};
+    aws_request request = {source, "GET", url, NULL, header, 0, true, NULL};
     if (!url)
         return aws_no_memory(search);
     long status = aws_send(search, &request, text);
@@ -864,11 +992,109 @@ static aws_found aws_instance(aws_search *search) {
     return found;
 }
 
+/* ---- roles of a profile ---- */
+
+static aws_found aws_role(aws_search *search);
+
+/* Search for the keys with which a role is assumed: in another profile, or in a
+ * service. The result is in `from`. */
+static aws_found aws_role_source(aws_search *from, const char *service) {
+    static aws_found (*const sources[])(aws_search * search) = {
+        aws_role, aws_web_identity, aws_sso, aws_process};
+    if (service && strcmp(service, "Ec2InstanceMetadata") == 0)
+        return aws_instance(from);
+    if (service && strcmp(service, "EcsContainer") == 0)
+        return aws_container(from);
+    if (service)
+        return aws_fail(from,
+            "credential_source must be Ec2InstanceMetadata or EcsContainer (keys in "
+            "the environment are used as they are)");
+    aws_keys *keys = &from->keys;
+    keys->key = aws_profile(from, "aws_access_key_id");
+    keys->secret = aws_profile(from, "aws_secret_access_key");
+    keys->token = aws_profile(from, "aws_session_token");
+    if (keys->key && keys->secret)
+        return AWS_FOUND;
+    bagi_aws_keys_free(keys);
+    if (from->depth == AWS_PROFILES)
+        return aws_fail(
+            from, "source_profile: more than %d profiles, or a circle", AWS_PROFILES);
+    aws_found found = AWS_SKIPPED;
+    for (size_t i = 0; found == AWS_SKIPPED && i < sizeof sources / sizeof *sources;
+         i++)
+        found = sources[i](from);
+    return found;
+}
+
+/* Assume the role of the profile with the keys of another profile or of a service. */
+static aws_found aws_role_of(
+    aws_search *search, const char *role, char *other, const char *service) {
+    static const char source[] = "role_arn in ~/.aws/config";
+    char *variables[AWS_VARIABLES];
+    aws_search from = *search;
+    memcpy(variables, search->variables, sizeof variables);
+    variables[AWS_WEB_IDENTITY_TOKEN_FILE] = NULL; /* of the environment */
+    if (other)
+        variables[AWS_PROFILE] = other;
+    from.variables = variables;
+    from.depth++;
+    aws_found found = aws_role_source(&from, service);
+    if (found == AWS_FAILED) {
+        search->temporary = from.temporary;
+        memcpy(search->why, from.why, sizeof search->why);
+    } else if (found == AWS_SKIPPED) {
+        found =
+            aws_fail(search, "%s: no keys in %.80s", source, service ? service : other);
+    } else {
+        char *external = aws_profile(search, "external_id");
+        char *session = aws_profile(search, "role_session_name");
+        char *seconds = aws_profile(search, "duration_seconds");
+        const aws_parameter all[] = {{"DurationSeconds", seconds},
+            {"ExternalId", external}, {"RoleArn", role},
+            {"RoleSessionName", session ? session : AWS_SESSION}};
+        found = aws_ask_sts(search, source, "AssumeRole", all, 4, &from.keys,
+            "the role must trust the keys of its source_profile or credential_source");
+        free(external);
+        free(session);
+        free(seconds);
+    }
+    bagi_aws_keys_free(&from.keys);
+    return found;
+}
+
+/* The source of a profile that names a role and whose keys assume it. A profile that
+ * does not exist is an error, since another role would be used. */
+static aws_found aws_role(aws_search *search) {
+    const char *profile = aws_get(search, AWS_PROFILE);
+    char *exists = aws_profile(search, NULL);
+    char *role = aws_profile(search, "role_arn");
+    char *other = aws_profile(search, "source_profile");
+    char *service = aws_profile(search, "credential_source");
+    char *serial = aws_profile(search, "mfa_serial");
+    aws_found found = AWS_SKIPPED;
+    if (*profile && !exists)
+        found = aws_fail(search,
+            "%s: no profile \"%.80s\" in ~/.aws/config or ~/.aws/credentials",
+            search->depth ? "source_profile" : "AWS_PROFILE", profile);
+    else if ((other || service) && (!role || serial || (other && service)))
+        found = aws_fail(search,
+            "profile \"%.80s\": it needs role_arn, and either source_profile or "
+            "credential_source; for mfa_serial use credential_process = aws configure "
+            "export-credentials --profile ...",
+            *profile ? profile : "default");
+    else if (other || service)
+        found = aws_role_of(search, role, other, service);
+    char *texts[] = {exists, role, other, service, serial};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        free(texts[i]);
+    return found;
+}
+
 /* ---- the search ---- */
 
 bool bagi_aws_search(aws_search *search) {
-    static aws_found (*const sources[])(aws_search * search) = {aws_check_profile,
-        aws_web_identity, aws_sso, aws_process, aws_container, aws_instance};
+    static aws_found (*const sources[])(aws_search * search) = {
+        aws_role, aws_web_identity, aws_sso, aws_process, aws_container, aws_instance};
     aws_found found = AWS_SKIPPED;
     for (size_t i = 0; found == AWS_SKIPPED && i < sizeof sources / sizeof *sources;
          i++)

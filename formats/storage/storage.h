@@ -259,9 +259,10 @@ typedef struct bags_http_answer {
  * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise from the
  * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config. An empty variable counts
  * as unset. Without keys, the first S3 request searches for temporary credentials in a
- * thread of its own: web identity, SSO, credential_process, container and instance
- * roles (storage/README.md). They are renewed before they end. credential_process runs
- * a program. */
+ * thread of its own: the role of a profile, web identity, SSO, credential_process,
+ * container and instance roles (storage/README.md). They are renewed before they end.
+ * credential_process runs a program. A renewed token of SSO replaces the old one in
+ * ~/.aws/sso/cache. */
 typedef struct bags_http_options {
     const char *query; /* appended, already encoded, to every http(s) URL after a "?": a
                           signed URL's signature, a version */

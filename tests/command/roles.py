@@ -14,7 +14,7 @@ import urllib.parse
 
 import harness
 from harness import each, refuse, run
-from server import REGION, Server
+from server import REGION, Server, signature_fault
 
 FAST = {'BAGS_RETRY_SECONDS': '5', 'BAGS_STALL_SECONDS': '1'}
 ROWS = [{'n': i} for i in range(12)]
@@ -27,8 +27,9 @@ PATHS = {
     'container': '/role',
     'instance': '/latest/meta-data/iam/security-credentials/' + ROLE,
 }
-SOURCES = ['web', 'profile', 'sso', 'sso_session', 'process', 'container',
-           'container_file', 'instance']
+SOURCES = ['web', 'profile', 'sso', 'sso_session', 'sso_renewed', 'process', 'container',
+           'container_file', 'instance', 'role', 'role_of_instance']
+KEYS = ('SOURCEHIDDEN', 'SOURCESECRETHIDDEN', 'SOURCETOKENHIDDEN')
 
 
 class _Services(http.server.ThreadingHTTPServer):
@@ -42,8 +43,10 @@ class _Services(http.server.ThreadingHTTPServer):
         super().__init__(('127.0.0.1', 0), _Service)
         self.store, self.lasts, self.answer = store, lasts, None
         self.asked = []  # the paths for credentials
-        self.secrets = [TOKEN]
+        self.secrets = [TOKEN, *KEYS, 'hidden-refresh', 'hidden-client']
         self.session, self.role = 'hidden-session-token', ROLE
+        self.assumed, self.renewed = [], []
+        self.refresh, self.token_lasts = 'hidden-refresh', 3600
         self.url = f'http://127.0.0.1:{self.server_address[1]}'
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -93,10 +96,15 @@ class _Service(http.server.BaseHTTPRequestHandler):
         return {**found, 'Expiration': _utc(end)} if end else found
 
     def do_POST(self):
-        form = dict(urllib.parse.parse_qsl(self.body()))
+        body = self.body()
+        if self.path == '/token':
+            return self.renew(json.loads(body))
+        form = dict(urllib.parse.parse_qsl(body))
         self.server.asked.append(self.path)
         if self.server.answer and self.server.answer(self):
             return None
+        if form.get('Action') == 'AssumeRole':
+            return self.assume(form, body)
         if form != {'Action': 'AssumeRoleWithWebIdentity', 'Version': '2011-06-15',
                     'RoleArn': ARN, 'RoleSessionName': 'a session',
                     'WebIdentityToken': TOKEN}:
@@ -105,6 +113,32 @@ class _Service(http.server.BaseHTTPRequestHandler):
         return self.reply(200, '<R><Credentials>' + ''.join(
             f'<{name}>{value}</{name}>' for name, value in keys.items()) +
             '</Credentials></R>')
+
+    def assume(self, form, body):
+        """Only for the source's keys, or the ones issued last, with a right signature."""
+        keys = {KEYS[0]: (*KEYS[1:], None), **self.server.store.issued}
+        wrong = signature_fault(
+            self, keys, 'sts', hashlib.sha256(body.encode()).hexdigest())
+        if wrong:
+            return self.reply(403, f'<Error><Code>{wrong}</Code></Error>')
+        expected = {'Action': 'AssumeRole', 'Version': '2011-06-15', 'RoleArn': ARN,
+                    'RoleSessionName': 'a session', 'ExternalId': 'an id/',
+                    'DurationSeconds': '900'}
+        if form != expected:
+            return self.reply(400, '<Error><Code>ValidationError</Code></Error>')
+        self.server.assumed.append(self.headers['x-amz-security-token'])
+        return self.reply(200, '<R>' + ''.join(
+            f'<{name}>{value}</{name}>'
+            for name, value in self.keys('SessionToken').items()) + '</R>')
+
+    def renew(self, form):
+        self.server.renewed.append(form)
+        if form.get('refreshToken') != self.server.refresh:
+            return self.reply(400, '{"error": "invalid_grant"}')
+        self.server.refresh = 'hidden-refresh-%d' % len(self.server.renewed)
+        return self.reply(200, json.dumps({
+            'accessToken': TOKEN, 'expiresIn': self.server.token_lasts,
+            'refreshToken': self.server.refresh}))
 
     def do_PUT(self):
         self.body()
@@ -144,6 +178,15 @@ class _Service(http.server.BaseHTTPRequestHandler):
                 return self.reply(401, '')
             return self.reply(200, json.dumps({'Code': 'Success', **self.keys()}))
         return self.reply(404, '')
+
+
+CHAIN = (f'role_arn = {ARN}\nrole_session_name = a session\nexternal_id = an id/\n'
+         'duration_seconds = 900\n')
+BASE = ('aws_access_key_id = {}\naws_secret_access_key = {}\n'
+        'aws_session_token = {}\n').format(*KEYS)
+ENDED = {'expiresAt': '2020-01-01T00:00:00Z', 'refreshToken': 'hidden-refresh',
+         'clientId': 'hidden-client', 'clientSecret': 'hidden-client-secret',
+         'registrationExpiresAt': '2099-01-01T00:00:00Z'}
 
 
 def _config(text):
@@ -187,6 +230,21 @@ def _environment(store, services, source=None):
         _cache('https://x')
         _config('[default]\nsso_start_url = https://x\nsso_region = r\n'
                 'sso_account_id = 123\nsso_role_name = the role\n')
+    elif source == 'sso_renewed':
+        environment.update(AWS_ENDPOINT_URL=url)
+        services.refresh = 'hidden-refresh'
+        _cache('https://x', accessToken='hidden-old', **ENDED)
+        _config('[default]\nsso_start_url = https://x\nsso_region = r\n'
+                'sso_account_id = 123\nsso_role_name = the role\n')
+    elif source == 'role':
+        environment.update(AWS_PROFILE='work', AWS_ENDPOINT_URL_STS=url)
+        _config(f'[profile work]\n{CHAIN}source_profile = base\n'
+                '[profile base]\n' + BASE)
+    elif source == 'role_of_instance':
+        environment.update(AWS_ENDPOINT_URL_STS=url)
+        del environment['AWS_EC2_METADATA_DISABLED']
+        environment['AWS_EC2_METADATA_SERVICE_ENDPOINT'] = url
+        _config(f'[default]\n{CHAIN}credential_source = Ec2InstanceMetadata\n')
     elif source == 'sso_session':
         environment.update(AWS_ENDPOINT_URL_SSO=url, AWS_PROFILE='work')
         _cache('mine')
@@ -247,7 +305,12 @@ def a_source_of_credentials_is_used(source):
         environment = _environment(store, services, source)
         result = _reads(services, environment)
         assert len(result.out.splitlines()) == len(ROWS), result.out
-        assert len(services.asked) == 1, services.asked  # for many requests
+        # For many requests.
+        assert len(services.asked) == 1 + (source == 'role_of_instance'), services.asked
+        if source.startswith('role'):
+            assert len(services.assumed) == 1
+        if source == 'sso_renewed':
+            assert len(services.renewed) == 1
         assert len(store.log) > 12
         _reads(services, environment, 'copy', 'site/b/ds', 's3://b/copy')
         assert pathlib.Path('site/b/copy/000003/spec.json').exists()
@@ -389,8 +452,8 @@ def a_service_that_does_not_exist_is_an_error():
             _refuses(services, environment, NAMES[source])
 
 
-@each(['no file', 'no role', 'no profile', 'source_profile', 'no session', 'ended',
-       'a bad cache', 'far', 'no slash', 'a token of lines', 'no account'])
+@each(['no file', 'no role', 'no profile', 'source_profile', 'a circle', 'no keys',
+       'two sources', 'a device', 'the environment', 'no session', 'ended', 'a bad cache', 'far', 'no slash', 'a token of lines', 'no account'])
 def a_source_that_is_configured_wrong_is_an_error(case):
     with _cloud() as (store, services):
         environment = _environment(store, services)
@@ -405,7 +468,25 @@ def a_source_that_is_configured_wrong_is_an_error(case):
             says = 'AWS_PROFILE: no profile "other"'
         elif case == 'source_profile':
             _config('[default]\nrole_arn = x\nsource_profile = y\n')
-            says = 'profile "default": source_profile'
+            says = 'source_profile: no profile "y"'
+        elif case == 'a circle':
+            _config('[default]\nrole_arn = x\nsource_profile = y\n'
+                    '[profile y]\nrole_arn = x\nsource_profile = default\n')
+            says = 'or a circle'
+        elif case == 'no keys':
+            _config('[default]\nrole_arn = x\nsource_profile = y\n[profile y]\n')
+            says = 'role_arn in ~/.aws/config: no keys in y'
+        elif case == 'two sources':
+            _config('[default]\nrole_arn = x\nsource_profile = y\n'
+                    'credential_source = EcsContainer\n[profile y]\n' + BASE)
+            says = 'either source_profile or credential_source'
+        elif case == 'a device':
+            _config('[default]\nrole_arn = x\nsource_profile = default\n'
+                    'mfa_serial = z\n' + BASE)
+            says = 'for mfa_serial'
+        elif case == 'the environment':
+            _config('[default]\nrole_arn = x\ncredential_source = Environment\n')
+            says = 'credential_source must be'
         elif case == 'no session':
             environment = _environment(store, services, 'sso')
             pathlib.Path('.aws/config').write_text(
@@ -495,3 +576,49 @@ def a_failure_that_passes_is_survived():
                 len(services.asked) < 3 and handler.reply(503, ''))
             _reads(services, _environment(store, services, source))
             assert len(services.asked) == 3, services.asked
+
+
+def a_renewed_token_of_sso_is_kept_for_other_programs():
+    """It lasts 1 s here: the next command renews it again, with the new secret."""
+    with _cloud() as (store, services):
+        environment = _environment(store, services, 'sso_renewed')
+        services.token_lasts = 0
+        for number in range(1, 3):
+            _reads(services, environment)
+            path, = pathlib.Path('.aws/sso/cache').iterdir()
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            found = json.loads(path.read_text())
+            assert found == {**ENDED, 'startUrl': 'https://x', 'accessToken': TOKEN,
+                             'refreshToken': f'hidden-refresh-{number}',
+                             'expiresAt': found['expiresAt']}, found
+            assert len(services.renewed) == number
+        services.refresh = 'another'
+        _refuses(services, environment, 'SSO: HTTP 400; run `aws sso login`')
+        _cache('https://x', **{**ENDED, 'registrationExpiresAt': '2020-01-01T00:00:00Z'})
+        _refuses(services, environment, 'SSO: the token has ended')
+
+
+def a_chain_of_roles_is_followed_and_renewed():
+    with _cloud(lasts=2) as (store, services):
+        environment = _environment(store, services, 'role')
+        _config(f'[profile work]\n{CHAIN}source_profile = middle\n'
+                f'[profile middle]\n{CHAIN}source_profile = base\n'
+                '[profile base]\n' + BASE)
+        store.fault = lambda handler, number: time.sleep(0.8)
+        result = _reads(services, environment)
+        assert len(result.out.splitlines()) == len(ROWS)
+        assert len(services.assumed) > 2 and KEYS[2] == services.assumed[0]
+        assert services.assumed[1] == 'TOK0HIDDEN', services.assumed
+
+
+def the_keys_of_a_profile_with_a_role_only_assume_it():
+    with _cloud() as (store, services):
+        environment = _environment(store, services, 'role')
+        _config(f'[profile work]\n{CHAIN}source_profile = work\n' + BASE)
+        _reads(services, environment)
+        assert services.assumed == [KEYS[2]]
+        store.token = None
+        services.answer = lambda handler: handler.reply(
+            403, f'<Error><Code>AccessDenied</Code>{KEYS[1]}</Error>')
+        _refuses(services, environment, ('role_arn in ~/.aws/config: ',
+                                         'HTTP 403 AccessDenied'))

@@ -33,6 +33,45 @@ def _read(path):
         return found
 
 
+def signature_fault(handler, keys, service, payload):
+    """The code for what is wrong with a request's SigV4, as AWS documents it, or None.
+
+    keys: (secret, token, end) by key. payload: the hash of the body, as it is signed.
+    """
+    given = re.fullmatch(
+        r'AWS4-HMAC-SHA256 Credential=([^/]+)/(\d+)/([^/]+)/(\w+)/aws4_request, '
+        r'SignedHeaders=([^,]+), Signature=([0-9a-f]{64})',
+        handler.headers.get('Authorization', ''))
+    if not given or given[4] != service:
+        return 'AccessDenied'
+    key, day, region, _, names, signature = given.groups()
+    if key not in keys:
+        return 'InvalidAccessKeyId'
+    secret, token, end = keys[key]
+    if handler.headers.get('x-amz-security-token') != token:
+        return 'InvalidToken'
+    if end and time.time() > end:
+        return 'ExpiredToken'
+    path, _, query = handler.path.partition('?')
+    headers = ''.join(f'{name}:{handler.headers.get(name, "").strip()}\n'
+                      for name in names.split(';'))
+    query = '&'.join(sorted(
+        part if '=' in part else part + '=' for part in query.split('&') if part))
+    request = '\n'.join([handler.command, path, query, headers, names, payload])
+    scope = f'{day}/{region}/{service}/aws4_request'
+    text = '\n'.join(['AWS4-HMAC-SHA256', handler.headers['x-amz-date'], scope,
+                      hashlib.sha256(request.encode()).hexdigest()])
+    if not {'host', 'x-amz-date'} <= set(names.split(';')) <= {
+            name.lower() for name in handler.headers}:
+        return 'SignatureDoesNotMatch'
+    secret = ('AWS4' + secret).encode()
+    for part in (day, region, service, 'aws4_request', text):
+        secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
+    if region != REGION or secret.hex() != signature:
+        return 'SignatureDoesNotMatch'
+    return None
+
+
 class Server(http.server.ThreadingHTTPServer):
     """Serves a directory, /NAME/... as root/NAME/...
 
@@ -150,40 +189,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return bool(server.s3 and not self.signed())
 
     def signed(self):
-        """SigV4, as AWS documents it; answers what is wrong."""
-        given = re.fullmatch(
-            r'AWS4-HMAC-SHA256 Credential=([^/]+)/(\d+)/([^/]+)/s3/aws4_request, '
-            r'SignedHeaders=([^,]+), Signature=([0-9a-f]{64})',
-            self.headers.get('Authorization', ''))
-        if not given:
-            return self.refuse(403, 'AccessDenied') and False
-        key, day, region, names, signature = given.groups()
-        if key != KEY and key not in self.server.issued:
-            return self.refuse(403, 'InvalidAccessKeyId') and False
-        secret, token, end = self.server.issued.get(
-            key, (SECRET, self.server.token, None))
-        if self.headers.get('x-amz-security-token') != token:
-            return self.refuse(403, 'InvalidToken') and False
-        if end and time.time() > end:
-            return self.refuse(400, 'ExpiredToken') and False
-        path, _, query = self.path.partition('?')
-        headers = ''.join(f'{name}:{self.headers.get(name, "").strip()}\n'
-                          for name in names.split(';'))
-        query = '&'.join(sorted(
-            part if '=' in part else part + '=' for part in query.split('&') if part))
-        request = '\n'.join([self.command, path, query, headers, names,
-                             self.headers['x-amz-content-sha256']])
-        scope = f'{day}/{region}/s3/aws4_request'
-        text = '\n'.join(['AWS4-HMAC-SHA256', self.headers['x-amz-date'], scope,
-                          hashlib.sha256(request.encode()).hexdigest()])
-        if not {'host', 'x-amz-date'} <= set(names.split(';')) <= {
-                name.lower() for name in self.headers}:
-            return self.refuse(403, 'SignatureDoesNotMatch') and False
-        secret = ('AWS4' + secret).encode()
-        for part in (day, region, 's3', 'aws4_request', text):
-            secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
-        if region != REGION or secret.hex() != signature:
-            return self.refuse(403, 'SignatureDoesNotMatch') and False
+        keys = {KEY: (SECRET, self.server.token, None), **self.server.issued}
+        wrong = signature_fault(self, keys, 's3', self.headers['x-amz-content-sha256'])
+        if wrong:
+            return self.refuse(400 if wrong == 'ExpiredToken' else 403, wrong) and False
         return True
 
     def list_blobs(self):

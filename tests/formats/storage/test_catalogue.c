@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -1049,6 +1050,51 @@ static void an_outdated_catalogue_is_ignored_or_named(void **state) {
     server_stop();
 }
 
+/* Opens readers of all rows, and closes them. */
+static void *read_shared(void *user) {
+    char url[64];
+    bags_row row = {0};
+    bags_error err;
+    uint64_t random = (uintptr_t)user;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/ds", server.port);
+    for (uint64_t k = 0; k < 1 + 12 / support_stride(); k++) {
+        bags_reader_options options = {0};
+        options.env.io = bags_http_io(http);
+        bags_reader *reader = bags_reader_open(url, &options, &err);
+        for (int i = 0; reader && i < 9; i++) {
+            uint64_t index = next_random(&random) % ROWS;
+            if (bags_reader_get(reader, index, NULL, 0, &row, &err) ||
+                version_of(&row, index) != 0)
+                return user;
+        }
+        bags_reader_close(reader);
+        if (!reader)
+            return user;
+    }
+    bags_row_free(&row);
+    return NULL;
+}
+
+static void threads_share_what_is_known(void **state) {
+    pthread_t threads[4];
+    (void)state;
+    make_dataset(at("ds"), 0, 1);
+    assert_ok(bags_catalogue(at("ds"), NULL, &said));
+    server_start(0, false, at("."));
+    http = bags_http_open(NULL, &said);
+    assert_non_null(http);
+    for (uintptr_t i = 0; i < 4; i++)
+        assert_int_equal(
+            pthread_create(&threads[i], NULL, read_shared, (void *)(i + 1)), 0);
+    for (int i = 0; i < 4; i++) {
+        void *wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    close_remote(NULL);
+    server_stop();
+}
+
 /* The server has another version after any number of requests. */
 static void data_is_of_one_version(void **state) {
     unsigned requests, read[3] = {0};
@@ -1087,6 +1133,7 @@ int main(void) {
         TEST(a_wrong_catalogue_is_an_error_or_ignored),
         TEST(a_catalogue_of_huge_counts_costs_no_memory),
         TEST(an_outdated_catalogue_is_ignored_or_named),
+        TEST(threads_share_what_is_known),
         TEST(data_is_of_one_version),
         TEST(a_billion_datapoints_are_opened_in_three_round_trips),
         TEST(the_first_batch_takes_five_round_trips),
