@@ -11,47 +11,47 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum cv_class {
-    CV_OTHER,
-    CV_TEXT,
-    CV_NUMBER,
-    CV_ARRAY,
-    CV_MSGPACK,
-    CV_MEDIA, /* images and videos */
-    CV_CLASSES
-} cv_class;
+typedef enum conv_class {
+    CONV_OTHER,
+    CONV_TEXT,
+    CONV_NUMBER,
+    CONV_ARRAY,
+    CONV_MSGPACK,
+    CONV_MEDIA, /* images and videos */
+    CONV_CLASSES
+} conv_class;
 
 /* The content of the values of the source. */
-typedef enum cv_content {
-    CV_OF_TEXT,
-    CV_OF_ELEMENTS, /* array elements */
-    CV_OF_BYTES,    /* array elements of one byte each */
-    CV_OF_OTHER,
-    CV_CONTENTS
-} cv_content;
+typedef enum conv_content {
+    CONV_OF_TEXT,
+    CONV_OF_ELEMENTS, /* array elements */
+    CONV_OF_BYTES,    /* array elements of one byte each */
+    CONV_OF_OTHER,
+    CONV_CONTENTS
+} conv_content;
 
-typedef enum cv_how {
-    CV_BLOB = 0, /* the bytes must be a blob of the type */
-    CV_PARSE,    /* parse text as a number */
-    CV_ELEMENT,  /* parse text as one element, never as the bytes of an array */
-    CV_JSON,     /* convert JSON to msgpack */
-    CV_ELEMENTS, /* integers become other integers; a single one becomes a number */
-    CV_SAME      /* unchanged */
-} cv_how;
+typedef enum conv_how {
+    CONV_BLOB = 0, /* the bytes must be a blob of the type */
+    CONV_PARSE,    /* parse text as a number */
+    CONV_ELEMENT,  /* parse text as one element, never as the bytes of an array */
+    CONV_JSON,     /* convert JSON to msgpack */
+    CONV_ELEMENTS, /* integers become other integers; a single one becomes a number */
+    CONV_SAME      /* unchanged */
+} conv_how;
 
-/* In the order of cv_class. Numbers and arrays are checked when they are encoded. */
-static const cv_how cv_hows[CV_CONTENTS][CV_CLASSES] = {
-    {CV_BLOB, CV_BLOB, CV_PARSE, CV_ELEMENT, CV_JSON, CV_BLOB},
-    {CV_BLOB, CV_ELEMENTS, CV_ELEMENTS, CV_ELEMENTS, CV_ELEMENTS, CV_BLOB},
-    {CV_BLOB, CV_BLOB, CV_BLOB, CV_ELEMENTS, CV_BLOB, CV_BLOB},
-    {CV_BLOB, CV_BLOB, CV_BLOB, CV_BLOB, CV_BLOB, CV_BLOB},
+/* In the order of conv_class. Numbers and arrays are checked when they are encoded. */
+static const conv_how conv_hows[CONV_CONTENTS][CONV_CLASSES] = {
+    {CONV_BLOB, CONV_BLOB, CONV_PARSE, CONV_ELEMENT, CONV_JSON, CONV_BLOB},
+    {CONV_BLOB, CONV_ELEMENTS, CONV_ELEMENTS, CONV_ELEMENTS, CONV_ELEMENTS, CONV_BLOB},
+    {CONV_BLOB, CONV_BLOB, CONV_BLOB, CONV_ELEMENTS, CONV_BLOB, CONV_BLOB},
+    {CONV_BLOB, CONV_BLOB, CONV_BLOB, CONV_BLOB, CONV_BLOB, CONV_BLOB},
 };
 
 struct bags_conversion {
     bags_conversion_options options;
-    cv_how how;
+    conv_how how;
     bags_dtype dtype; /* of the type, */
-    cv_class kind;    /* and its class */
+    conv_class kind;  /* and its class */
     bool sequence;    /* the type is one */
     bool gather;      /* a sequence of numbers becomes an array */
     bool checked;     /* decode blobs to check them */
@@ -64,33 +64,33 @@ struct bags_conversion {
 
 /* ---- types ---- */
 
-static cv_class cv_class_of(const bags_type *type) {
+static conv_class conv_class_of(const bags_type *type) {
     static const struct {
         const char *name;
-        cv_class kind;
-    } names[] = {{"utf8", CV_TEXT}, {"int", CV_NUMBER}, {"u64", CV_NUMBER},
-        {"i64", CV_NUMBER}, {"array", CV_ARRAY}, {"npy", CV_ARRAY},
-        {"msgpack", CV_MSGPACK}, {"tree", CV_MSGPACK}, {"jpeg", CV_MEDIA},
-        {"jpg", CV_MEDIA}, {"png", CV_MEDIA}, {"webp", CV_MEDIA}, {"mp4", CV_MEDIA},
-        {"webm", CV_MEDIA}};
+        conv_class kind;
+    } names[] = {{"utf8", CONV_TEXT}, {"int", CONV_NUMBER}, {"u64", CONV_NUMBER},
+        {"i64", CONV_NUMBER}, {"array", CONV_ARRAY}, {"npy", CONV_ARRAY},
+        {"msgpack", CONV_MSGPACK}, {"tree", CONV_MSGPACK}, {"jpeg", CONV_MEDIA},
+        {"jpg", CONV_MEDIA}, {"png", CONV_MEDIA}, {"webp", CONV_MEDIA},
+        {"mp4", CONV_MEDIA}, {"webm", CONV_MEDIA}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (bags_view_is(type->name, names[i].name))
             return names[i].kind;
-    return CV_OTHER;
+    return CONV_OTHER;
 }
 
 /* A type's class, its dtype if the type states one, and its inner type if it is
  * compressed. A compressed image is not an image file. */
-static cv_class cv_describe(
+static conv_class conv_describe(
     const bags_type *type, bags_dtype *dtype, bags_type *inside, bool *compressed) {
     *compressed = format_type_inside(type, inside);
     const bags_type *of = *compressed ? inside : type;
-    cv_class kind = cv_class_of(of);
+    conv_class kind = conv_class_of(of);
     bags_view name = bags_type_argument(of, 0);
-    *dtype = kind == CV_ARRAY
+    *dtype = kind == CONV_ARRAY
                  ? bags_dtype_parse((const char *)name.data, name.size, NULL)
                  : BAGS_DTYPE_NONE;
-    return *compressed && kind == CV_MEDIA ? CV_OTHER : kind;
+    return *compressed && kind == CONV_MEDIA ? CONV_OTHER : kind;
 }
 
 bags_source_want bags_conversion_want(const char *type) {
@@ -98,20 +98,20 @@ bags_source_want bags_conversion_want(const char *type) {
     bags_dtype dtype = BAGS_DTYPE_NONE;
     bags_buffer full;
     bool compressed;
-    cv_class kind = CV_OTHER;
+    conv_class kind = CONV_OTHER;
     memset(&full, 0, sizeof full);
     if (type && !bags_type_complete(NULL, type, &full, NULL) &&
         !bags_type_parse((const char *)full.data, &parsed, NULL))
-        kind = cv_describe(&parsed, &dtype, &inside, &compressed);
+        kind = conv_describe(&parsed, &dtype, &inside, &compressed);
     bags_buffer_free(&full);
-    if (kind == CV_NUMBER || dtype)
+    if (kind == CONV_NUMBER || dtype)
         return BAGS_WANT_NUMBER;
-    return kind == CV_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
+    return kind == CONV_ARRAY ? BAGS_WANT_NOTHING : BAGS_WANT_TEXT;
 }
 
 /* ---- opening ---- */
 
-static char *cv_copy(const char *text, size_t size, const char *ending) {
+static char *conv_copy(const char *text, size_t size, const char *ending) {
     char *copy = (char *)malloc(size + strlen(ending) + 1);
     if (!copy)
         return NULL;
@@ -120,10 +120,10 @@ static char *cv_copy(const char *text, size_t size, const char *ending) {
     return copy;
 }
 
-static bool cv_keep_texts(bags_conversion *c, const char *from, const char *to,
+static bool conv_keep_texts(bags_conversion *c, const char *from, const char *to,
     const bags_type *inside, bool compressed) {
-    c->from = cv_copy(from, strlen(from), "");
-    c->to = cv_copy(to, strlen(to), "");
+    c->from = conv_copy(from, strlen(from), "");
+    c->to = conv_copy(to, strlen(to), "");
     if (!compressed)
         return c->from && c->to;
     char *text = (char *)malloc(inside->name.size + inside->arguments.size + 5);
@@ -137,7 +137,7 @@ static bool cv_keep_texts(bags_conversion *c, const char *from, const char *to,
     return c->from && c->to;
 }
 
-static bags_code cv_start(
+static bags_code conv_start(
     bags_conversion *c, const char *from, const char *to, bags_error *err) {
     bags_type parsed, inside, source, source_inside;
     bags_dtype source_dtype;
@@ -147,24 +147,24 @@ static bags_code cv_start(
     const char *type = (const char *)c->decoded.data;
     FORMAT_TRY(bags_type_parse(from, &source, err));
     FORMAT_TRY(bags_type_parse(type, &parsed, err));
-    cv_class source_kind =
-        cv_describe(&source, &source_dtype, &source_inside, &source_compressed);
-    c->kind = cv_describe(&parsed, &c->dtype, &inside, &compressed);
+    conv_class source_kind =
+        conv_describe(&source, &source_dtype, &source_inside, &source_compressed);
+    c->kind = conv_describe(&parsed, &c->dtype, &inside, &compressed);
     c->sequence = parsed.sequence;
-    c->how = CV_SAME;
-    if (!cv_keep_texts(c, from, type, &inside, compressed))
+    c->how = CONV_SAME;
+    if (!conv_keep_texts(c, from, type, &inside, compressed))
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     if (!to)
         return BAGS_OK;
-    c->gather = !parsed.sequence && source.sequence && source_kind == CV_NUMBER &&
+    c->gather = !parsed.sequence && source.sequence && source_kind == CONV_NUMBER &&
                 bags_import_is_integer(c->dtype);
     c->checked = !compressed && bags_registry_find(c->options.registry, parsed.name);
-    cv_content content = !strncmp(from, "utf8", 4)            ? CV_OF_TEXT
-                         : source_kind != CV_ARRAY            ? CV_OF_OTHER
-                         : bags_dtype_size(source_dtype) == 1 ? CV_OF_BYTES
-                                                              : CV_OF_ELEMENTS;
-    bool same = source_kind == CV_ARRAY && c->kind == CV_ARRAY;
-    c->how = same && source_dtype == c->dtype ? CV_BLOB : cv_hows[content][c->kind];
+    conv_content content = !strncmp(from, "utf8", 4)            ? CONV_OF_TEXT
+                           : source_kind != CONV_ARRAY          ? CONV_OF_OTHER
+                           : bags_dtype_size(source_dtype) == 1 ? CONV_OF_BYTES
+                                                                : CONV_OF_ELEMENTS;
+    bool same = source_kind == CONV_ARRAY && c->kind == CONV_ARRAY;
+    c->how = same && source_dtype == c->dtype ? CONV_BLOB : conv_hows[content][c->kind];
     return BAGS_OK;
 }
 
@@ -183,7 +183,7 @@ bags_conversion *bags_conversion_open(const char *from, const char *to,
     }
     if (options)
         c->options = *options;
-    if (!cv_start(c, from, to, err))
+    if (!conv_start(c, from, to, err))
         return c;
     bags_conversion_close(c);
     return NULL;
@@ -204,7 +204,7 @@ void bags_conversion_close(bags_conversion *c) {
 /* ---- integers ---- */
 
 /* Get an element of an integer array. */
-static bags_value cv_integer(const bags_value *array, size_t i) {
+static bags_value conv_integer(const bags_value *array, size_t i) {
     unsigned char bytes[8];
     size_t size = bags_dtype_size(array->dtype);
     bags_swap_bytes(bytes, (const unsigned char *)array->data + i * size, size,
@@ -214,14 +214,14 @@ static bags_value cv_integer(const bags_value *array, size_t i) {
 
 /* Store integers as an array of the type's dtype, if that represents each of them:
  * `count` values, or the elements of `array`. */
-static bags_code cv_store(bags_conversion *c, const bags_value *values, size_t count,
+static bags_code conv_store(bags_conversion *c, const bags_value *values, size_t count,
     const bags_value *array, bags_value *out, bags_error *err) {
     size_t size = bags_dtype_size(c->dtype);
     if (array)
         count = array->size / bags_dtype_size(array->dtype);
     FORMAT_TRY(bags_buffer_reserve(&c->elements, count * size + 1, err));
     for (size_t i = 0; i < count; i++) {
-        bags_value number = array ? cv_integer(array, i) : values[i];
+        bags_value number = array ? conv_integer(array, i) : values[i];
         if (format_store_integer(c->dtype, &number, c->elements.data + i * size))
             continue;
         const char *name = bags_dtype_name(c->dtype);
@@ -241,7 +241,7 @@ static bags_code cv_store(bags_conversion *c, const bags_value *values, size_t c
 
 /* Convert an array, or a blob that decodes to one, to an array of other integers or to
  * a number. */
-static bags_code cv_elements(bags_conversion *c, const bags_value *value,
+static bags_code conv_elements(bags_conversion *c, const bags_value *value,
     bags_view blob, bags_value *out, bags_error *err) {
     bags_value array = *value;
     if (value->kind == BAGS_KIND_BLOB)
@@ -250,15 +250,15 @@ static bags_code cv_elements(bags_conversion *c, const bags_value *value,
     bool integers =
         array.kind == BAGS_KIND_ARRAY && bags_import_is_integer(array.dtype);
     if (integers && bags_import_is_integer(c->dtype))
-        return cv_store(c, NULL, 0, &array, out, err);
+        return conv_store(c, NULL, 0, &array, out, err);
     bool one = integers && array.size == bags_dtype_size(array.dtype);
-    *out = one && c->kind == CV_NUMBER ? cv_integer(&array, 0) : array;
+    *out = one && c->kind == CONV_NUMBER ? conv_integer(&array, 0) : array;
     return BAGS_OK;
 }
 
 /* ---- text ---- */
 
-static bags_code cv_number(bags_view text, bags_value *out, bags_error *err) {
+static bags_code conv_number(bags_view text, bags_value *out, bags_error *err) {
     if (format_number((const char *)text.data, text.size, out))
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_VALUE, "\"%.*s\" is not a number of 64 bits",
@@ -266,14 +266,14 @@ static bags_code cv_number(bags_view text, bags_value *out, bags_error *err) {
 }
 
 /* Store the bits of a number. */
-static void cv_put(bags_conversion *c, uint64_t bits) {
+static void conv_put(bags_conversion *c, uint64_t bits) {
     bags_store_bytes(
         c->element, bags_dtype_size(c->dtype), !bags_little_endian(), bits);
 }
 
 /* Store a float. float16 and float32 must not lose any digit. Returns NULL, or the
  * reason for the failure. */
-static const char *cv_decimal(bags_conversion *c, const char *word) {
+static const char *conv_decimal(bags_conversion *c, const char *word) {
     char *end;
     double value = strtod(word, &end);
     size_t size = bags_dtype_size(c->dtype);
@@ -283,7 +283,7 @@ static const char *cv_decimal(bags_conversion *c, const char *word) {
         return "is not a number";
     if (format_is_too_large(value, word, end) || !format_real_bits(value, size, &bits))
         return "is too large";
-    cv_put(c, bits);
+    conv_put(c, bits);
     return size == 8 || !finite ||
                    format_is_decimal(word, value, format_real(bits, size))
                ? NULL
@@ -291,22 +291,23 @@ static const char *cv_decimal(bags_conversion *c, const char *word) {
 }
 
 /* Store an element given as text. Returns NULL, or the reason for the failure. */
-static const char *cv_put_word(bags_conversion *c, const char *word) {
+static const char *conv_put_word(bags_conversion *c, const char *word) {
     bags_value number;
     if (c->dtype == BAGS_DTYPE_BOOL) {
-        cv_put(c, !strcmp(word, "true"));
+        conv_put(c, !strcmp(word, "true"));
         return !strcmp(word, "true") || !strcmp(word, "false") ? NULL
                                                                : "is not true or false";
     }
     if (c->dtype > BAGS_DTYPE_INT64)
-        return c->dtype > BAGS_DTYPE_FLOAT64 ? "is not a number" : cv_decimal(c, word);
+        return c->dtype > BAGS_DTYPE_FLOAT64 ? "is not a number"
+                                             : conv_decimal(c, word);
     if (!format_number(word, strlen(word), &number))
         return "is not a whole number";
     return format_store_integer(c->dtype, &number, c->element) ? NULL
                                                                : "is out of range";
 }
 
-static bags_code cv_element(
+static bags_code conv_element(
     bags_conversion *c, bags_view text, bags_value *out, bags_error *err) {
     char word[400] = "";
     if (!c->dtype)
@@ -317,7 +318,7 @@ static bags_code cv_element(
     if (text.size > 0 && text.size < sizeof word)
         memcpy(word, text.data, text.size);
     const char *fault =
-        strlen(word) == text.size ? cv_put_word(c, word) : "is not a number";
+        strlen(word) == text.size ? conv_put_word(c, word) : "is not a number";
     if (fault)
         return bags_fail(err, BAGS_ERROR_VALUE, "\"%.40s\" %s (%s)", word, fault,
             bags_dtype_name(c->dtype));
@@ -329,14 +330,14 @@ static bags_code cv_element(
 
 /* The value that encodes as this blob. For zstd(utf8), the blob is of type utf8, and
  * encoding compresses it. */
-static bags_code cv_of_blob(
+static bags_code conv_of_blob(
     bags_conversion *c, bags_view blob, bags_value *out, bags_error *err) {
     bags_type inside;
     *out = bags_blob(blob.data, blob.size);
     if (!c->inside)
         return BAGS_OK;
     FORMAT_TRY(bags_type_parse(c->inside, &inside, err));
-    if (cv_class_of(&inside) == CV_MEDIA)
+    if (conv_class_of(&inside) == CONV_MEDIA)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "%.80s would decode images, encode them again and change them; use %.80s",
             c->to, c->inside);
@@ -344,7 +345,7 @@ static bags_code cv_of_blob(
 }
 
 /* Convert JSON to msgpack. */
-static bags_code cv_json(
+static bags_code conv_json(
     bags_conversion *c, bags_view text, bags_value *out, bags_error *err) {
     bags_view blob = {NULL, 0};
     if (!c->options.pack)
@@ -353,7 +354,7 @@ static bags_code cv_json(
             "found",
             c->to);
     FORMAT_TRY(c->options.pack(text, &c->checking, &blob, err));
-    return cv_of_blob(c, blob, out, err);
+    return conv_of_blob(c, blob, out, err);
 }
 
 /* ---- values ---- */
@@ -373,28 +374,28 @@ bags_code bags_conversion_get(bags_conversion *c, const bags_entry *entry, size_
     bags_error dropped;
     err = err ? err : &dropped;
     if (c->gather)
-        return cv_store(c, entry->values, entry->count, NULL, out, err);
+        return conv_store(c, entry->values, entry->count, NULL, out, err);
     const bags_value *value = &entry->values[item];
     const bags_view bytes = {(const unsigned char *)value->data, value->size};
     bool is_bytes = value->kind == BAGS_KIND_BLOB || value->kind == BAGS_KIND_BYTES ||
                     value->kind == BAGS_KIND_UTF8;
     *out = *value;
-    switch (is_bytes || c->how == CV_ELEMENTS ? c->how : CV_SAME) {
-    case CV_SAME:
+    switch (is_bytes || c->how == CONV_ELEMENTS ? c->how : CONV_SAME) {
+    case CONV_SAME:
         return BAGS_OK;
-    case CV_ELEMENTS:
-        return cv_elements(c, value, bytes, out, err);
-    case CV_PARSE:
-        return cv_number(bytes, out, err);
-    case CV_ELEMENT:
-        return cv_element(c, bytes, out, err);
-    case CV_JSON:
-        return cv_json(c, bytes, out, err);
-    case CV_BLOB:
+    case CONV_ELEMENTS:
+        return conv_elements(c, value, bytes, out, err);
+    case CONV_PARSE:
+        return conv_number(bytes, out, err);
+    case CONV_ELEMENT:
+        return conv_element(c, bytes, out, err);
+    case CONV_JSON:
+        return conv_json(c, bytes, out, err);
+    case CONV_BLOB:
     default:
         if (c->checked)
             FORMAT_TRY(bags_decode(
                 c->options.registry, c->to, bytes, &c->checking, &ignored, err));
-        return cv_of_blob(c, bytes, out, err);
+        return conv_of_blob(c, bytes, out, err);
     }
 }

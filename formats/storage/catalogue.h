@@ -190,10 +190,12 @@ static inline void catalogue_read_plain(
  * the blobs of each field in order. */
 static inline double catalogue_numbers(
     const catalogue_view *of, uint64_t shard, double row) {
-    double rows = (double)catalogue_length(of, shard, of->fields), size = 0;
+    uint64_t rows = catalogue_length(of, shard, of->fields);
+    double size = 0;
     for (size_t i = 0; i < of->fields; i++) {
         const catalogue_width *at = catalogue_widths();
-        double each = (double)catalogue_length(of, shard, i) / rows, first = 0;
+        uint64_t length = catalogue_length(of, shard, i);
+        double each = (double)length / (double)rows, first = 0;
         for (; first < row * each; first = (double)at++->bound) {
             double bound = (double)at->bound;
             double stop = row * each < bound ? row * each : bound;
@@ -213,8 +215,8 @@ static inline uint64_t catalogue_clamp(double offset, uint64_t end) {
 static inline void catalogue_guess_row(const catalogue_view *of, uint64_t shard,
     uint64_t index, uint64_t *start, uint64_t *stop) {
     uint64_t end = catalogue_table(of, shard, of->fields);
-    double table = (double)end;
-    double length = (double)catalogue_length(of, shard, of->fields);
+    uint64_t rows = catalogue_length(of, shard, of->fields);
+    double table = (double)end, length = (double)rows;
     double part = (double)index / length;
     double even = table * part;
     double ordered = (table - catalogue_numbers(of, shard, length)) * part +

@@ -558,7 +558,8 @@ static bool aws_sso_renew(aws_search *search, const char *region,
 
 /* True if the time in this member of the file has passed. */
 static bool aws_sso_has_ended(const char *member) {
-    return member && aws_time(member) <= (double)time(NULL);
+    time_t now = time(NULL);
+    return member && aws_time(member) <= (double)now;
 }
 
 /* Read the cached token, and renew it if it has ended. To be freed; NULL: `why` is
