@@ -254,8 +254,10 @@ static int parse(mock_parser *p, void *packet) {
     avcodec_send_packet(p->codec, NULL);
     good = good && receive(p);
     for (int i = 0; i < p->surface_count && good; i++)
-        if (p->surfaces[i].waits) /* FFmpeg returned nothing */
+        if (p->surfaces[i].waits) { /* FFmpeg returned nothing */
+            p->surfaces[i].bad = 1;
             good = show(p, i);
+        }
     avcodec_flush_buffers(p->codec);
     return good;
 }
