@@ -498,7 +498,7 @@ bool bagi_loader_make_scale(bags_dtype dtype, size_t channels, const float *mean
         float deviation = std[i / 256];
         volatile float value = (float)(i % 256) / 255.0f;
         value = value - mean[i / 256];
-        out[i] = loader_is_set(deviation) ? value / deviation : value;
+        out[i] = loader_is_set((double)deviation) ? value / deviation : value;
     }
     for (size_t i = 0; i < 256 * channels && dtype == BAGS_DTYPE_FLOAT16; i++) {
         uint16_t half = loader_half(out[i]); /* takes the place of earlier floats */

@@ -762,18 +762,15 @@ static bags_code frames_find_times(bags_loader *l, const char *field,
     return BAGS_OK;
 }
 
-/* True for a nonzero number, including NaN. */
-static bool frames_is_set(double x) { return !(x >= 0 && x <= 0); }
-
 bags_code bagi_frames_start(bags_loader *l, bags_error *err) {
     loader_frames *frames = l->frames;
     bags_frames_options *o = &frames->given;
     const format_rule rules[] = {
         {!o->clock, "without a clock"},
         {o->pad > BAGS_PAD_DROP, "no such pad"},
-        {o->times && frames_is_set(o->rate),
+        {o->times && loader_is_set(o->rate),
             "times and rate of the clock are mutually exclusive"},
-        {frames_is_set(o->rate) && !(o->rate > 0 && isfinite(o->rate)),
+        {loader_is_set(o->rate) && !(o->rate > 0 && isfinite(o->rate)),
             "the rate of the clock must be above 0, and finite"},
     };
     FORMAT_TRY(FORMAT_CHECK(rules, "frames: ", err));
@@ -801,7 +798,7 @@ bags_code bagi_frames_start(bags_loader *l, bags_error *err) {
 static bags_code frames_check_field(
     const bags_loader *l, const loader_column *c, bags_error *err) {
     const bags_load_field *g = &c->given;
-    bool rated = frames_is_set(g->rate), times = g->times || rated;
+    bool rated = loader_is_set(g->rate), times = g->times || rated;
     bool is_clock = l->frames && !strcmp(g->name, l->frames->given.clock);
     bool clock_timed =
         l->frames && (l->frames->times.name || l->frames->times.rate > 0);
@@ -827,7 +824,7 @@ static bags_code frames_check_field(
         {g->times && rated, "times and rate are mutually exclusive"},
         {rated && !(g->rate > 0 && isfinite(g->rate)),
             "the rate must be above 0, and finite"},
-        {!g->has_tolerance && frames_is_set(g->tolerance),
+        {!g->has_tolerance && loader_is_set(g->tolerance),
             "tolerance without has_tolerance"},
         {!(g->tolerance >= 0 && isfinite(g->tolerance)),
             "the tolerance must be at least 0, and finite"},

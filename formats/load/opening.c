@@ -173,6 +173,10 @@ static bags_code loader_check_draws(
     return BAGS_OK;
 }
 
+static bool loader_is_range(bags_interval of) {
+    return loader_is_set(of.low) || loader_is_set(of.high);
+}
+
 /* Check a field's options, and set the defaults. */
 static bags_code loader_check_field(
     const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
@@ -184,18 +188,20 @@ static bags_code loader_check_field(
     bool has_side = g->width && g->height && g->width <= LOADER_MAX_SIDE &&
                     g->height <= LOADER_MAX_SIDE;
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
-    bool has_exif = !g->decode, has_ranges = g->area.high > 0 || g->aspect.high > 0;
+    bool has_exif = !g->decode,
+         has_ranges = loader_is_range(g->area) || loader_is_range(g->aspect);
+    bool has_flip = loader_is_set(g->flip_x) || loader_is_set(g->flip_y);
     c->by_matrix = g->warp || g->filter == BAGS_FILTER_NEAREST;
     c->draws = g->warp || g->jitter || has_ranges || g->flip_x > 0 || g->flip_y > 0;
     for (size_t i = 0; i < l->count; i++)
         has_exif = has_exif && c->sources[i].kind != LOADER_BLOB_OTHER;
     for (size_t i = 0; i < 3; i++)
-        has_scale = has_scale || loader_is_set(g->mean[i]) || loader_is_set(g->std[i]);
+        has_scale = has_scale || loader_is_set((double)g->mean[i]) ||
+                    loader_is_set((double)g->std[i]);
     const format_rule rules[] = {
         {!image && (has_scale || has_ranges || g->channels || g->crop || g->resize ||
-                       g->filter || g->flip_x > 0 || g->flip_y > 0 || g->warp ||
-                       g->jitter || g->draw || g->nchw || g->scaled || g->orient ||
-                       g->matrix),
+                       g->filter || has_flip || g->warp || g->jitter || g->draw ||
+                       g->nchw || g->scaled || g->orient || g->matrix),
             "options of images without width and height"},
         {g->dims > LOADER_MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
             "dims, at most 6, shape and dtype must be set together"},

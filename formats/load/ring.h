@@ -254,7 +254,7 @@ static inline bags_code loader_part_push(
 /* ---- small shared functions ---- */
 
 /* True if nonzero, including NaN. */
-static inline bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
+static inline bool loader_is_set(double x) { return !(x >= 0 && x <= 0); }
 
 /* The dtype that an image field needs: pixels of uint16 are not converted. */
 static inline bags_dtype loader_stored_dtype(const loader_column *c) {

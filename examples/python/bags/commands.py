@@ -317,7 +317,7 @@ def derive(path, out, *, progress=None, **options):
     """derive(path, out, *, where=None, rows=None, exclude=None, range=None, shuffle=None,
     fields=None, drop=None, rename=None, add=None, on=None, missing='error', duplicate='error',
     copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
-    storage=None, progress=None)
+    pixels=None, storage=None, progress=None)
 
     Make another version of a dataset. Its Bags are hard links: nothing is copied, and out must
     be on the same file system. Returns a dict of numbers: shards, length (datapoints), linked

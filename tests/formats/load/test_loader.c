@@ -2264,7 +2264,7 @@ static void invalid_options_are_refused(void **state) {
     static const uint64_t shape[] = {2};
     write_dataset(at("x"), 10, 0);
     bags_reader *reader = open_dataset(at("x"));
-    for (int i = 0; i < 37; i++) {
+    for (int i = 0; i < 40; i++) {
         bags_loader_options options = usual(4);
         bags_load_field fields[2] = {field_of("image"), field_of("image")};
         const bags_reader *readers[] = {reader};
@@ -2291,6 +2291,12 @@ static void invalid_options_are_refused(void **state) {
             fields[0].window = 2; /* not a sequence */
         if (i == 8)
             fields[0].flip_x = 0.5; /* no size */
+        if (i == 37)
+            fields[0].flip_x = -0.5;
+        if (i == 38)
+            fields[0].flip_y = (double)NAN;
+        if (i == 39)
+            fields[0].area.low = 0.5;
         if (i == 9)
             fields[0].dims = 7;
         if (i == 10) {
@@ -2352,7 +2358,7 @@ static void invalid_options_are_refused(void **state) {
             options.threads = BAGS_THREADS_NONE;
             options.ahead = 3;
         }
-        if (i >= 35)
+        if (i == 35 || i == 36)
             fields[0].orient = true; /* no size; no JPEG or PNG */
         if (i == 36)
             fields[0].width = fields[0].height = 4;
