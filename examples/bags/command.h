@@ -737,6 +737,8 @@ extern const char *const layout_names[3]; /* of HDF5 */
 /* True if --to or OUT's ending selects a format that is not JSON lines. Fails for an
  * unknown ending, unless --to is given, and for X.csv with a different format. */
 bool export_is_to_format(const char *out);
+/* Read info.json of the source, whose reader this is; data NULL: it has none. */
+bags_view export_metadata(const bags_reader *reader);
 /* Export the source. */
 void export_to_format(const char *out, bool resume);
 

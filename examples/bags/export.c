@@ -2,6 +2,7 @@
  * bags export: a Bag or a dataset as a manifest of JSON lines and files.
  *
  *     OUT/spec.json                the fields and their types
+ *     OUT/info.json                the metadata of the dataset, if it has any
  *     OUT/manifest.jsonl           one line per datapoint; written last
  *     OUT/files/FIELD/000012.jpg   blobs; 000012-000003.jpg: of a sequence
  *
@@ -68,7 +69,7 @@ static const bags_field *fields;
 static size_t count;
 static const char *out;
 static bool made_out; /* OUT was missing before */
-static char *partial, *manifest, *spec;
+static char *partial, *manifest, *spec, *info;
 static char **directories; /* files/FIELD, for each field, */
 static bool *made;         /* and whether it was created */
 static uint64_t files;     /* written there */
@@ -259,6 +260,7 @@ static void keep_or_remove(void) {
     }
     unlink(partial);
     unlink(spec);
+    unlink(info);
     directory_remove(temp_format("%s/files", out));
     if (made_out)
         rmdir(out);
@@ -285,6 +287,7 @@ static void open_out(void) {
     partial = path_join(out, "manifest.jsonl.partial");
     manifest = path_join(out, "manifest.jsonl");
     spec = path_join(out, "spec.json");
+    info = path_join(out, "info.json");
     bool exists = path_exists(out), interrupted = path_exists(partial);
     complete = resume && path_exists(manifest);
     if (interrupted && !resume)
@@ -381,8 +384,12 @@ static int run(char **operands) {
     fields = source_fields(&count);
     open_out();
     text_spec(&line, fields, count);
-    if (source_dataset())
+    if (source_dataset()) {
+        bags_view metadata = export_metadata(source_dataset());
         keep_file(spec, line.buffer.data, line.size);
+        if (metadata.data)
+            keep_file(info, metadata.data, metadata.size);
+    }
     line.size = 0;
     uint64_t length = source_length();
     for (uint64_t i = 0; i < length; i++) {

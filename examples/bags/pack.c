@@ -90,6 +90,8 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
+static char *info; /* path of the metadata next to this spec.json; may be missing */
+
 /* --spec takes precedence, followed by the spec.json next to the manifest, and by the
  * spec of the dataset to append to. */
 static void read_spec(const char *out, bool from_pipe) {
@@ -100,9 +102,10 @@ static void read_spec(const char *out, bool from_pipe) {
         spec_from_file(spec, true);
     else if (spec)
         spec_from_words();
-    else if (!from_pipe && path_exists(beside))
+    else if (!from_pipe && path_exists(beside)) {
         spec_from_file(beside, false);
-    else if (appended)
+        info = path_join(values.directory, "info.json");
+    } else if (appended)
         spec_from_file(appended, false);
     else if (from_pipe)
         usage("a manifest from standard input needs --spec");
@@ -243,6 +246,16 @@ static int run(char **operands) {
     sink_open(out, lines_path(), fields, count, is_bag);
     lines_put(UINT64_MAX);
     sink_finish();
+    if (info && path_exists(info)) {
+        bags_buffer buffer = {0};
+        bags_view found = file_read(info, &buffer);
+        char *metadata =
+            string_format("%.*s", (int)found.size, (const char *)found.data);
+        sink_describe(metadata);
+        free(metadata);
+        bags_buffer_free(&buffer);
+    }
+    free(info);
     return 0;
 }
 

@@ -150,8 +150,7 @@ static bags_field *choose_fields(const bags_reader *reader, size_t *count) {
     return chosen;
 }
 
-/* Read info.json of the source; empty without one. */
-static bags_view read_metadata(const bags_reader *reader) {
+bags_view export_metadata(const bags_reader *reader) {
     static bags_buffer buffer;
     const bags_env env = {NULL, io_for_path(source_path())};
     bags_view found;
@@ -190,7 +189,7 @@ void export_to_format(const char *out, bool resume) {
         how.rows_count = count;
     }
     how.fields = choose_fields(reader, &how.fields_count);
-    how.metadata = read_metadata(reader);
+    how.metadata = export_metadata(reader);
     const bags_exporter *exporter = exporter_open(one);
     if (how.metadata.data && !exporter->has_metadata)
         note("%s: its info.json is not exported: %s has no place for it", source_path(),

@@ -519,7 +519,7 @@ static bags_code lr_read_episodes_3(bags_source *s) {
                     length > 0 && lr_int(&l->table, 2, &names.chunk) &&
                     lr_int(&l->table, 3, &names.file) &&
                     lr_int(&l->table, 4, &e->from) && lr_int(&l->table, 5, &to);
-        if (!good || e->from < 0 || to - e->from != length)
+        if (!good || e->from < 0 || to < e->from || to - e->from != length)
             return lr_fail_episode(s, BAGS_ERROR_CORRUPT, e->number, l->table.file,
                 bags_source_format(s,
                     "length %lld, dataset_from_index %lld and dataset_to_index %lld "
@@ -790,7 +790,7 @@ static bags_code lr_check_count(bags_source *s) {
             bags_source_format(s, "%lld rows, its metadata has the length %" PRIu64,
                 (long long)found[0], e->length));
     if (found[1] != 0 || found[2] != found[0] - 1 ||
-        found[4] - found[3] != found[0] - 1)
+        (uint64_t)found[4] - (uint64_t)found[3] != (uint64_t)found[0] - 1)
         return lr_fail_episode(s, BAGS_ERROR_CORRUPT, number, file,
             bags_source_format(s,
                 "gaps: %lld rows have frame_index %lld to %lld and index %lld to %lld",

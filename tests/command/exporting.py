@@ -798,3 +798,17 @@ def metadata_without_a_place_are_named(format):
     said = run('export', 'ds', 'second', '--to', format).err
     assert f'ds: its info.json is not exported: {format} has no place for it' in said, said
     assert pathlib.Path('first').read_bytes() == pathlib.Path('second').read_bytes()
+
+
+def metadata_of_lines_are_next_to_their_spec():
+    _numbers(3)
+    pathlib.Path('ds/info.json').write_text(INFOS[0])
+    run('export', 'ds', 'out')
+    run('export', 'ds', 'out', '--resume')
+    assert pathlib.Path('out/info.json').read_text() == INFOS[0]
+    run('pack', 'out/manifest.jsonl', 'back')
+    assert files('back') == files('ds')
+    run('pack', 'out/manifest.jsonl', 'other', '--spec', 'out/spec.json')
+    assert not os.path.exists('other/info.json')
+    pathlib.Path('out/info.json').write_text('{}')
+    refuse('export', 'ds', 'out', '--resume', says='info.json')

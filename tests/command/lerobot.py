@@ -395,6 +395,13 @@ DEFECTS = {
                         'dataset_from_index, dataset_to_index - episode_index AS '
                         'dataset_to_index) FROM FILE'),
         ['episode 1', 'meta/episodes', 'dataset_from_index 11', 'episode 0 (12)']),
+    'indexes are at the ends of their range': (
+        lambda: _change(ROWS_1, f'SELECT * REPLACE (CASE "index" WHEN 21 THEN {-2**63} WHEN 22 '
+                        f'THEN {2**63 - 1} ELSE "index" END AS "index") FROM FILE'),
+        ['episode 2', ROWS_1, 'gaps']),
+    'an index ends before it begins': (
+        lambda: _change(META, f'SELECT * REPLACE ({-2**63} AS dataset_to_index) FROM FILE'),
+        ['episode 0', 'meta/episodes', 'contradict']),
     'the frames begin later than stated': (
         lambda: _shift(0.1), ['camera ' + CAMERAS[0], FRONT, 'episode']),
     'the times are those of no frames': (
