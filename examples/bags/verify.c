@@ -1,20 +1,13 @@
 /*
  * bags verify: find every fault in the files, using several threads.
- *
- * bags_verify divides the work, and each thread does its part. One function prints all
- * faults while holding a lock.
  */
 #include "command.h"
 #include "system.h"
 
-#include <pthread.h>
+#include "formats.h"
 
-#define MAX_JOBS 256
-
-/* Shared by all threads while they check one path. */
 static const char *path;
 static uint64_t total; /* approximate number of bytes to read; 0: unknown */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
 static uint64_t bytes, shown;
 
 /* A field that was not decoded because this build has no codec for its type. */
@@ -26,7 +19,7 @@ static skipped *skips;
 static size_t skips_count;
 
 static bool json;
-static option_number jobs_given = {0, 1, 0, false};
+static option_number jobs = {0, 1, 0, false};
 
 static bags_verify_options given;
 static bool skip_unfinished, live;
@@ -37,7 +30,7 @@ static const option options[] = {
         "every file, its first and last entry"},
     {"decode", OPTION_FLAG, &given.decode, NULL, "decode every value too"},
     OPTION_MAX_PIXELS,
-    {"jobs", OPTION_NUMBER, &jobs_given, "N",
+    {"jobs", OPTION_NUMBER, &jobs, "N",
         "threads; without it, the number of processors"},
     {"json", OPTION_FLAG, &json, NULL,
         "print an object per line; the last one is the summary"},
@@ -50,16 +43,6 @@ static const option options[] = {
         "are not a fault"},
     OPTIONS_END,
 };
-
-/* The work of one thread. */
-typedef struct job {
-    bags_verify_options options;
-    bags_verify_report report;
-    bags_code code;
-    bags_error err;
-    pthread_t thread;
-    bool started;
-} job;
 
 /* ---- output ---- */
 
@@ -87,11 +70,9 @@ static void text_fault(text *line, const bags_fault *fault) {
     text_puts(line, "\n");
 }
 
-/* Called by every thread. */
 static void show_fault(void *user, const bags_fault *fault) {
     (void)user;
     text line = {0};
-    pthread_mutex_lock(&lock);
     bar_hide();
     if (json)
         json_fault(&line, fault);
@@ -99,15 +80,13 @@ static void show_fault(void *user, const bags_fault *fault) {
         text_fault(&line, fault);
     text_output(&line);
     shown++;
-    pthread_mutex_unlock(&lock);
     bags_buffer_free(&line.buffer);
 }
 
-/* Called by every thread, for each shard. */
+/* Called for each shard. */
 static void add_skipped(void *user, const bags_field *field, uint64_t blobs) {
     (void)user;
     size_t i = 0;
-    pthread_mutex_lock(&lock);
     while (i < skips_count &&
            (strcmp(skips[i].name, field->name) || strcmp(skips[i].type, field->type)))
         i++;
@@ -118,7 +97,6 @@ static void add_skipped(void *user, const bags_field *field, uint64_t blobs) {
         skips[i].blobs = 0;
     }
     skips[i].blobs += blobs;
-    pthread_mutex_unlock(&lock);
 }
 
 /* Print a line for each field that was not decoded. Returns false if another build
@@ -154,13 +132,10 @@ static bool show_skipped(text *line) {
     return complete;
 }
 
-/* Called by every thread. */
 static void show_progress(void *user, uint64_t read) {
     (void)user;
-    pthread_mutex_lock(&lock);
     bytes += read;
     progress_show(path, "MiB", bytes, total, bytes >> 20);
-    pthread_mutex_unlock(&lock);
 }
 
 /* Write how much of the blobs' bytes was checked. */
@@ -222,149 +197,7 @@ static void json_summary(text *line, const bags_verify_report *sum) {
     text_puts(line, "}\n");
 }
 
-/* ---- the threads ---- */
-
-static void *do_job(void *user) {
-    job *one = (job *)user;
-    one->code = bags_verify(path, &one->options, &one->report, &one->err);
-    return NULL;
-}
-
-/* If the system cannot start a thread, this thread does its work. */
-static void run_jobs(job *jobs, size_t count) {
-    for (size_t i = 1; i < count; i++)
-        jobs[i].started = pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
-    do_job(&jobs[0]);
-    for (size_t i = 1; i < count; i++)
-        if (jobs[i].started)
-            pthread_join(jobs[i].thread, NULL);
-        else
-            do_job(&jobs[i]);
-}
-
-/* Add up the reports. All members of a report are numbers. */
-static void add(bags_verify_report *sum, const bags_verify_report *part) {
-    for (size_t at = 0; at < sizeof *sum; at += sizeof(uint64_t)) {
-        uint64_t one, two;
-        memcpy(&one, (const char *)sum + at, sizeof one);
-        memcpy(&two, (const char *)part + at, sizeof two);
-        one += two;
-        memcpy((char *)sum + at, &one, sizeof one);
-    }
-}
-
-/* Find an error that ended a job early, as opposed to a fault. */
-static const bags_error *find_failure(const job *jobs, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (jobs[i].code &&
-            (!jobs[i].report.faults || jobs[i].code == BAGS_ERROR_MEMORY))
-            return &jobs[i].err;
-    return NULL;
-}
-
-/* ---- data flushed by running or crashed writers ---- */
-
-/* Read a datapoint, and with --decode also decode it. Returns false with the fault in
- * `failure`. */
-static bool live_read(const bags_reader *reader, uint64_t index, bags_row *row) {
-    size_t count;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    if (bags_reader_get(reader, index, NULL, 0, row, &failure))
-        return false;
-    for (size_t k = 0; given.decode && k < count; k++)
-        for (size_t i = 0; i < bags_row_length(row, k); i++) {
-            bags_value value;
-            if (!codec_exists(fields[k].type))
-                add_skipped(NULL, &fields[k], 1);
-            else if (bags_row_value(row, k, i, NULL, &value, &failure))
-                return false;
-        }
-    return true;
-}
-
-/* Print `failure`. Its message names the datapoint, if there is one. */
-static void live_fault(const bags_shard *shard) {
-    bags_fault fault = {shard ? shard_path(path, shard) : path, NULL, BAGS_FAULT_FILE,
-        0, 0, failure.code, failure.message, failure.remedy};
-    show_fault(NULL, &fault);
-    failure.code = BAGS_OK;
-}
-
-/* Check the first datapoints in a shard. Returns how many have faults. */
-static uint64_t live_check_shard(
-    const bags_reader *reader, const bags_shard *shard, uint64_t length) {
-    bags_row row = {0};
-    uint64_t faults = 0;
-    for (uint64_t i = 0; i < length; i++)
-        if (!live_read(reader, shard->start + i, &row)) {
-            live_fault(shard);
-            faults++;
-        }
-    bags_row_free(&row);
-    return faults;
-}
-
-static bags_reader *live_open_reader(bool checksums) {
-    bags_reader_options reading = {0};
-    reading.unfinished = BAGS_UNFINISHED_READ;
-    reading.allow_gaps = true;
-    reading.verify_checksums = checksums;
-    reading.registry = given.registry;
-    reading.env = given.env;
-    return bags_reader_open(path, &reading, &failure);
-}
-
-/* Find the shard with the same number as `like`; NULL if there is none. */
-static const bags_shard *live_find(const bags_reader *reader, const bags_shard *like) {
-    size_t count = 0;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
-    for (size_t i = 0; i < count; i++)
-        if (shards[i].number == like->number)
-            return &shards[i];
-    return NULL;
-}
-
-/* Check the flushed data of all shards that are unfinished now; bags_verify checks the
- * finished shards afterwards. A shard that finishes in between is checked twice but
- * counted once. When a reader compares checksums, a shard ends at the first
- * mismatch. */
-static bags_shard *live_check(size_t *count, uint64_t *faults) {
-    bags_shard *checked = NULL;
-    size_t all = 0;
-    *count = 0;
-    *faults = 0;
-    if (path_kind(path) != BAGS_PATH_DIRECTORY)
-        return NULL;
-    bags_reader *reader = live_open_reader(false);
-    bags_reader *compared = reader ? live_open_reader(true) : NULL;
-    if (!compared && failure.code != BAGS_ERROR_MISSING) {
-        live_fault(NULL);
-        ++*faults;
-    }
-    const bags_shard *shards = bags_reader_shards(reader, &all);
-    for (size_t i = 0; reader && i < all; i++) {
-        const bags_shard *same = live_find(compared, &shards[i]);
-        uint64_t length = shards[i].length;
-        if (!shards[i].unfinished)
-            continue;
-        if (same && same->length < length) {
-            length = same->length;
-            bags_fail(&failure, BAGS_ERROR_CORRUPT,
-                "%s: datapoint %ju: checksum mismatch; `bags recover` drops it and the "
-                "datapoints after it",
-                shard_path(path, &shards[i]), (uintmax_t)length);
-            live_fault(&shards[i]);
-            ++*faults;
-        }
-        *faults += same ? live_check_shard(compared, same, length)
-                        : live_check_shard(reader, &shards[i], length);
-        checked = (bags_shard *)grow(checked, *count, sizeof *checked);
-        checked[(*count)++] = shards[i];
-    }
-    bags_reader_close(compared);
-    bags_reader_close(reader);
-    return checked;
-}
+/* ---- one path ---- */
 
 /* Estimate the number of bytes to read, for a terminal: everything once if there are
  * checksums, and the blobs once more with --decode. Returns 0 (unknown) otherwise;
@@ -398,11 +231,11 @@ static void note_empty_file(void) {
     bag_reader_close(bag);
 }
 
-/* Check one path. Every thread verifies its part, and a fault in one does not stop the
- * others. Returns false if there are faults or the path cannot be checked as
+/* Check one path. Returns false if there are faults or the path cannot be checked as
  * requested. */
-static bool check(const char *operand, job *jobs, size_t count) {
-    bags_verify_report sum = {0};
+static bool check(const char *operand) {
+    bags_verify_report sum;
+    bags_verify_all_options how = {.live = live};
     text line = {0};
     path = path_without_secrets(operand);
     given.env.io = io_find(path, &failure);
@@ -411,28 +244,13 @@ static bool check(const char *operand, job *jobs, size_t count) {
         return false;
     }
     bytes = shown = 0;
-    for (size_t i = 0; i < count; i++) {
-        memset(&jobs[i], 0, sizeof *jobs);
-        jobs[i].options = given;
-        jobs[i].options.part = i;
-    }
+    how.verify = given;
+    how.threads = jobs.value < UINT32_MAX ? (uint32_t)jobs.value : UINT32_MAX;
     note_empty_file();
-    size_t live_count = 0;
-    uint64_t live_faults = 0;
-    bags_shard *checked = live ? live_check(&live_count, &live_faults) : NULL;
     total = estimate_total();
-    run_jobs(jobs, count);
+    bags_code code = bags_verify_all(path, &how, &sum, &failure);
     progress_end();
-    for (size_t i = 0; i < count; i++)
-        add(&sum, &jobs[i].report);
-    sum.faults += live_faults;
-    for (size_t i = 0; i < live_count; i++)
-        if (!path_has(shard_path(path, &checked[i]), "spec.json"))
-            sum.datapoints += checked[i].length;
-    free(checked);
-    const bags_error *error = find_failure(jobs, count);
-    if (error) {
-        failure = *error;
+    if (code) {
         path_hint(path);
         note_failure();
         return false;
@@ -448,25 +266,19 @@ static bool check(const char *operand, job *jobs, size_t count) {
 }
 
 static int run(char **operands) {
-    uint64_t threads = processors() > 0 ? (uint64_t)processors() : 1;
-    threads = jobs_given.given ? jobs_given.value : threads;
-    given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
     options_exclude("quick|decode", NULL);
     interrupt_leaves("not everything was checked", "start again with", NULL);
     options_exclude("live|skip-unfinished|quick", NULL);
-    if (skip_unfinished || live)
+    if (skip_unfinished)
         given.unfinished = BAGS_UNFINISHED_SKIP;
-    given.allow_gaps = given.allow_gaps || live;
     given.registry = registry_get();
     given.allow_empty_file = true;
     given.each = show_fault;
     given.progress = show_progress;
     given.undecoded = add_skipped;
-    job *jobs = (job *)allocate((size_t)given.parts, sizeof *jobs);
     bool good = true;
     for (; *operands; operands++)
-        good = check(*operands, jobs, (size_t)given.parts) && good;
-    free(jobs);
+        good = check(*operands) && good;
     return good ? 0 : 1;
 }
 

@@ -13,6 +13,7 @@
  *     sql.c             queries                 SQLite  -lsqlite3
  *     stats.c           statistics              none, with threads  -lm -pthread
  *     metadata.c        info.json               none
+ *     verify.c          bags_verify in threads  none, with threads  -pthread
  */
 #ifndef BAGS_DATASETS_H
 #define BAGS_DATASETS_H
@@ -697,6 +698,38 @@ typedef struct bags_stats_options {
 BAGS_EXPERIMENTAL bags_code bags_stats(const bags_reader *reader,
     const char *const *fields, size_t count, const bags_stats_options *options,
     bags_buffer *out, size_t *elements, bags_error *err);
+
+/* ========================================================================
+ * >>verify-all
+ * bags_verify with several threads, and of data that a writer has flushed. No library;
+ * needs threads.
+ * ====================================================================== */
+
+typedef struct bags_verify_all_options {
+    /* part and parts must be 0. Only one thread at a time calls each, progress and
+     * undecoded, possibly not the calling thread. */
+    bags_verify_options verify;
+    uint32_t threads; /* 0: the number of processors */
+    /* Check the datapoints that were flushed to unfinished shards, instead of reporting
+     * these shards. Missing shards are not a fault. The path must be local, otherwise
+     * unfinished shards are skipped. Excludes quick and unfinished. */
+    bool live;
+} bags_verify_all_options;
+
+/*
+ * Find every fault, like bags_verify.
+ *
+ *   report  receives the counts of all threads, also on failure. May be NULL
+ *
+ * Returns BAGS_OK, even if there are faults (see report->faults), or the error that ended
+ * the verification: see bags_verify.
+ *
+ * Threads: any. Cost: as bags_verify. With live, each flushed datapoint is read once
+ * more.
+ */
+BAGS_EXPERIMENTAL bags_code bags_verify_all(const char *path,
+    const bags_verify_all_options *options, bags_verify_report *report,
+    bags_error *err);
 
 #ifdef __cplusplus
 }

@@ -101,7 +101,7 @@ formats() {
 # A library for each format that was built with another library, and no other file. Those
 # of core are in libbags; the parts of http.c and mp4.c are in their libraries.
 parts=$(sed -n '/^PARTS_\(http\|mp4\) := /{ s///; s/ /|/g; p }' formats/packages.mk | paste -s -d '|')
-core='archive|copy|cuda|cuda_video|diff|frames|cache|cache_files|catalogue|convert|crop|derive|derive_copy|derived|image|index_build|index_find|join|keys|loader|metadata|numpy|opening|order|resample|resized|split|state|stats|tokens|unreferenced|warp|worker|zip|import-(import|benzina|conversion|duckdb|folder|images|lmdb|megatron|tokens)|export-(export|duckdb|images|mds|tfrecord|webdataset)'
+core='archive|copy|cuda|cuda_video|diff|frames|cache|cache_files|catalogue|convert|crop|derive|derive_copy|derived|image|index_build|index_find|join|keys|loader|metadata|numpy|opening|order|resample|resized|split|state|stats|tokens|unreferenced|verify|warp|worker|zip|import-(import|benzina|conversion|duckdb|folder|images|lmdb|megatron|tokens)|export-(export|duckdb|images|mds|tfrecord|webdataset)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9_/]*\.o' | sed -E 's,formats/((load|storage|data)/)?(.*).o,\3,' |

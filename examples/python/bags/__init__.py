@@ -5,6 +5,7 @@
     with bags.DatasetReader('pets') as reader:
         print(reader[0])
 """
+import array
 import atexit
 import copy as _copy
 import math
@@ -23,6 +24,7 @@ from .closable import Closable, Dataset
 from .codecs import build, choose, complete, decoders, encoders
 from .commands import Rows, copy, derive, index, split, sql, zip
 from .doors import export, formats, images, import_
+from .metadata import read_info, set_info
 from .loader import Drawn, Loader
 from .options import pack, suggest
 from .storage import hooks, writable
@@ -35,10 +37,11 @@ build_index, write_zip = index, zip  # their names in earlier versions
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'Rows', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'View', 'build', 'build_index', 'checksum', 'copy', 'decoders', 'derive', 'diff', 'encoders',
-           'export', 'finalize', 'formats', 'images', 'import_', 'index', 'recover', 'split', 'sql',
+           'export', 'finalize', 'formats', 'images', 'import_', 'index', 'recover', 'set_info', 'split', 'sql',
            'stats', 'verify', 'view', 'write', 'write_zip', 'zip']
 __version__ = _core.version
 GB = 1024 ** 3
+_AT_ONCE = 256  # datapoints requested together
 
 
 def __dir__():
@@ -244,7 +247,11 @@ class DatasetReader(Dataset, _core.DatasetReader):
         if isinstance(points, range) and points.step == 1:
             return {name: self.values(name, points.start, points.stop) for name in mask}
         self._check(mask)
-        found = [self[i, tuple(mask)] for i in points]
+        mask, found = tuple(mask), []
+        for start in range(0, len(points), _AT_ONCE):
+            part = points[start:start + _AT_ONCE]
+            self._announce(array.array('Q', part).tobytes(), mask)
+            found += [self[i, mask] for i in part]
         return {name: [row[name] for row in found] for name in mask}
 
     def values(self, name, start=0, stop=None):
@@ -252,6 +259,13 @@ class DatasetReader(Dataset, _core.DatasetReader):
         for a sequence, a list of lists."""
         points = range(len(self))[start:stop]
         return self._values(self._field(name), points.start, max(points.start, points.stop))
+
+    @property
+    def info(self):
+        """The metadata of the dataset, info.json, as a dict; empty if there is none. See
+        bags.set_info."""
+        (path,), options = self._arguments
+        return read_info(self, path, options['storage'])
 
     def _check(self, names):
         """Raise KeyError for the first name that is not a field. Called by C."""

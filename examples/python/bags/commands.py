@@ -2,16 +2,21 @@
 import builtins
 import contextlib
 import errno
+import itertools
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
 
 from . import _core
 from .arrays import is_inside
+from .lines import encoders as line_encoders
+from .lines import json_lines
 from .loader import index_array
-from .options import flags, number, pack, placed, stepping, suggest, unpack
+from .options import flags, number, numbered, pack, stepping, suggest, unpack
 from .storage import hooks, local, writable
+from .writing import inferred_rows
 
 
 def _paths(path):
@@ -38,8 +43,9 @@ class _Sources:
     """The datasets that a command reads. Numbers of datapoints continue from each to the
     next."""
 
-    def __init__(self, path, storage):
+    def __init__(self, path, storage, options=None):
         self.storage, self.stack, self.readers, self.others = storage, contextlib.ExitStack(), [], []
+        self.options = options or {}
         try:
             for one in _paths(path):
                 self.readers.append(self.open(one))
@@ -51,7 +57,8 @@ class _Sources:
 
     def open(self, path):
         from . import DatasetReader
-        return self.stack.enter_context(DatasetReader(path, None, storage=self.storage))
+        return self.stack.enter_context(
+            DatasetReader(path, None, storage=self.storage, **self.options))
 
     def close(self):
         self.stack.close()
@@ -127,10 +134,7 @@ class _Sources:
 def _seed(what, value):
     if isinstance(value, bool):  # shuffle=False would shuffle with seed 0
         raise TypeError(f'{what}: {value!r} (expected a seed, which is an integer)')
-    try:
-        return number(value)
-    except (TypeError, ValueError) as error:
-        raise placed(error, what) from None
+    return numbered(what, value)
 
 
 @contextlib.contextmanager
@@ -184,19 +188,28 @@ def _copying(sources, copy, shard_size, shard_length, unsharded, checksum, shard
     return pack('writer', options), options['shard_length']
 
 
+def _at_row(error, shard, shown, row):
+    """An error of a writer of added rows, which names the row instead of the writer's path."""
+    place = ''.join(f'{note}: ' for note in getattr(error, '__notes__', ()))
+    text = f'{place}{error.args[0]}'.removeprefix(f'{shard}: ')
+    text = re.sub(r'\bdatapoint \d+', f'row {row}', text, count=1)
+    return next(kind for kind in (TypeError, KeyError, ValueError) if isinstance(error, kind))(
+        f'{shown}: {text}')
+
+
 class _Derive:
     """What derive and split have in common: the sources, the selection and the options."""
 
     warned = False
 
     def __init__(self, path, out, *, where=None, rows=None, exclude=None, range=None,
-                 shuffle=None, fields=None, drop=None, rename=None, add=None, on=None,
-                 missing='error', duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
-                 sync=True, shard_start=0, shard_step=0, storage=None, pixels=None):
+                 shuffle=None, fields=None, drop=None, rename=None, add=None, spec=None,
+                 on=None, missing='error', duplicate='error', copy=False, shard_size=0, shard_length=0,
+                 unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0, storage=None, pixels=None):
         copy, unsharded, sync = flags(copy=copy, unsharded=unsharded, sync=sync)
         checksum = None if checksum is None else flags(checksum=checksum)[0]
         self.out, self.sources = _out(out), _Sources(path, storage)
-        self.sync, self.start, self.pixels = sync, shard_start, []
+        self.sync, self.start, self.pixels, self.rows_added = sync, shard_start, [], None
         try:
             sources, writer = self.sources, {'shard_start': shard_start, 'shard_step': shard_step}
             self.options = pack('derive', {**writer, 'sync': sync}, f'{os.fsdecode(out)}: ')
@@ -214,7 +227,18 @@ class _Derive:
             if on is not None and add is None:
                 raise ValueError('on needs add')
             self.join = None
-            if add is not None:
+            lines = isinstance(add, (str, bytes, os.PathLike)) and (
+                spec is not None or os.fsdecode(add).endswith('.jsonl'))
+            rows_of = add is not None and (lines or not isinstance(add, (str, bytes, os.PathLike)))
+            if spec is not None and not rows_of:
+                raise ValueError('spec needs add, of JSON lines or dicts')
+            if rows_of and on is not None:
+                raise ValueError('on needs a dataset to add: bags.write makes one of dicts')
+            if lines and spec is None:
+                raise ValueError(f'add: {os.fsdecode(add)} needs spec')
+            if rows_of:
+                self.prepare_rows(add, spec, lines)
+            elif add is not None:
                 self.add(add, on, missing == 'drop', duplicate == 'first')
             self.writer, self.length = _copying(sources, copy, shard_size, shard_length, unsharded,
                                                 checksum, self.workers)
@@ -247,6 +271,55 @@ class _Derive:
             other._field(key)
             self.join = (*place, own, key, drop, first)
         self.fields += [(name, None, place) for name in other.spec if name != key]
+
+    def prepare_rows(self, add, spec, lines):
+        """Add the fields of JSON lines, or of dicts: a row for each datapoint, in their order."""
+        if spec is not None and not isinstance(spec, Mapping):
+            raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
+        if lines:
+            spec = {name: _core.complete(kind) for name, kind in spec.items()}
+            rows, codecs, shown = json_lines(local(add), spec), line_encoders(spec), os.fsdecode(add)
+        else:
+            rows, spec, codecs, shown = *inferred_rows('add', add, spec), 'add'
+        self.rows_added = rows, spec, codecs, shown
+        place = self.lines_path(), None, 0
+        self.fields += [(name, None, place) for name in sorted(spec)]
+
+    def lines_path(self):
+        return self.out + b'.lines' + (b'-%d' % self.start if self.workers > 1 else b'')
+
+    @contextlib.contextmanager
+    def encoded(self):
+        """Write the rows of prepare_rows to OUT.lines, in shards like those of the sources, and
+        remove it at the end."""
+        from . import DatasetWriter
+        if self.rows_added is None:
+            yield
+            return
+        rows, spec, codecs, shown = self.rows_added
+        if os.path.lexists(self.out) and self.workers < 2:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(self.out))
+        out, number_of, found = self.lines_path(), 0, 0
+        os.mkdir(out)
+        try:
+            for reader in self.sources.readers:
+                for length in _core.shard_lengths(reader):
+                    shard = os.path.join(os.fsdecode(out), f'{number_of:06}')
+                    with DatasetWriter(shard, spec, codecs, sync=self.sync) as writer:
+                        for row in itertools.islice(rows, length):
+                            try:
+                                writer.append(row)
+                            except (TypeError, ValueError, KeyError) as error:
+                                raise _at_row(error, shard, shown, found) from None
+                            found += 1
+                    number_of += 1
+            found += sum(1 for _ in rows)
+            if found != self.sources.length:
+                raise ValueError(f'{shown}: has {found} rows, but {self.sources.first.path} has '
+                                 f'{self.sources.length} datapoints')
+            yield
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
 
     def sizes(self, pixels):
         """pixels, as a list of (name, width, height)."""
@@ -315,9 +388,15 @@ class _Derive:
 
 def derive(path, out, *, progress=None, **options):
     """derive(path, out, *, where=None, rows=None, exclude=None, range=None, shuffle=None,
+<<<<<<< HEAD
     fields=None, drop=None, rename=None, add=None, on=None, missing='error', duplicate='error',
     copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
     pixels=None, storage=None, progress=None)
+=======
+    fields=None, drop=None, rename=None, add=None, spec=None, on=None, missing='error',
+    duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
+    sync=True, shard_start=0, shard_step=0, storage=None, pixels=None, progress=None)
+>>>>>>> 128f8877996f6c5927ca6f83236fcabedbb04739
 
     Make another version of a dataset. Its Bags are hard links: nothing is copied, and out must
     be on the same file system. Returns a dict of numbers: shards, length (datapoints), linked
@@ -330,6 +409,9 @@ def derive(path, out, *, progress=None, **options):
     whose fields are added: by position or, with on='id' (or 'id=name_there'), to the datapoint
     with an equal value of that field. missing='drop' drops datapoints whose value add lacks, and
     duplicate='first' uses the first of several with an equal value; otherwise both are errors.
+    add may also be a file of JSON lines, with the types of its fields as spec ('scores.jsonl',
+    spec={'score': 'float32'}), or an iterable of dicts, a table or a dict of arrays, as for
+    bags.write: a row for each datapoint of path, in their order.
 
     copy=True copies the blobs instead, which allows any order, shards of other sizes, a list of
     several datasets of one spec as path, and a path on a server or in an archive. checksum=None:
@@ -345,7 +427,7 @@ def derive(path, out, *, progress=None, **options):
     range), OverflowError (needs copy=True), ValueError, OSError.
     """
     with _Derive.open(path, out, options) as work, stepping(progress) as step, \
-            work.decoded(work.rows):
+            work.encoded(), work.decoded(work.rows):
         return work.run(work.out, work.rows, step)
 
 
@@ -412,7 +494,7 @@ def split(path, out, parts, *, seed=0, by=None, stratify=None, progress=None, **
                              'dataset with pixels first, and split it then')
         os.makedirs(at, exist_ok=shared)
         try:
-            with work.decoded(rows[part_of < len(names)]):
+            with work.encoded(), work.decoded(rows[part_of < len(names)]):
                 for k, name in enumerate(names):
                     chosen = rows[part_of == k]
                     made[name] = work.run(os.path.join(at, os.fsencode(name)), chosen,
@@ -501,7 +583,8 @@ class Rows(list):
 
 
 def sql(path, query, *, storage=None, progress=None, **options):
-    """sql(path, query, *, storage=None, progress=None, allow_gaps=False, unfinished='refuse')
+    """sql(path, query, *, storage=None, progress=None, allow_gaps=False, unfinished='refuse',
+    verify_checksums=False)
 
     Run an SQL query on a dataset, which is the table `data`: 'SELECT label, count(*) FROM data
     GROUP BY label'. Returns a list of dicts that map the names of the columns to int, float, str,
@@ -563,13 +646,13 @@ def zip(dataset, path, *, whole=False, compact=False, sync=True, storage=None, p
             shutil.rmtree(made)
 
 
-def index(path, field, *, progress=None):
-    """Build an index of a field, for use with reader.index and bags.sql. progress: see
-    bags.copy."""
+def index(path, field, *, memory=16 << 20, progress=None):
+    """Build an index of a field, for use with reader.index and bags.sql. memory: sort with this
+    many bytes. progress: see bags.copy."""
     if not isinstance(field, str):
         raise TypeError(f'the name of a field must be a str, not {type(field)}')
     with stepping(progress) as step:
-        _core.tool('index', writable(path), field.encode(), b'', None, [], step)
+        _core.tool('index', writable(path), field.encode(), b'', [], numbered('memory', memory), step)
 
 
 def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, out_storage=None,
@@ -605,10 +688,7 @@ def copy(path, out, *, whole=False, compact=False, part_size=0, storage=None, ou
     out_storage = storage if out_storage is None else out_storage
     if remote and out_storage is not None and not isinstance(out_storage, dict):
         raise TypeError(f'{text}: out_storage: {out_storage!r} (expected a dict)')
-    try:
-        part_size = number(part_size)
-    except (TypeError, ValueError) as error:
-        raise placed(error, 'part_size') from None
+    part_size = numbered('part_size', part_size)
     if compact:
         return _without_blobs(path, out, True, storage, progress)
     with stepping(progress) as step:

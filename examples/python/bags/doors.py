@@ -204,7 +204,7 @@ def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=Fa
             raise
         writer.close()
         if opened.metadata and not worker[0] and not _core.describe(
-                os.fsencode(out), opened.metadata, not writing.get('sync', True)):
+                os.fsencode(out), opened.metadata, not writing.get('sync', True), False):
             opened.notes.append(f'{os.fsdecode(out)}: its info.json is kept, and does not have the '
                                 f'metadata of {path}')
         return done if images is None else {**done, 'images': images}
@@ -279,17 +279,20 @@ def _target(out, to):
 
 
 def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, label=None,
-           storage=None, progress=None, **options):
+           allow_gaps=False, unfinished='refuse', verify_checksums=False, storage=None, progress=None,
+           **options):
     """export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, label=None,
     layout='rows', fps=None, shard_size=0, shard_length=0, shard_start=0, shard_step=0,
-    resume=False, sync=True, storage=None, progress=None)
+    resume=False, sync=True, allow_gaps=False, unfinished='refuse', verify_checksums=False,
+    storage=None, progress=None)
 
     Write a dataset in the format of another program: see bags.formats. Without `to`, out's
     ending states it. The options are those of `bags export`: fields is a list of names, or a
     dict of names and new names; rows are numbers of datapoints, in the order of the export; where
     is an SQL expression; key is the field of webdataset's keys, label the field of the folders of
     images; layout is 'rows' or 'episodes', for HDF5; fps are LeRobot's frames per second, unless
-    the dataset states them. Returns a dict: datapoints and files.
+    the dataset states them; allow_gaps, unfinished and verify_checksums are as in DatasetReader.
+    Returns a dict: datapoints and files.
 
     info.json is exported to formats that have a place for it, otherwise a warning says so.
     What a format cannot hold is an error before anything is written. After another failure,
@@ -314,7 +317,8 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
                if value is not None or name not in ('fps', 'layout')}
     if os.fsdecode(out).startswith(('http://', 'https://', 's3://')):
         raise ValueError(f'{os.fsdecode(out)}: a URL, but a local path is required')
-    sources = _Sources(os.fsdecode(path), storage)
+    reading = {'allow_gaps': allow_gaps, 'unfinished': unfinished, 'verify_checksums': verify_checksums}
+    sources = _Sources(os.fsdecode(path), storage, reading)
     try:
         names = {} if fields is None else _renamed('fields', fields)
         for name in (*names, *(one for one in (key, label) if one is not None)):
@@ -326,8 +330,8 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
         sources.close()
     with stepping(progress) as step:
         datapoints, files, dropped = _core.export_to(
-            os.fsencode(path), hooks(path, storage, True), exporter, os.fsencode(out),
-            pack('export', options, f'{os.fsdecode(out)}: '), list(names.items()),
+            os.fsencode(path), hooks(path, storage, True), pack('reader', reading, f'{path}: '), exporter,
+            os.fsencode(out), pack('export', options, f'{os.fsdecode(out)}: '), list(names.items()),
             None if chosen is None else chosen.tobytes(), key, label, step)
     if dropped:
         warnings.warn(f'{os.fsdecode(path)}: its info.json is not exported: {to} has no place for it',

@@ -26,6 +26,14 @@ def number(value, bits=64):
     return integer
 
 
+def numbered(name, value, bits=64):
+    """The number of an option; errors name it."""
+    try:
+        return number(value, bits)
+    except (TypeError, ValueError) as error:
+        raise placed(error, name) from None
+
+
 def flag(value):
     """A bool, of Python or NumPy. A TypeError for other values, since 'no' would be true."""
     if isinstance(value, bool) or getattr(getattr(value, 'dtype', None), 'kind', '') == 'b' and (

@@ -4,7 +4,7 @@ import sys
 import warnings
 
 from . import _core, codecs
-from .options import flags, number, pack, placed, stepping, suggest, unpack
+from .options import flags, numbered, pack, placed, stepping, suggest, unpack
 from .storage import hooks, writable
 
 
@@ -44,7 +44,7 @@ class Index(_core.Index):
 
 def _run(name, path, options=b'', values=()):
     """Run a C function, and return its report as bytes."""
-    return _core.tool(name, writable(path), b'', options, None, list(values), None)
+    return _core.tool(name, writable(path), b'', options, list(values), 0, None)
 
 
 def _count(name, path, **options):
@@ -86,19 +86,24 @@ def recover(path, *, dry_run=False, keep_idx=False, drop_partial=False, values=N
     return unpack('recover report', _run('recover', path, pack('recover', options, f'{path}: '), blobs))
 
 
-def verify(path, *, storage=None, progress=None, **options):
-    """verify(path, *, quick=False, decode=False, allow_gaps=False, allow_empty_file=False,
-    unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, storage=None, progress=None)
+def verify(path, *, live=False, jobs=0, max_pixels=0, storage=None, progress=None, **options):
+    """verify(path, *, quick=False, decode=False, live=False, jobs=0, max_pixels=0,
+    allow_gaps=False, allow_empty_file=False, unfinished='refuse', shard_start=0, shard_step=0,
+    max_faults=0, storage=None, progress=None)
 
     Find every fault in a dataset or Bag. Returns a list of dicts, empty if there are no faults.
     With decode, a field whose type this build cannot decode is a fault, too; a type that no
-    build knows only causes a warning. progress: see bags.copy; done is the number of bytes read,
-    and total is 0, until the last call.
+    build knows only causes a warning. live checks the datapoints that were flushed to unfinished
+    shards, which are then not faults; neither are missing shards. jobs: threads, 0 for the number
+    of processors. max_pixels: larger images are faults. progress: see bags.copy; done is the number
+    of bytes read, and total is 0, until the last call.
     """
-    found, skipped = [], {}
+    found, skipped, (live,) = [], {}, flags(live=live)
+    if live and (options.get('quick') or options.get('unfinished', 'refuse') != 'refuse'):
+        raise ValueError(f'{path}: live excludes quick and unfinished')
     with stepping(progress) as step:
-        _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
-                   hooks(path, storage, True), found, step)
+        _core.verify(os.fsencode(path), pack('verify', options, f'{path}: '), hooks(path, storage, True),
+                     found, numbered('jobs', jobs, 32), live, numbered('max_pixels', max_pixels), step)
     for one in found:
         if isinstance(one, tuple):  # for one shard
             skipped[one[:2]] = skipped.get(one[:2], 0) + one[2]
@@ -128,9 +133,10 @@ def finalize(path):
 _STATISTICS = ('mean', 'std', 'min', 'max', 'count', 'q01', 'q10', 'q50', 'q90', 'q99')
 
 
-def stats(path, *fields, rows=None, threads=0, storage=None, progress=None, **options):
-    """stats(path, *fields, rows=None, threads=0, storage=None, progress=None, allow_gaps=False,
-    unfinished='refuse')
+def stats(path, *fields, rows=None, where=None, threads=0, max_pixels=0, storage=None, progress=None,
+          **options):
+    """stats(path, *fields, rows=None, where=None, threads=0, max_pixels=0, storage=None,
+    progress=None, allow_gaps=False, unfinished='refuse', verify_checksums=False)
 
     Compute statistics of the numbers in fields, for a Loader's options mean and std. Returns
     for each field a dict of mean, std, min, max, count, q01, q10, q50, q90 and q99. Each is a
@@ -138,23 +144,26 @@ def stats(path, *fields, rows=None, threads=0, storage=None, progress=None, **op
     channel, from 0 to 255 (a Loader's mean refers to x / 255). Sequences contribute all items.
     NaN is not counted; an element without numbers gets None. The result does not depend on
     the order of datapoints, on shards or on threads. rows: only use these datapoints, as for a
-    Loader. progress: see bags.copy.
+    Loader; where: only those for which an SQL expression is true. Images of more than max_pixels
+    are errors. progress: see bags.copy.
     Errors: KeyError (no such field), TypeError (values without numbers), ValueError (an
     infinite number, arrays of several shapes, no values).
     """
-    from . import DatasetReader
-    from .loader import index_array
+    from .commands import _Sources
     if not fields or not all(isinstance(name, str) for name in fields):
         raise TypeError(f'{path}: fields: {fields!r} (expected names)')
-    with DatasetReader(path, None, storage=storage, **options) as reader:
+    sources = _Sources(os.fsdecode(path), storage, options)
+    try:
         for name in fields:
-            reader._field(name)
-        if rows is not None:
-            rows = index_array('rows', rows, len(reader)).tobytes()
+            sources.first._field(name)
+        chosen = sources.select(rows, where)
+    finally:
+        sources.close()
     with stepping(progress) as step:
         found = _core.stats(os.fsencode(path), hooks(path, storage),
-                            pack('reader', options, f'{path}: '), fields, rows,
-                            number(threads, 31), step)
+                            pack('reader', options, f'{path}: '), fields,
+                            None if chosen is None else chosen.tobytes(), numbered('threads', threads, 31),
+                            numbered('max_pixels', max_pixels), step)
     return {name: {key: [one[i] for one in elements] for i, key in enumerate(_STATISTICS)}
             for name, elements in zip(fields, found)}
 

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Mapping
 
 from . import _core, tables
+from .metadata import info_text, set_info
 from .options import stepping
 
 _SHARDS = ('shard_size', 'shard_length', 'shard_start', 'shard_step', 'shard_stop')
@@ -142,6 +143,20 @@ def _checked(path, points):
         yield point if type(point) is dict else dict(point)
 
 
+def inferred_rows(path, iterable, spec=None):
+    """The rows of what bags.write accepts as dicts, their spec and encoders."""
+    from . import encoders
+    points, _, known = _datapoints(path, iterable)
+    points = _checked(path, points)
+    if spec is None and known is None:
+        first = next(points, None)
+        if first is None:
+            raise ValueError(f'{path}: no rows; pass spec=')
+        known = _infer(path, first)
+        points = itertools.chain([first], points)
+    return points, known if spec is None else spec, encoders
+
+
 @contextlib.contextmanager
 def _without_empty(writer):
     """After an exception before the first datapoint, remove the dataset."""
@@ -153,9 +168,9 @@ def _without_empty(writer):
         raise
 
 
-def write(path, iterable, spec=None, *, encoders=None, progress=None, **options):
-    """write(path, iterable, spec=None, *, encoders=bags.encoders, progress=None, shard_size=None,
-    shard_length=None, shard_start=0, shard_step=1, shard_stop=0, existing='refuse',
+def write(path, iterable, spec=None, *, encoders=None, info=None, progress=None, **options):
+    """write(path, iterable, spec=None, *, encoders=bags.encoders, info=None, progress=None,
+    shard_size=None, shard_length=None, shard_start=0, shard_step=1, shard_stop=0, existing='refuse',
     checksum=False, keep_idx=False, sync=False, flush_seconds=1)
 
     Write a dataset, and return its spec. iterable: dicts, a table of pandas, any table with
@@ -170,7 +185,7 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
     fields of the spec, and values that its types can hold: pass a spec if they differ.
     encoders, and the other options, are as for ShardedDatasetWriter, which is used if one of
     the options of shards is given, and for DatasetWriter. existing='resume' skips as many
-    datapoints of the iterable as the dataset has.
+    datapoints of the iterable as the dataset has. info: a dict of metadata, see bags.set_info.
     progress: a function of done and total (0 if unknown), or tqdm. It is called now and then, and
     at the end. An exception that it raises ends the call. After an exception, the
     datapoints before it are a complete dataset; without any, nothing is left.
@@ -178,6 +193,8 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
     """
     from . import DatasetReader, DatasetWriter, ShardedDatasetWriter
     from . import encoders as ours
+    if info is not None:
+        info_text(path, info)  # an error now rather than later
     codecs = ours if encoders is None else encoders
     if isinstance(iterable, DatasetReader) and spec is None and encoders is None and not (
             iterable.closed or iterable._converts()):
@@ -211,4 +228,6 @@ def write(path, iterable, spec=None, *, encoders=None, progress=None, **options)
                 step(done, total)
         if step:
             step(done, total)
-        return writer.spec
+    if info is not None:
+        set_info(path, info, sync=options.get('sync', False))
+    return writer.spec

@@ -55,6 +55,21 @@ static PyObject *reader_facts(PyObject *module, PyObject *args) {
         PyBool_FromLong(sums && info.checksums == count));
 }
 
+/* shard_lengths(reader): a list of datapoints per shard */
+static PyObject *reader_shard_lengths(PyObject *module, PyObject *reader) {
+    State *state = (State *)PyModule_GetState(module);
+    size_t count;
+    OWNED Source *source = reader_source_of(state, reader);
+    PyObject *out = source ? PyList_New(0) : NULL;
+    const bags_shard *shards = out ? bags_reader_shards(source->reader, &count) : NULL;
+    for (size_t i = 0; out && i < count; i++) {
+        OWNED PyObject *length = PyLong_FromUnsignedLongLong(shards[i].length);
+        if (!length || PyList_Append(out, length))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
 /* index_files(reader, storage): the names of the files of all indexes that match the
  * dataset, for zip and copy. */
 static PyObject *reader_index_files(PyObject *module, PyObject *args) {
@@ -690,6 +705,7 @@ static PyObject *run_copy(PyObject *module, PyObject *args) {
 }
 
 PyMethodDef command_functions[] = {{"facts", reader_facts, METH_VARARGS, NULL},
+    {"shard_lengths", reader_shard_lengths, METH_O, NULL},
     {"index_files", reader_index_files, METH_VARARGS, NULL},
 #ifdef BAGS_WITH_SQL
     {"where", reader_where, METH_VARARGS, NULL},

@@ -77,9 +77,9 @@ typedef struct Codecs {
     bags_webp_options webp;
     bags_zstd_options zstd;
 } Codecs;
-/* Set the options of images first. *codecs must not move; free its registry. False with
- * an exception. */
+/* Set the options of images first. *codecs must not move. False with an exception. */
 bool copy_codecs(Codecs *codecs, const bags_registry *from);
+void codecs_free(Codecs *codecs);
 /* bags._far, imported when first needed. NULL with an exception. */
 const Far *load_far(void);
 /* Types and functions of the other files. module.c adds them to the module. */

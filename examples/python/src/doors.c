@@ -72,7 +72,7 @@ static void opening_free(PyObject *capsule) {
     Opening *opening = (Opening *)PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
     if (opening->source)
         doors->close(opening->source);
-    bags_registry_free(opening->codecs.registry);
+    codecs_free(&opening->codecs);
     free(opening->image_type);
     for (size_t i = 0; i < opening->wanted_count; i++)
         free(opening->wanted[i].name);
@@ -465,18 +465,43 @@ static PyObject *door_copy(PyObject *module, PyObject *args) {
         image_counts(copying.opening->source->images));
 }
 
-/* describe(path, json, no_sync): write info.json unless it exists. False if another one
- * exists. */
+/* info(reader, path, storage): the content of info.json, or None; path is bytes */
+static PyObject *door_info(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *reader, *storage;
+    const char *path;
+    AT_END(bags_buffer_free) bags_buffer buffer = {0};
+    bags_view found = {NULL, 0};
+    bags_env env = {NULL, NULL};
+    bags_error err;
+    bags_code code;
+    if (!PyArg_ParseTuple(args, "OyO", &reader, &path, &storage))
+        return NULL;
+    OWNED Source *source = reader_source_of(state, reader);
+    env.io = source ? storage_io(state, storage, tool_io()) : NULL;
+    if (!env.io)
+        return NULL;
+    WITHOUT_GIL(
+        code = bags_metadata_read(path, source->reader, &env, &buffer, &found, &err));
+    if (call_failed(state, code, &err, source->path))
+        return NULL;
+    return found.data ? PyBytes_FromStringAndSize(
+                            (const char *)found.data, (Py_ssize_t)found.size)
+                      : Py_NewRef(Py_None);
+}
+
+/* describe(path, json, no_sync, replace): write info.json, unless another one exists that
+ * is not to be replaced: then False. */
 static PyObject *door_describe(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *path, *text;
     Py_ssize_t size;
-    int no_sync;
+    int no_sync, replace;
     bags_reader_options how = {0};
     AT_END(bags_buffer_free) bags_buffer buffer = {0};
     bags_view found = {NULL, 0};
     bags_error err;
-    if (!PyArg_ParseTuple(args, "ys#p", &path, &text, &size, &no_sync))
+    if (!PyArg_ParseTuple(args, "ys#pp", &path, &text, &size, &no_sync, &replace))
         return NULL;
     const bags_view json = {(const unsigned char *)text, (size_t)size};
     how.unfinished = BAGS_UNFINISHED_READ;
@@ -485,6 +510,8 @@ static PyObject *door_describe(PyObject *module, PyObject *args) {
     bool good =
         reader && !bags_metadata_read(path, reader, NULL, &buffer, &found, &err);
     bags_reader_close(reader);
+    if (replace)
+        found.data = NULL;
     if (good && !found.data)
         good = !bags_metadata_write(path, json, no_sync, NULL, &err);
     if (!good)
@@ -523,27 +550,28 @@ static bags_field *take_names(PyObject *list) {
     return fields;
 }
 
-/* export_to(path, storage, exporter, out, options, fields, rows, key, label, progress):
- * (datapoints, files, whether the format has no place for info.json); fields: a list of
+/* export_to(path, storage, reader's options, exporter, out, options, fields, rows, key,
+ * label, progress): (datapoints, files, whether the format has no place for info.json); fields: a list of
  * (name, name in the export), or an empty one for all; rows: 64-bit numbers as bytes, or
  * None */
 static PyObject *door_export(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *path, *out, *rows, *key, *label;
-    PyObject *storage, *packed, *names;
+    PyObject *storage, *packed, *packed_reader, *names;
     Py_ssize_t exporter, rows_size;
     Progress progress = {0};
-    bags_reader_options reading = {0};
+    bags_reader_options reading;
     bags_export_options how;
     bags_export_report report = {0};
     bool dropped = false;
     bags_reader *reader;
     bags_error err;
     bags_code code = BAGS_OK;
-    if (!PyArg_ParseTuple(args, "yOnyOO!z#zzO", &path, &storage, &exporter, &out,
-            &packed, &PyList_Type, &names, &rows, &rows_size, &key, &label,
-            &progress.call) ||
-        !take_struct(&how, sizeof how, packed) || !load_doors())
+    if (!PyArg_ParseTuple(args, "yOOnyOO!z#zzO", &path, &storage, &packed_reader,
+            &exporter, &out, &packed, &PyList_Type, &names, &rows, &rows_size, &key,
+            &label, &progress.call) ||
+        !take_struct(&how, sizeof how, packed) ||
+        !take_struct(&reading, sizeof reading, packed_reader) || !load_doors())
         return NULL;
     reading.registry = state->blobs;
     reading.env.io = storage_io(state, storage, tool_io());
@@ -582,5 +610,6 @@ PyMethodDef door_functions[] = {{"formats", door_formats, METH_NOARGS, NULL},
     {"field_name", door_name, METH_O, NULL},
     {"source", door_source, METH_VARARGS, NULL},
     {"copy_source", door_copy, METH_VARARGS, NULL},
+    {"info", door_info, METH_VARARGS, NULL},
     {"describe", door_describe, METH_VARARGS, NULL},
     {"export_to", door_export, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};

@@ -220,6 +220,8 @@ bool copy_codecs(Codecs *codecs, const bags_registry *from) {
     return good;
 }
 
+void codecs_free(Codecs *codecs) { bags_registry_free(codecs->registry); }
+
 /* Base types come first. base, keep: offsets in the state, or 0 for none (no reference
  * is at offset 0). */
 static const struct {

@@ -430,6 +430,35 @@ static PyObject *read_values(
     return out;
 }
 
+/* _announce(numbers, names): request fields of datapoints at once, as uint64 in bytes, from
+ * a server. The reads that follow report what is wrong. */
+static PyObject *reader_announce(PyObject *self, PyObject *args) {
+    Opened *reader = (Opened *)self;
+    const char *numbers;
+    Py_ssize_t size;
+    PyObject *names;
+    bags_error err;
+    if (!PyArg_ParseTuple(args, "y#O!", &numbers, &size, &PyTuple_Type, &names))
+        return NULL;
+    OWNED Source *source = source_of(self);
+    if (!source)
+        return NULL;
+    if (source->storage == Py_None || !source->storage)
+        Py_RETURN_NONE;
+    bags_select *selects =
+        (bags_select *)PyMem_Calloc(reader->base.count + 1, sizeof *selects);
+    Py_ssize_t count = selects ? list_selects(reader, names, selects) : -1;
+    AT_END(give_row) Row *row = count < 0 ? NULL : take_row(source);
+    if (row)
+        WITHOUT_GIL((void)bags_reader_prefetch(source->reader,
+            (const uint64_t *)(const void *)numbers, (size_t)size / sizeof(uint64_t),
+            selects, (size_t)count, &row->row, &err));
+    if (!selects)
+        PyErr_NoMemory();
+    PyMem_Free(selects);
+    return row && !signal_raised() ? Py_NewRef(Py_None) : NULL;
+}
+
 /* True for what selects several datapoints: a slice, range, list or NumPy array. */
 static bool is_several(PyObject *which) {
     if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type) ||
@@ -647,6 +676,7 @@ static PyMethodDef reader_methods[] = {
         "if\n"
         "the dataset is mapped. Decoders are not used."},
     {"_values", reader_values, METH_VARARGS, NULL},
+    {"_announce", reader_announce, METH_VARARGS, NULL},
     {"_field", reader_number_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_gets[] = {
     {"size", reader_info, NULL, "Bytes of all Bags.", NULL},

@@ -3,18 +3,18 @@
 
 #include "index.h"
 
+#include <errno.h>
+
 /* ---- functions on datasets ---- */
 
 typedef union Options {
     bags_recover_options recover;
-    bags_verify_options verify;
     bags_checksum_options checksum;
     bags_index_options index;
     bags_finalize_options finalize;
 } Options;
 typedef union Report {
     bags_recover_report recover;
-    bags_verify_report verify;
     bags_checksum_report checksum;
     uint64_t renamed;
 } Report;
@@ -25,8 +25,6 @@ static bags_code call_tool(char tool, const char *path, const char *field,
     switch (tool) {
     case 'r':
         return bags_recover(path, &options->recover, &report->recover, err);
-    case 'v':
-        return bags_verify(path, &options->verify, &report->verify, err);
     case 'c':
         return bags_checksum(path, &options->checksum, &report->checksum, err);
     case 'f':
@@ -36,9 +34,86 @@ static bags_code call_tool(char tool, const char *path, const char *field,
     }
 }
 
+/* The values for recover, from a list of names and blobs. The list must outlive
+ * them. */
+static bags_entry *take_entries(PyObject *list, size_t count) {
+    bags_entry *entries =
+        (bags_entry *)PyMem_Calloc(count + 1, sizeof *entries + sizeof(bags_value));
+    bags_value *values = (bags_value *)(void *)(entries + count + 1);
+    bool good = entries != NULL;
+    for (size_t i = 0; good && i < count; i++) {
+        const char *blob;
+        Py_ssize_t size;
+        good = PyArg_Parse(PyList_GetItem(list, (Py_ssize_t)i), "(sy#)",
+            &entries[i].field, &blob, &size);
+        if (good)
+            values[i] = bags_blob(blob, (size_t)size);
+        entries[i].values = &values[i];
+        entries[i].count = 1;
+    }
+    if (!good && !PyErr_Occurred())
+        PyErr_NoMemory();
+    if (!good)
+        PyMem_Free(entries);
+    return good ? entries : NULL;
+}
+
+/* tool(name, path, field, options, list, memory, progress): run a tool, and return its
+ * report as the bytes of a struct. path and field are bytes; only index uses the field,
+ * `memory` and `progress`. recover finds its values in the list. */
+static PyObject *run_tool(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *name, *path, *field, *packed;
+    Py_ssize_t size;
+    unsigned long long memory;
+    PyObject *values;
+    bags_entry *entries = NULL;
+    Progress progress = {0};
+    Options options;
+    Report report;
+    bags_error err;
+    bags_code code;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTuple(args, "syyy#O!KO", &name, &path, &field, &packed, &size,
+            &PyList_Type, &values, &memory, &progress.call))
+        return NULL;
+    memcpy(&options, packed,
+        (size_t)size < sizeof options ? (size_t)size : sizeof options);
+    char tool = *name;
+    if (tool == 'i') {
+        options.index.registry = state->registry;
+        options.index.memory = (size_t)memory;
+        options.index.progress = progress_note;
+        options.index.user = &progress;
+        options.index.env.io = tool_io();
+    }
+    if (tool == 'r') {
+        options.recover.env.io = tool_io();
+        options.recover.values_count = (size_t)PyList_Size(values);
+        entries = take_entries(values, options.recover.values_count);
+        options.recover.values = entries;
+        if (!entries)
+            return NULL;
+    }
+    if (tool == 'c')
+        options.checksum.env.io = tool_io();
+    if (tool == 'f')
+        options.finalize.env.io = tool_io();
+    WITHOUT_GIL(code = call_tool(tool, path, field, &options, &report, &err));
+    PyMem_Free(entries);
+    if (progress_end(&progress, !code) && code)
+        raise_error_of(state, &err, path);
+    return PyErr_Occurred()
+               ? NULL
+               : PyBytes_FromStringAndSize((const char *)&report, sizeof report);
+}
+
+/* ---- verification ---- */
+
 /* The callbacks' argument. */
 typedef struct Verifying {
-    PyObject *faults;
+    State *state;
+    PyObject *faults, *storage;
     Progress progress;
 } Verifying;
 
@@ -71,99 +146,78 @@ static void add_undecoded(void *user, const bags_field *field, uint64_t blobs) {
     PyGILState_Release(gil);
 }
 
-static void verify_progress(void *user, uint64_t bytes) {
-    Progress *progress = &((Verifying *)user)->progress;
-    progress->read += bytes;
-    progress_note(progress, progress->read, 0);
-}
-
-/* The values for recover, from a list of names and blobs. The list must outlive
- * them. */
-static bags_entry *take_entries(PyObject *list, size_t count) {
-    bags_entry *entries =
-        (bags_entry *)PyMem_Calloc(count + 1, sizeof *entries + sizeof(bags_value));
-    bags_value *values = (bags_value *)(void *)(entries + count + 1);
-    bool good = entries != NULL;
-    for (size_t i = 0; good && i < count; i++) {
-        const char *blob;
-        Py_ssize_t size;
-        good = PyArg_Parse(PyList_GetItem(list, (Py_ssize_t)i), "(sy#)",
-            &entries[i].field, &blob, &size);
-        if (good)
-            values[i] = bags_blob(blob, (size_t)size);
-        entries[i].values = &values[i];
-        entries[i].count = 1;
-    }
-    if (!good && !PyErr_Occurred())
-        PyErr_NoMemory();
+/* Returns false once the call shall end. Threads that wait for a server then give
+ * up. */
+static bool verify_step(Verifying *verifying, uint64_t bytes) {
+    verifying->progress.read += bytes;
+    bool good = progress_step(&verifying->progress, verifying->progress.read, 0);
     if (!good)
-        PyMem_Free(entries);
-    return good ? entries : NULL;
+        storage_end(verifying->state, verifying->storage);
+    return good;
 }
 
-/* tool(name, path, field, options, storage, list, progress): run a tool, and return its
- * report as the bytes of a struct. path and field are bytes; only index uses the field,
- * and only verify uses storage. verify appends dicts of faults, and tuples for values it
- * did not decode, to the list; recover finds its values there. verify and index call
- * `progress`. */
-static PyObject *run_tool(PyObject *module, PyObject *args) {
+static void verify_progress(void *user, uint64_t bytes) {
+    (void)verify_step((Verifying *)user, bytes);
+}
+
+/* Hooks for local files: after an exception, every thread ends. */
+static int verify_open(void *user, const char *path, int mode, void **file) {
+    return ((Verifying *)user)->progress.failed
+               ? EINTR
+               : tool_io()->open(NULL, path, mode, file);
+}
+
+static int verify_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    return ((Verifying *)user)->progress.failed
+               ? EINTR
+               : tool_io()->read_at(NULL, file, offset, data, size, done);
+}
+
+/* verify(path, options, storage, list, threads, live, max_pixels, progress): appends
+ * dicts of faults, and tuples for values that were not decoded, to the list. path is
+ * bytes. */
+static PyObject *run_verify(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
-    const char *name, *path, *field, *packed;
-    Py_ssize_t size;
-    PyObject *storage, *faults, *out = NULL;
-    bags_entry *entries = NULL;
-    Verifying verifying = {NULL, {Py_None, 0, 0, 0, 0, false, false, {NULL}}};
-    Progress *progress = &verifying.progress;
-    Options options;
-    Report report;
+    const char *path;
+    PyObject *packed;
+    int live;
+    unsigned long long max_pixels;
+    Verifying verifying = {0};
+    AT_END(codecs_free) Codecs codecs = {0};
+    bags_verify_all_options options;
+    bags_verify_report report;
     bags_error err;
     bags_code code;
+    bags_io own = *tool_io();
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTuple(args, "syyy#OO!O", &name, &path, &field, &packed, &size,
-            &storage, &PyList_Type, &faults, &progress->call))
+    if (!PyArg_ParseTuple(args, "yOOO!IpKO", &path, &packed, &verifying.storage,
+            &PyList_Type, &verifying.faults, &options.threads, &live, &max_pixels,
+            &verifying.progress.call) ||
+        !take_struct(&options.verify, sizeof options.verify, packed))
         return NULL;
-    memcpy(&options, packed,
-        (size_t)size < sizeof options ? (size_t)size : sizeof options);
-    char tool = *name;
-    if (tool == 'i') {
-        options.index.registry = state->registry;
-        options.index.memory = (size_t)16 << 20; /* bytes sorted without a pause */
-        options.index.progress = progress_note;
-        options.index.user = progress;
-        options.index.env.io = tool_io();
-    }
-    if (tool == 'r') {
-        options.recover.env.io = tool_io();
-        options.recover.values_count = (size_t)PyList_Size(faults);
-        entries = take_entries(faults, options.recover.values_count);
-        options.recover.values = entries;
-        if (!entries)
-            return NULL;
-    }
-    if (tool == 'c')
-        options.checksum.env.io = tool_io();
-    if (tool == 'f')
-        options.finalize.env.io = tool_io();
-    if (tool == 'v') {
-        verifying.faults = faults;
-        options.verify.registry = state->registry;
-        options.verify.each = add_fault;
-        options.verify.undecoded = add_undecoded;
-        options.verify.progress = verify_progress;
-        options.verify.user = &verifying;
-        options.verify.env.io = storage_io(state, storage, tool_io());
-        if (!options.verify.env.io)
-            return NULL;
-    }
-    WITHOUT_GIL(code = call_tool(tool, path, field, &options, &report, &err));
-    PyMem_Free(entries);
-    bool good = !code || (tool == 'v' && report.verify.faults > 0);
-    progress->total = tool == 'v' ? progress->read : progress->total;
-    if (progress_end(progress, good) && !good)
+    codecs.jpeg.max_pixels = codecs.png.max_pixels = codecs.webp.max_pixels =
+        max_pixels;
+    if (max_pixels && !copy_codecs(&codecs, state->registry))
+        return NULL;
+    verifying.state = state;
+    own.user = &verifying;
+    own.open = verify_open;
+    own.read_at = verify_read;
+    options.live = live;
+    options.verify.registry = max_pixels ? codecs.registry : state->registry;
+    options.verify.each = add_fault;
+    options.verify.undecoded = add_undecoded;
+    options.verify.progress = verify_progress;
+    options.verify.user = &verifying;
+    options.verify.env.io = storage_io(state, verifying.storage, &own);
+    if (!options.verify.env.io)
+        return NULL;
+    WITHOUT_GIL(code = bags_verify_all(path, &options, &report, &err));
+    verifying.progress.total = verifying.progress.read;
+    if (progress_end(&verifying.progress, !code) && code)
         raise_error_of(state, &err, path);
-    if (!PyErr_Occurred())
-        out = PyBytes_FromStringAndSize((const char *)&report, sizeof report);
-    return out;
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---- statistics ---- */
@@ -203,8 +257,8 @@ static PyObject *stats_lists(
     return out;
 }
 
-/* stats(path, storage, options, names, rows, threads, progress): returns stats_lists.
- * path is bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
+/* stats(path, storage, options, names, rows, threads, max_pixels, progress): returns
+ * stats_lists. path is bytes; options are the reader's; rows contains 64-bit numbers as bytes, or is
  * None. */
 static PyObject *run_stats(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
@@ -216,16 +270,23 @@ static PyObject *run_stats(PyObject *module, PyObject *args) {
     bags_buffer found = {0};
     bags_error err;
     Progress progress = {0};
+    unsigned long long max_pixels;
+    AT_END(codecs_free) Codecs codecs = {0};
     memset(&how, 0, sizeof how);
-    if (!PyArg_ParseTuple(args, "yOOO!z#IO", &path, &storage, &packed, &PyTuple_Type,
-            &names, &rows, &rows_size, &how.threads, &progress.call) ||
+    if (!PyArg_ParseTuple(args, "yOOO!z#IKO", &path, &storage, &packed, &PyTuple_Type,
+            &names, &rows, &rows_size, &how.threads, &max_pixels, &progress.call) ||
         !take_struct(&options, sizeof options, packed))
+        return NULL;
+    codecs.png.expand = true;
+    codecs.jpeg.max_pixels = codecs.png.max_pixels = codecs.webp.max_pixels =
+        max_pixels;
+    if (max_pixels && !copy_codecs(&codecs, state->colours))
         return NULL;
     size_t count = (size_t)PyTuple_Size(names);
     const char **fields = (const char **)PyMem_Calloc(count + 1, sizeof *fields);
     size_t *elements = (size_t *)PyMem_Calloc(count + 1, sizeof *elements);
     options.env.io = how.env.io = storage_io(state, storage, map_io());
-    options.registry = state->colours;
+    options.registry = max_pixels ? codecs.registry : state->colours;
     how.rows = (const uint64_t *)(const void *)rows;
     how.rows_count = (size_t)rows_size / sizeof *how.rows;
     how.progress = progress_step;
@@ -345,8 +406,8 @@ static PyObject *run_diff(PyObject *module, PyObject *args) {
 }
 
 PyMethodDef tool_functions[] = {{"tool", run_tool, METH_VARARGS, NULL},
-    {"diff", run_diff, METH_VARARGS, NULL}, {"stats", run_stats, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL}};
+    {"verify", run_verify, METH_VARARGS, NULL}, {"diff", run_diff, METH_VARARGS, NULL},
+    {"stats", run_stats, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
 
