@@ -62,7 +62,7 @@
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
  *     >>open 650           >>fetch 490          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
- *     >>dataset-read 1610  >>recover 140        >>finalize 130       >>verify 500
+ *     >>dataset-read 1800  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
  *
  * THE BYTES
