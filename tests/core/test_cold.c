@@ -467,7 +467,7 @@ static void save_images(const char *path, uint64_t count, uint64_t shard_length)
     assert_ok(bags_writer_close(writer, &said));
 }
 
-/* Read images[i] and expect that of another datapoint. */
+/* Read a datapoint and expect the values of another. */
 static void check_image(bags_reader *reader, uint64_t index, uint64_t expected) {
     unsigned char image[100];
     bags_row row = {0};
