@@ -7354,10 +7354,14 @@ typedef struct bagi_step {
 } bagi_step;
 
 /* Collect the ranges start .. stop of all spans that are not in memory. Adjacent ranges
- * are merged; so are requests for ranges of a map with a small gap between them. */
+ * are merged; so are requests for ranges of a map with a small gap between them. If a
+ * batch needs a part of most blocks of a table or of refs.bag, it requests whole blocks:
+ * fewer requests, and the next batch finds more in memory. */
 static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
+    const uint64_t block_size = 65536;
     const uint64_t gap = 8192; /* most bytes between parts that are requested as one */
     int which = step->which;
+    bool batch = fetch->count >= 16;
     bagi_span *span = bagi_fetch_spans(fetch);
     uint64_t end = 0;
     for (size_t i = 0; i < fetch->count; i++, span++) {
@@ -7365,10 +7369,18 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
         const bagi_file *file = bagi_bag_file(bag, which);
         uint64_t first = span->first, start = span->start, stop = span->stop;
         if (bag->in_memory[which]) {
-            for (; i + 1 < fetch->count && span[1].bag == bag &&
-                   span[1].start <= stop + gap;
-                 i++, span++)
+            uint64_t all = which == BAGI_ENDS ? 8 * bag->length : bag->limit;
+            bool dense = batch && (which == BAGI_ENDS || bag->is_refs) &&
+                         all / fetch->count < block_size;
+            uint64_t block = dense ? block_size : 1;
+            start -= start % block;
+            for (;; i++, span++) {
+                stop = BAGI_MIN(stop + (block - 1 - (stop - 1) % block), file->size);
+                if (i + 1 == fetch->count || span[1].bag != bag ||
+                    span[1].start > stop + gap)
+                    break;
                 stop = BAGI_MAX(stop, span[1].stop);
+            }
             if (fetch->advise && file->map)
                 bagi_file_advise(bag, file, start, stop - start, BAGS_ADVICE_SOON);
             else if (file->map && bagi_bag_requests(bag, first))
@@ -10339,7 +10351,7 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
             &writer->outputs[i], dir, bagi_spec_name(spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
-    if (!err->code && writer->sharded)
+    if (!err->code && writer->sharded && writer->number > 0) /* shard 0 is new */
         bagi_drop_catalogue(dir->env, writer->path, bagi_shard_name(0), err);
     return err->code;
 }

@@ -15,6 +15,7 @@
 #define SUMMED "bags.h Bag, checksums"
 #define COLD_SMALL "cold, 1 kB x 1,000,000"
 #define COLD_MIDDLE "cold, 30 kB x 40,000"
+#define COLD_LARGE "cold, 1 MB x 1,000"
 #define IDEAL "ideal Bag"
 #define SET "bags.h dataset"
 
@@ -44,6 +45,10 @@ typedef struct bar {
 #define COLD(part, read_ahead)                                                         \
     WITHIN(part, "single, " read_ahead " KiB", BAG, "pread, Bag", 1.15),               \
         WITHIN(part, "single, " read_ahead " KiB", SET, "pread, dataset", 1.15)
+
+/* Opening and the first blob, by opening a directory and a file. */
+#define FIRST(part, read_ahead)                                                        \
+    WITHIN(part, "first, " read_ahead " KiB", SET, "a file each", 1.5)
 
 static const bar bars[] = {
     WITHIN(SMALL, "pointer", BAG, IDEAL, 1.25),
@@ -95,6 +100,10 @@ static const bar bars[] = {
     COLD(COLD_SMALL, "8192"),
     COLD(COLD_MIDDLE, "128"),
     COLD(COLD_MIDDLE, "8192"),
+    FIRST(COLD_MIDDLE, "128"),
+    FIRST(COLD_MIDDLE, "8192"),
+    FIRST(COLD_LARGE, "128"),
+    FIRST(COLD_LARGE, "8192"),
     WITHIN(COLD_MIDDLE, "batch of 32, 128 KiB", SET, "io_uring", 1.5),
     {"open, first get", SHARDS, "open, first get", SET, "", NULL, AT_MOST, 2e9},
     {"memory a shard", SHARDS, "memory a shard", SET, "", NULL, AT_MOST, 200},

@@ -1,5 +1,5 @@
-/* Blobs that are on the disk and not in memory: random blobs one by one and 32 at a
- * time, and blobs in order. The references are pread() of the bytes that a blob needs,
+/* Blobs that are on the disk and not in memory: the first blob after opening, random blobs
+ * one by one and 32 at a time, and blobs in order. The references are pread() of the bytes that a blob needs,
  * and 32 reads by io_uring that need no table.
  *
  * The read-ahead of the disk decides how much a touched page of a map costs. It is 128
@@ -21,19 +21,24 @@
 #include <liburing.h>
 #endif
 
+#define FIRSTS 5
 #define SINGLES 96
 #define BATCH 32
 #define BATCHES 8
 #define IN_ORDER ((uint64_t)32 << 20) /* bytes */
 
-static const workload full[2] = {
+#define LOADS 3
+
+static const workload full[LOADS] = {
     {"cold, 1 kB x 1,000,000", 1000000, 1000, 0},
     {"cold, 30 kB x 40,000", 40000, 30000, 0},
+    {"cold, 1 MB x 1,000", 1000, 1000000, 0},
 };
 
-static const workload little[2] = {
+static const workload little[LOADS] = {
     {"cold, 1 kB x 1,000,000", 2000, 1000, 0},
     {"cold, 30 kB x 40,000", 400, 30000, 0},
+    {"cold, 1 MB x 1,000", 20, 1000000, 0},
 };
 
 static const peer *const cold_peers[] = {&peer_pread_bag, &peer_bag, &peer_bag_random,
@@ -116,9 +121,9 @@ static int choose_settings(long *sizes) {
     return 2;
 }
 
-/* Drop the page cache, directories and inodes. If that is not allowed, make_cold evicts
- * the contents of the files. */
-static void drop_caches(void) {
+/* Drop the page cache, directories and inodes. If this returns false, it is not allowed,
+ * and make_cold evicts the contents of the files. */
+static bool drop_caches(void) {
     int file = set.small ? -1 : open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
     static bool said;
     bool dropped = file >= 0 && write(file, "3", 1) == 1;
@@ -129,6 +134,7 @@ static void drop_caches(void) {
             dropped ? "the page cache, directories and inodes are dropped"
                     : "files are evicted by posix_fadvise, directories stay");
     said = true;
+    return dropped;
 }
 
 /* -------------------------------------------------------------------- turns */
@@ -137,7 +143,7 @@ static void drop_caches(void) {
 static uint64_t turn;
 
 typedef struct operation_names {
-    char single[32], batch[32], in_order[32];
+    char first[32], single[32], batch[32], in_order[32];
 } operation_names;
 
 /* A peer's file without its contents in memory, and a reader. */
@@ -158,6 +164,29 @@ static uint64_t place_of(const workload *load, uint64_t i) {
         order = random_order(of);
     }
     return order[(turn * (SINGLES + BATCH * BATCHES) + i) % of];
+}
+
+/* Opening, and the first blob. The files of peer_files are one more program that reads
+ * the same bytes, such as cat. */
+static void time_first(
+    const peer *p, const workload *load, const operation_names *names) {
+    double times[FIRSTS];
+    for (uint64_t i = 0; i < FIRSTS; i++) {
+        const char *name = p->reads ? p->reads : p->name;
+        uint64_t index = place_of(load, i);
+        turn++;
+        if (!drop_caches() &&
+            (p == &peer_files || !make_cold(name, load->count * load->size)))
+            return;
+        double start = wall_time();
+        void *reader = p->open(place(name, "data.bag"), load);
+        bags_view blob = p->get(reader, index);
+        uint64_t sum = consume(blob.data, blob.size);
+        times[i] = wall_time() - start;
+        p->close(reader);
+        check(sum == blob_sum(index, index + 1, load->size), p->name, names->first);
+    }
+    record(names->first, p->name, NANOSECONDS, median(times, FIRSTS) * 1e9);
 }
 
 static void time_single(
@@ -308,6 +337,7 @@ static void time_round(const workload *load, const bool *at_work, int round,
         if (!at_work[who])
             continue;
         workload part = part_of(load, p);
+        time_first(p, &part, names);
         time_single(p, &part, names);
         if (p->prefetch)
             time_batch(p, &part, names);
@@ -330,6 +360,7 @@ static void measure_part(const workload *load, const long *sizes, int count) {
     begin_part(load->name);
     write_files(load, at_work);
     for (int s = 0; s < count; s++) {
+        snprintf(names[s].first, 32, "first, %ld KiB", sizes[s]);
         snprintf(names[s].single, 32, "single, %ld KiB", sizes[s]);
         snprintf(names[s].batch, 32, "batch of 32, %ld KiB", sizes[s]);
         snprintf(names[s].in_order, 32, "in order, %ld KiB", sizes[s]);
@@ -350,7 +381,7 @@ void bench_cold(void) {
     const workload *loads = set.small ? little : full;
     long sizes[2];
     int count = 0;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < LOADS; i++) {
         if (set.part && !strstr(loads[i].name, set.part))
             continue;
         if (!count)

@@ -64,9 +64,152 @@ static void on_fault(int number, siginfo_t *what, void *context) {
         touched, (size_t)((unsigned char *)what->si_addr - touched->data) / page_size);
 }
 
+/* ---- a disk on which reads wait ----
+ * A page that is requested is in flight until a read waits for any page: then all pages
+ * in flight have arrived, as if the disk did everything at once. */
+
+#define SLOW_FILES 16
+#define SLOW_PAGES 128
+
+enum { ON_DISK, IN_FLIGHT, IN_MEMORY };
+
+typedef struct slow_file {
+    char path[256];
+    const void *map; /* while it is mapped */
+    unsigned char pages[SLOW_PAGES];
+} slow_file;
+
+typedef struct slow_handle {
+    slow_file *of;
+    void *file;
+} slow_handle;
+
+static slow_file slow_files[SLOW_FILES];
+static int slow_count, waits;
+
+static int slow_open(void *user, const char *path, int mode, void **file) {
+    slow_handle *handle = (slow_handle *)malloc(sizeof *handle);
+    int i = 0, error = disk.io.open(user, path, mode, &handle->file);
+    if (error) {
+        free(handle);
+        return error;
+    }
+    while (i < slow_count && strcmp(slow_files[i].path, path) != 0)
+        i++;
+    assert_true(i < SLOW_FILES && strlen(path) < sizeof slow_files->path);
+    slow_count += i == slow_count;
+    handle->of = &slow_files[i];
+    strcpy(handle->of->path, path);
+    *file = handle;
+    return 0;
+}
+
+static int slow_close(void *user, void *file) {
+    slow_handle *handle = (slow_handle *)file;
+    int error = disk.io.close(user, handle->file);
+    free(handle);
+    return error;
+}
+
+static int slow_size(void *user, void *file, uint64_t *size) {
+    return disk.io.size(user, ((slow_handle *)file)->file, size);
+}
+
+static int slow_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    return disk.io.identify(
+        user, file ? ((slow_handle *)file)->file : NULL, path, identity);
+}
+
+static int slow_map(void *user, void *file, size_t size, const void **data) {
+    slow_handle *handle = (slow_handle *)file;
+    int error = disk.io.map(user, handle->file, size, data);
+    if (!error)
+        handle->of->map = *data;
+    return error;
+}
+
+static int slow_unmap(void *user, const void *data, size_t size) {
+    for (int i = 0; i < slow_count; i++)
+        if (slow_files[i].map == data)
+            slow_files[i].map = NULL;
+    return disk.io.unmap(user, data, size);
+}
+
+/* False if the address is not in a map of the slow disk. */
+static bool slow_mincore(const void *at, size_t size, unsigned char *states) {
+    for (int i = 0; i < slow_count; i++) {
+        uintptr_t offset = (uintptr_t)at - (uintptr_t)slow_files[i].map;
+        if (!slow_files[i].map || offset >= SLOW_PAGES * page_size)
+            continue;
+        for (size_t k = 0; k < (size + page_size - 1) / page_size; k++)
+            states[k] = slow_files[i].pages[offset / page_size + k] == IN_MEMORY;
+        return true;
+    }
+    return false;
+}
+
+static int slow_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    slow_handle *handle = (slow_handle *)file;
+    unsigned char *pages = handle->of->pages;
+    size_t first = (size_t)offset / page_size;
+    size_t last = (size_t)(offset + size - 1) / page_size;
+    bool wait = false;
+    assert_true(last < SLOW_PAGES);
+    for (size_t page = first; page <= last; page++) {
+        wait = wait || pages[page] != IN_MEMORY;
+        pages[page] = IN_MEMORY;
+    }
+    for (int i = 0; i < slow_count && wait; i++)
+        for (size_t page = 0; page < SLOW_PAGES; page++)
+            if (slow_files[i].pages[page] == IN_FLIGHT)
+                slow_files[i].pages[page] = IN_MEMORY;
+    waits += wait;
+    return disk.io.read_at(user, handle->file, offset, data, size, done);
+}
+
+static int slow_advise(void *user, void *file, const void *at, uint64_t offset,
+    uint64_t size, bags_advice advice) {
+    (void)user, (void)at;
+    assert_true(file && (offset + size - 1) / page_size < SLOW_PAGES);
+    unsigned char *pages = ((slow_handle *)file)->of->pages;
+    for (size_t page = (size_t)offset / page_size;
+         advice == BAGS_ADVICE_SOON && page <= (offset + size - 1) / page_size; page++)
+        pages[page] = pages[page] == IN_MEMORY ? IN_MEMORY : IN_FLIGHT;
+    return 0;
+}
+
+/* Its files are not mapped, so that every access is a call. */
+static bags_reader *open_slow(const char *path) {
+    static bags_io io;
+    bags_reader_options options;
+    bags_reader *reader;
+    memset(&options, 0, sizeof options);
+    page_size = (size_t)sysconf(_SC_PAGESIZE);
+    io = disk.io;
+    io.open = slow_open;
+    io.close = slow_close;
+    io.size = slow_size;
+    io.identify = slow_identify;
+    io.map = slow_map;
+    io.unmap = slow_unmap;
+    io.read_at = slow_read;
+    io.advise = slow_advise;
+    memset(slow_files, 0, sizeof slow_files);
+    slow_count = waits = 0;
+    options.env.io = &io;
+    options.env.allocator = &memory.allocator;
+    options.no_mmap = true;
+    assert_opens(reader, bags_reader_open(path, &options, &said));
+    return reader;
+}
+
 /* Called by bags.h in place of the system's. */
 int mincore(void *at, size_t size, unsigned char *states) {
     const map *in = map_of(at);
+    if (slow_mincore(at, size, states))
+        return 0;
     __atomic_add_fetch(&questions, 1, __ATOMIC_RELAXED);
     for (size_t i = 0; i < (size + page_size - 1) / page_size; i++)
         states[i] =
@@ -304,6 +447,94 @@ static void a_small_bag_is_not_asked_about(void **state) {
     close_points(reader, &row);
 }
 
+/* Write a dataset of `count` images of 100 bytes; shard_length 0: without shards. */
+static void save_images(const char *path, uint64_t count, uint64_t shard_length) {
+    const bags_field fields[] = {{"image", "bytes"}, {"label", "int(4)"}};
+    bags_writer_options options;
+    bags_writer *writer;
+    memset(&options, 0, sizeof options);
+    options.shard_length = shard_length;
+    assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
+    for (uint64_t i = 0; i < count; i++) {
+        unsigned char image[100];
+        bags_value values[2];
+        bags_entry entries[] = {{"image", values, 1}, {"label", values + 1, 1}};
+        fill(image, sizeof image, i);
+        values[0] = bags_bytes(image, sizeof image);
+        values[1] = bags_int((int64_t)i);
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+/* Read a datapoint and expect the values of another. */
+static void check_image(bags_reader *reader, uint64_t index, uint64_t expected) {
+    unsigned char image[100];
+    bags_row row = {0};
+    assert_ok(bags_reader_get(reader, index, NULL, 0, &row, &said));
+    fill(image, sizeof image, expected);
+    assert_bytes(bags_row_bytes(&row, 0, 0), image, sizeof image);
+    assert_bytes(bags_row_bytes(&row, 1, 0),
+        ((const unsigned char[]){
+            (unsigned char)expected, (unsigned char)(expected >> 8), 0, 0}),
+        4);
+    bags_row_free(&row);
+}
+
+/* One wait each for the ends of all files, the start of the table of refs.bag, the
+ * entries, and the blobs. */
+static void the_first_read_waits_four_times(void **state) {
+    (void)state;
+    save_images(at("x"), 4000, 0);
+    bags_reader *reader = open_slow(at("x"));
+    assert_int_equal(waits, 2);
+    check_image(reader, 1200, 1200);
+    assert_int_equal(waits, 4);
+    bags_reader_close(reader);
+}
+
+/* The table is in the requested end. */
+static void the_first_read_of_a_small_table_waits_twice(void **state) {
+    (void)state;
+    save_images(at("x"), 1500, 0);
+    bags_reader *reader = open_slow(at("x"));
+    assert_int_equal(waits, 1);
+    check_image(reader, 700, 700);
+    assert_int_equal(waits, 2);
+    bags_reader_close(reader);
+}
+
+/* The Bags of a shard are on the disk until its first read: ends, entries, blobs. */
+static void the_first_read_of_a_shard_waits_three_times(void **state) {
+    (void)state;
+    save_images(at("x"), 8000, 4000);
+    bags_reader *reader = open_slow(at("x"));
+    for (uint64_t shard = 0; shard < 2; shard++) {
+        waits = 0;
+        check_image(reader, 4000 * shard + 1200, 4000 * shard + 1200);
+        assert_int_equal(waits, 3);
+    }
+    bags_reader_close(reader);
+}
+
+/* Blob i belongs to datapoint 99 - i. */
+static void a_wrong_guess_costs_a_wait(void **state) {
+    bag_writer *writer;
+    (void)state;
+    save_images(at("x"), 100, 0);
+    assert_int_equal(remove(at("x/refs.bag")), 0);
+    assert_opens(writer, bag_writer_open(at("x/refs.bag"), NULL, &said));
+    for (unsigned char i = 0; i < 100; i++) {
+        unsigned char refs[] = {0x92, (unsigned char)(99 - i), (unsigned char)(99 - i)};
+        assert_ok(bag_writer_append(writer, refs, sizeof refs, NULL, &said));
+    }
+    assert_ok(bag_writer_close(writer, &said));
+    bags_reader *reader = open_slow(at("x"));
+    check_image(reader, 20, 79);
+    assert_in_range(waits, 1, 3);
+    bags_reader_close(reader);
+}
+
 typedef struct job {
     const bags_reader *reader;
     uint64_t seed;
@@ -363,6 +594,10 @@ int main(void) {
         TEST(a_bag_in_memory_is_noticed),
         TEST(one_page_on_the_disk_is_noticed),
         TEST(a_small_bag_is_not_asked_about),
+        TEST(the_first_read_waits_four_times),
+        TEST(the_first_read_of_a_small_table_waits_twice),
+        TEST(the_first_read_of_a_shard_waits_three_times),
+        TEST(a_wrong_guess_costs_a_wait),
         TEST(threads_read_a_bag_that_becomes_warm),
     };
     return cmocka_run_group_tests_name("cold", tests, NULL, NULL);
