@@ -1,6 +1,6 @@
-/* Any bytes as a WebP, as they are and with the sizes of the file and of its last chunk
- * corrected. An accepted file must be complete, have the shape that was probed, and come
- * back exactly when it is written again. */
+/* Any bytes as a WebP, as they are and with valid sizes of the file and of its chunks. An
+ * accepted file must be complete, have the shape that was probed, and come back exactly
+ * when it is written again. */
 // flavours: test: asan
 #include "../../formats/formats.h"
 

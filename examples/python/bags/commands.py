@@ -388,15 +388,9 @@ class _Derive:
 
 def derive(path, out, *, progress=None, **options):
     """derive(path, out, *, where=None, rows=None, exclude=None, range=None, shuffle=None,
-<<<<<<< HEAD
-    fields=None, drop=None, rename=None, add=None, on=None, missing='error', duplicate='error',
-    copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None, sync=True, shard_start=0, shard_step=0,
-    pixels=None, storage=None, progress=None)
-=======
     fields=None, drop=None, rename=None, add=None, spec=None, on=None, missing='error',
     duplicate='error', copy=False, shard_size=0, shard_length=0, unsharded=False, checksum=None,
     sync=True, shard_start=0, shard_step=0, storage=None, pixels=None, progress=None)
->>>>>>> 128f8877996f6c5927ca6f83236fcabedbb04739
 
     Make another version of a dataset. Its Bags are hard links: nothing is copied, and out must
     be on the same file system. Returns a dict of numbers: shards, length (datapoints), linked
