@@ -186,16 +186,20 @@ static inline void catalogue_read_plain(
 
 #define CATALOGUE_MARGIN 8192.0 /* bytes around a guess */
 
+static inline double catalogue_count(
+    const catalogue_view *of, uint64_t shard, size_t field) {
+    uint64_t length = catalogue_length(of, shard, field);
+    return (double)length;
+}
+
 /* The bytes of the numbers in the rows of refs.bag before `row`, if datapoints refer to
  * the blobs of each field in order. */
 static inline double catalogue_numbers(
     const catalogue_view *of, uint64_t shard, double row) {
-    uint64_t rows = catalogue_length(of, shard, of->fields);
-    double size = 0;
+    double rows = catalogue_count(of, shard, of->fields), size = 0;
     for (size_t i = 0; i < of->fields; i++) {
         const catalogue_width *at = catalogue_widths();
-        uint64_t length = catalogue_length(of, shard, i);
-        double each = (double)length / (double)rows, first = 0;
+        double each = catalogue_count(of, shard, i) / rows, first = 0;
         for (; first < row * each; first = (double)at++->bound) {
             double bound = (double)at->bound;
             double stop = row * each < bound ? row * each : bound;
@@ -215,8 +219,8 @@ static inline uint64_t catalogue_clamp(double offset, uint64_t end) {
 static inline void catalogue_guess_row(const catalogue_view *of, uint64_t shard,
     uint64_t index, uint64_t *start, uint64_t *stop) {
     uint64_t end = catalogue_table(of, shard, of->fields);
-    uint64_t rows = catalogue_length(of, shard, of->fields);
-    double table = (double)end, length = (double)rows;
+    double table = (double)end;
+    double length = catalogue_count(of, shard, of->fields);
     double part = (double)index / length;
     double even = table * part;
     double ordered = (table - catalogue_numbers(of, shard, length)) * part +
