@@ -83,6 +83,8 @@ class _Sources:
 
     def select(self, rows=None, where=None, exclude=None, range=None, shuffle=None):
         """The numbers of the selected datapoints, as an array; None: all."""
+        if all(part is None for part in (rows, where, exclude, range, shuffle)):
+            return None
         import numpy as np
         chosen = None if rows is None else self.numbers('rows', rows)
         if where is not None:
