@@ -699,6 +699,8 @@ BAGS_EXPERIMENTAL bags_code bags_stats(const bags_reader *reader,
     const char *const *fields, size_t count, const bags_stats_options *options,
     bags_buffer *out, size_t *elements, bags_error *err);
 
+#ifndef BAGS_NO_VERIFY
+
 /* ========================================================================
  * >>verify-all
  * bags_verify with several threads, and of data that a writer has flushed. No library;
@@ -730,6 +732,8 @@ typedef struct bags_verify_all_options {
 BAGS_EXPERIMENTAL bags_code bags_verify_all(const char *path,
     const bags_verify_all_options *options, bags_verify_report *report,
     bags_error *err);
+
+#endif /* BAGS_NO_VERIFY */
 
 #ifdef __cplusplus
 }
