@@ -1123,6 +1123,12 @@ static void data_is_of_one_version(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        /* First: a process inherits the memory of this one, and their memory is
+         * measured. */
+        TEST(a_billion_datapoints_are_opened_in_three_round_trips),
+        TEST(the_first_batch_takes_five_round_trips),
+        TEST(other_refs_take_five_round_trips),
+        TEST(a_hundred_thousand_shards_fit_in_memory),
         TEST(plain_refs_are_as_a_writer_writes_them),
         TEST(guesses_contain_the_rows),
         TEST(a_catalogue_has_the_sizes_of_all_bags),
@@ -1135,10 +1141,6 @@ int main(void) {
         TEST(an_outdated_catalogue_is_ignored_or_named),
         TEST(threads_share_what_is_known),
         TEST(data_is_of_one_version),
-        TEST(a_billion_datapoints_are_opened_in_three_round_trips),
-        TEST(the_first_batch_takes_five_round_trips),
-        TEST(other_refs_take_five_round_trips),
-        TEST(a_hundred_thousand_shards_fit_in_memory),
     };
     int failed = cmocka_run_group_tests_name("catalogue", tests, NULL, NULL);
     server_stop();
