@@ -595,9 +595,10 @@ static void expect_crashes(void) {
 static void expect_crashes(void) {}
 #endif
 
-static void show_opening(void *user, uint64_t bytes) {
+static bool show_opening(void *user, uint64_t bytes) {
     (void)user;
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
+    return true;
 }
 
 /* Print a note about source content that no field contains. */

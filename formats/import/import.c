@@ -346,8 +346,9 @@ bags_code bags_source_view(
         file->window_start = offset;
         file->window_size = more;
         s->bytes += more;
-        if (s->options.progress && !s->opened)
-            s->options.progress(s->options.user, s->bytes);
+        if (s->options.progress && !s->opened &&
+            !s->options.progress(s->options.user, s->bytes))
+            return bags_source_fail(s, BAGS_ERROR_IO, "stopped");
     }
     out->data = file->window.data + (offset - file->window_start);
     return BAGS_OK;

@@ -117,9 +117,9 @@ typedef struct bags_left_out {
 typedef struct bags_source_options {
     const bags_allocator *allocator; /* NULL: malloc, realloc and free */
     /* Called from time to time while a source is opened, with the number of bytes read
-     * so far: if the format has no list of its fields, open reads all files. May be
-     * NULL. */
-    void (*progress)(void *user, uint64_t bytes);
+     * so far: if the format has no list of its fields, open reads all files. Returns
+     * false to end the call with BAGS_ERROR_IO. May be NULL. */
+    bool (*progress)(void *user, uint64_t bytes);
     void *user;
     /* For CSV: called for each field while a source is opened. Unless it returns
      * BAGS_WANT_NOTHING, the field is utf8 and has the text of its values. May be

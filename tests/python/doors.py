@@ -84,6 +84,7 @@ def what_is_wrong_is_an_error_and_nothing_is_written():
             (TypeError, 'layout: an option of hdf5 only', ('in.csv',), {'layout': 'rows'}),
             (TypeError, 'classes: an option of images only', ('in.csv',), {'classes': 'c'}),
             (TypeError, 'bogus: unknown option', ('in.csv',), {'bogus': 1}),
+            (TypeError, 'frm: unknown option; did you mean from_', ('in.csv',), {'frm': 'csv'}),
             (TypeError, 'pass dtype, such as uint16', ('x.bin',), {}),
             (ValueError, 'mutually exclusive', ('in.csv',), {'resume': True, 'append': True}),
             (ValueError, 'out of range for int(1)', ('in.csv',), {'type': {'n': 'int(1)'}})):

@@ -76,6 +76,10 @@ def without_the_command_the_functions_serve():
         said = run(name, 'x', code=1)[1]
         assert said.startswith(f'bags: {name}: ') and said.count('\n') == 1, said
     assert "'nonsense'" in run('nonsense', code=2)[1]
+    for words, says in ((('stats', 'x', 't'), 'bags: x: field "t": '), (('stats', 'x', 'no'), 'bags: x: field "no": ')):
+        said = run(*words, code=1)[1]
+        assert said.startswith(says) and said.count('\n') == 1, said
+    assert "'one'" in run('get', 'x', 'one', code=2)[1]
     os.truncate('x/000000/t.bag', 3)
     assert 't.bag' in run('verify', 'x', code=1)[1]
 

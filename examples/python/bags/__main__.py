@@ -28,7 +28,7 @@ def info(path):
 def get(path, index):
     """print a datapoint"""
     with bags.DatasetReader(path) as reader:
-        return repr(reader[int(index)])
+        return repr(reader[index])
 
 
 def stats(path, field):
@@ -57,7 +57,7 @@ def _run(words):
         one = commands.add_parser(name, help=_summary(call))
         one.set_defaults(call=call)
         for argument in ('path', *more):
-            one.add_argument(argument)
+            one.add_argument(argument, type=int if argument == 'index' else str)
     if not words or words[0] == 'help':
         words = ['--help']
     if words[0] in _OTHERS:
@@ -65,8 +65,8 @@ def _run(words):
     args = vars(parser.parse_args(words))
     try:
         result = args.pop('call')(*args.values())
-    except (OSError, ValueError, LookupError, RuntimeError) as error:
-        sys.exit(f'bags: {error}')
+    except (OSError, ValueError, LookupError, RuntimeError, TypeError) as error:
+        sys.exit(f'bags: {error.args[0] if isinstance(error, KeyError) else error}')
     if isinstance(result, list):  # faults
         sys.exit('\n'.join(fault['message'] for fault in result) or 0)
     if result is not None:

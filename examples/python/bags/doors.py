@@ -18,10 +18,11 @@ _OF = {'layout': 'hdf5', 'header': 'csv', 'dtype': 'tokens', 'separator': 'token
        'decode': 'mcap'}
 
 
-def _unknown(options, known):
+def _unknown(call, options, known):
+    """Raise TypeError for an option that is not known. The message may suggest any of the call's."""
     for name in options:
         if name not in known:
-            raise TypeError(f'{name}: unknown option; {suggest(name, known)}')
+            raise TypeError(f'{name}: unknown option; {suggest(name, [*call.__kwdefaults__, *known])}')
 
 
 def _renamed(what, fields):
@@ -159,7 +160,7 @@ def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=Fa
     value), KeyError (no such field), DataError (damaged), FileNotFoundError, FileExistsError.
     """
     from . import DatasetWriter, ShardedDatasetWriter
-    _unknown(options, (*_SOURCE, *_WRITER))
+    _unknown(import_, options, (*_SOURCE, *_WRITER))
     any_type, dry_run, resume, append = flags(
         any_type=any_type, dry_run=dry_run, resume=resume, append=append)
     importers, path = _core.formats()[0], os.fsdecode(source)
@@ -241,7 +242,7 @@ def images(folder, out, *, type=None, **options):
     several formats occur. classes is a file of names: labels are then the numbers of their lines,
     from 0; it is written if it is missing. Returns and raises what import_ does.
     """
-    _unknown(options, (*_WRITER, 'classes', 'skip_damaged', 'max_pixels', 'resume', 'append',
+    _unknown(images, options, (*_WRITER, 'classes', 'skip_damaged', 'max_pixels', 'resume', 'append',
                        'progress'))
     if type is not None and not isinstance(type, str):
         raise TypeError(f'type: {type!r} (expected a str)')
@@ -301,7 +302,7 @@ def export(path, out, *, to=None, fields=None, rows=None, where=None, key=None, 
     FileExistsError, OSError.
     """
     known = [name for name in _core.structs['export'][1]]
-    _unknown(options, known)
+    _unknown(export, options, known)
     exporter, to = _target(out, to)
     for name, value, of in (('key', key, ('webdataset', 'images')), ('label', label, ('images',)),
                             ('layout', options.get('layout'), ('hdf5',)),

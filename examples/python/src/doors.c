@@ -95,8 +95,8 @@ static void opening_note(void *user, const char *message) {
 
 /* The bytes read so far are not in the unit of the copy that follows: only signal
  * handlers run. */
-static void opening_step(void *user, uint64_t bytes) {
-    progress_note(&((Opening *)user)->progress, bytes, 0);
+static bool opening_step(void *user, uint64_t bytes) {
+    return progress_step(&((Opening *)user)->progress, bytes, 0);
 }
 
 /* A name as fields have it. NULL if out of memory. */

@@ -102,10 +102,16 @@ static void datapoints_are_read_in_steps_and_detected_by_one_importer(void **sta
     }
 }
 
-static void count_bytes(void *user, uint64_t read) {
+static bool count_bytes(void *user, uint64_t read) {
     uint64_t *counted = (uint64_t *)user;
     assert_true(read > *counted);
     *counted = read;
+    return true;
+}
+
+static bool stop_at_once(void *user, uint64_t read) {
+    (void)user;
+    return read == 0;
 }
 
 static void a_first_pass_reports_its_progress(void **state) {
@@ -125,6 +131,11 @@ static void a_first_pass_reports_its_progress(void **state) {
     assert_int_equal(counted, file.size);
     bags_source_close(source);
     bytes_free(&file);
+    options.progress = stop_at_once;
+    assert_null(bags_source_open(
+        &bags_import_tfrecord, DATA "tfrecord/examples.tfrecord", &options, &said));
+    assert_int_equal(said.code, BAGS_ERROR_IO);
+    assert_says("*examples.tfrecord: stopped");
 #endif
 }
 
