@@ -260,8 +260,8 @@ void bagi_http_changed(http_object *record);
 /* Start looking up an object, unless that was already done. */
 void bagi_http_look(bags_http *http, http_object *object);
 
-/* Start looking up DIRECTORY/NAME, and a use of its object, which a caller that does
- * not wait need not end. NULL: out of memory. */
+/* Start looking up DIRECTORY/NAME, and a use of its object: see bagi_http_release.
+ * Callers that do not wait need not end the use. NULL: out of memory. */
 http_object *bagi_http_look_in(
     bags_http *http, const char *directory, const char *name);
 
