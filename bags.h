@@ -60,7 +60,7 @@
  *     >>platform 1040      >>bytes 140          >>crc 230            >>fail 180
  *     >>memory 180         >>files 500          >>json 110           >>refs 200
  *     >>type-text 190      >>codecs 600         >>coder 530          >>set 330
- *     >>open 650           >>fetch 490          >>cursor 330         >>bag-read 120
+ *     >>open 650           >>fetch 540          >>cursor 330         >>bag-read 120
  *     >>bag-write 680      >>spec 390           >>shards 550       >>dataset-write 1940
  *     >>dataset-read 1800  >>recover 140        >>finalize 130       >>verify 500
  *     >>checksum 300       >>complete 180
@@ -1720,7 +1720,7 @@ typedef struct bags_reader_options {
      * must exist. */
     bool verify_checksums;
     size_t max_files;   /* with no_mmap: limit on open files; 0: 64, or 4,096 if env.io
-                           has `expect` */
+                           has `expect`: remote files need no descriptors */
     bool no_read_ahead; /* as in bag_reader_options */
     const bags_registry *registry;
     bags_env env;
@@ -6315,8 +6315,8 @@ struct bag_reader {
     bool cold;                      /* mapped, and not in memory when it was opened */
     bool random;                    /* cold, and stays so: no_read_ahead */
     bool touch;                     /* see bagi_touch */
-    /* If cold: the blob after the last one, and the ranges that were in memory since the
-     * last one that was not. Atomic. */
+    /* If cold: the blob after the last one, and the ranges that were in memory since
+     * the last one that was not. Atomic. */
     void *next;
     long resident;
     bool is_refs;        /* refs.bag */
@@ -6569,8 +6569,8 @@ static bagi_bag_options bagi_bag_options_new(void) {
     return bag_options;
 }
 
-/* True if these bytes of a map are in memory, or if the system does not tell: Linux does
- * if the process owns the file or may write to it. */
+/* True if these bytes of a map are in memory, or if the system does not tell: Linux
+ * does if the process owns the file or may write to it. */
 static bool bagi_is_resident(const unsigned char *at, uint64_t size) {
 #if defined(__linux__) && !defined(BAGS_NO_LOCAL)
     unsigned char states[256];
@@ -6591,8 +6591,8 @@ static bool bagi_is_resident(const unsigned char *at, uint64_t size) {
     return true;
 }
 
-/* Bytes of the smallest Bag that may be cold. The system may read a smaller one ahead as
- * a whole. */
+/* Bytes of the smallest Bag that may be cold. The system may read a smaller one ahead
+ * as a whole. */
 #define BAGI_SMALLEST_COLD ((uint64_t)256 * 1024)
 
 /* Read 8 bytes of a Bag's file while the Bag is opened. Request their page first: if a
@@ -7043,66 +7043,66 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     return code;
 }
 
-/* ---- requests ahead of opening ----
+/* ---- prefetches ahead of opening ----
  *
  * To open a Bag on the disk and to read a blob is a chain of reads that wait for each
- * other: the end of the file, its table, the blob. Scouts request these bytes for several
- * Bags side by side:
+ * other: the end of the file, its table, the blob. A prefetch requests these bytes of
+ * several Bags together:
  *
  *     open all     files        the system reads inodes
- *     request all  ends         bagi_scout_end
- *     request all  tables       bagi_scout_entries, when the ends are known
- *     request all  blobs        bagi_scout_blob, when the entries are known
+ *     request all  ends         bagi_prefetch_end
+ *     request all  tables       bagi_prefetch_entries, when the ends are known
+ *     request all  blobs        bagi_prefetch_blob, when the entries are known
  *
  * The Bags are opened and read afterwards, as always, and find most bytes in memory. A
  * request or a read that fails is ignored, and a wrong guess costs a request. */
 
-enum { BAGI_SCOUTS = 16 };                   /* most files at once */
-#define BAGI_SCOUT_END ((uint64_t)16 * 1024) /* bytes requested of a file's end */
+enum { BAGI_PREFETCHES = 16 };                  /* most files that are open together */
+#define BAGI_PREFETCH_END ((uint64_t)16 * 1024) /* bytes requested of a file's end */
 
 /* A file of a directory. */
-typedef struct bagi_scout {
+typedef struct bagi_prefetch {
     const bags_io *io;
-    void *file;
+    void *handle; /* NULL: not open */
     uint64_t size;
     uint64_t table; /* its offset; the size if unknown */
     uint64_t blob;  /* will be read; UINT64_MAX: unknown */
-} bagi_scout;
+} bagi_prefetch;
 
-/* Open a file on a disk. If it is missing, or too many files are open, scout->file is NULL.
- * Close the scout, even after a failure. */
-BAGI_COLD static bags_code bagi_scout_open(const bagi_dir *dir, const char *name,
-    const char *suffix, bagi_scout *scout, bags_error *err) {
+/* Open a file on a disk. It stays closed if it is missing or too many files are open.
+ * To be closed, even after a failure. */
+BAGI_COLD static bags_code bagi_prefetch_open(const bagi_dir *dir, const char *name,
+    const char *suffix, bagi_prefetch *file, bags_error *err) {
     const bagi_env *env = dir->env;
     const char *path = bagi_dir_path(dir, name, suffix);
-    memset(scout, 0, sizeof *scout);
-    scout->io = &env->io;
-    scout->blob = UINT64_MAX;
+    memset(file, 0, sizeof *file);
+    file->io = &env->io;
+    file->blob = UINT64_MAX;
     if (env->io.expect || !env->io.advise || !env->io.map)
         return BAGS_OK;
-    int error = env->io.open(env->io.user, path, BAGS_IO_READ, &scout->file);
+    int error = env->io.open(env->io.user, path, BAGS_IO_READ, &file->handle);
     if (error)
-        scout->file = NULL;
+        file->handle = NULL;
     if (error == ENOENT || error == EMFILE || error == ENFILE)
         return BAGS_OK;
     BAGI_TRY(bagi_fail_io(env, error, path, "open", err));
-    BAGI_TRY(bagi_file_size(env, scout->file, path, &scout->size, err));
-    scout->table = scout->size;
+    BAGI_TRY(bagi_file_size(env, file->handle, path, &file->size, err));
+    file->table = file->size;
     return BAGS_OK;
 }
 
-BAGI_COLD static void bagi_scout_close(const bagi_scout *scout) {
-    if (scout->file)
-        (void)scout->io->close(scout->io->user, scout->file);
+BAGI_COLD static void bagi_prefetch_close(const bagi_prefetch *file) {
+    if (file->handle)
+        (void)file->io->close(file->io->user, file->handle);
 }
 
 /* True if the last page of the file is on the disk. */
-BAGI_COLD static bool bagi_scout_is_cold(const bagi_scout *scout) {
-    const bags_io *io = scout->io;
+BAGI_COLD static bool bagi_prefetch_is_cold(const bagi_prefetch *file) {
+    const bags_io *io = file->io;
     const void *map = NULL;
     size_t size = 0;
-    if (scout->size == 0 || !bagi_size(scout->size, &size) ||
-        io->map(io->user, scout->file, size, &map))
+    if (file->size == 0 || !bagi_size(file->size, &size) ||
+        io->map(io->user, file->handle, size, &map))
         return false;
     bool cold = !bagi_is_resident((const unsigned char *)map + size - 1, 1);
     (void)io->unmap(io->user, map, size);
@@ -7110,28 +7110,28 @@ BAGI_COLD static bool bagi_scout_is_cold(const bagi_scout *scout) {
 }
 
 /* Request bytes, as far as the file has them. */
-BAGI_COLD static void bagi_scout_request(
-    const bagi_scout *scout, uint64_t start, uint64_t size) {
-    size = BAGI_MIN(size, scout->size - BAGI_MIN(start, scout->size));
+BAGI_COLD static void bagi_prefetch_request(
+    const bagi_prefetch *file, uint64_t start, uint64_t size) {
+    size = BAGI_MIN(size, file->size - BAGI_MIN(start, file->size));
     if (size > 0)
-        (void)scout->io->advise(
-            scout->io->user, scout->file, NULL, start, size, BAGS_ADVICE_SOON);
+        (void)file->io->advise(
+            file->io->user, file->handle, NULL, start, size, BAGS_ADVICE_SOON);
 }
 
 /* Request the end of the file. */
-BAGI_COLD static void bagi_scout_end(const bagi_scout *scout) {
-    uint64_t size = BAGI_MIN(scout->size, BAGI_SCOUT_END);
-    bagi_scout_request(scout, scout->size - size, size);
+BAGI_COLD static void bagi_prefetch_end(const bagi_prefetch *file) {
+    uint64_t size = BAGI_MIN(file->size, BAGI_PREFETCH_END);
+    bagi_prefetch_request(file, file->size - size, size);
 }
 
-/* Read 8 bytes for every number. */
-BAGI_COLD static bool bagi_scout_read(
-    const bagi_scout *scout, uint64_t offset, uint64_t *numbers, size_t count) {
-    const bags_io *io = scout->io;
+/* Read one or two numbers. */
+BAGI_COLD static bool bagi_prefetch_read(
+    const bagi_prefetch *file, uint64_t offset, uint64_t *numbers, size_t count) {
+    const bags_io *io = file->io;
     unsigned char bytes[16];
     size_t done = 0;
-    if (offset > scout->size || scout->size - offset < 8 * count ||
-        io->read_at(io->user, scout->file, offset, bytes, 8 * count, &done) ||
+    if (offset > file->size || file->size - offset < 8 * count ||
+        io->read_at(io->user, file->handle, offset, bytes, 8 * count, &done) ||
         done < 8 * count)
         return false;
     for (size_t i = 0; i < count; i++)
@@ -7140,22 +7140,22 @@ BAGI_COLD static bool bagi_scout_read(
 }
 
 /* Request the first entry of the table, needed for opening, and the blob's entries. */
-BAGI_COLD static void bagi_scout_entries(bagi_scout *scout) {
-    if (scout->size < 8 || !bagi_scout_read(scout, scout->size - 8, &scout->table, 1) ||
-        scout->table > scout->size - 8)
-        scout->table = scout->size;
-    bagi_scout_request(scout, scout->table, 8);
-    if (scout->blob < scout->size / 8)
-        bagi_scout_request(scout, scout->table + 8 * scout->blob, 16);
+BAGI_COLD static void bagi_prefetch_entries(bagi_prefetch *file) {
+    if (file->size < 8 || !bagi_prefetch_read(file, file->size - 8, &file->table, 1) ||
+        file->table > file->size - 8)
+        file->table = file->size;
+    bagi_prefetch_request(file, file->table, 8);
+    if (file->blob < file->size / 8)
+        bagi_prefetch_request(file, file->table + 8 * file->blob, 16);
 }
 
 /* Request the blob. */
-BAGI_COLD static void bagi_scout_blob(const bagi_scout *scout) {
+BAGI_COLD static void bagi_prefetch_blob(const bagi_prefetch *file) {
     uint64_t ends[2];
-    if (scout->blob < scout->size / 8 &&
-        bagi_scout_read(scout, scout->table + 8 * scout->blob, ends, 2) &&
-        ends[0] < ends[1] && ends[1] <= scout->table)
-        bagi_scout_request(scout, ends[0], ends[1] - ends[0]);
+    if (file->blob < file->size / 8 &&
+        bagi_prefetch_read(file, file->table + 8 * file->blob, ends, 2) &&
+        ends[0] < ends[1] && ends[1] <= file->table)
+        bagi_prefetch_request(file, ends[0], ends[1] - ends[0]);
 }
 
 /* A prefix of a Bag's blobs: their number, and the end of the last one. */
@@ -7230,8 +7230,8 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t
 /* ---- blobs on the disk ----
  *
  * If a page of a map is touched, the system reads many pages around it. This helps only
- * if blobs are read in order. Every other read of a cold Bag therefore requests its exact
- * bytes before it touches them: first table entries, then blobs. */
+ * if blobs are read in order. Every other read of a cold Bag therefore requests its
+ * exact bytes before it touches them: first table entries, then blobs. */
 
 /* True if a read of a Bag requests its bytes. */
 static bool bagi_bag_requests(const bag_reader *bag, uint64_t index) {
@@ -7246,7 +7246,8 @@ static void bagi_bag_follow(const bag_reader *bag, uint64_t index) {
         BAGI_STORE(&((bag_reader *)bagi_mutable(bag))->next, (void *)(uintptr_t)index);
 }
 
-/* Request bytes of a map, unless they are in memory. If this was so many times in succession, bagi_mapped_get reads the Bag from now on. */
+/* Request bytes of a map, unless they are in memory. If they were 4,096 times in
+ * succession, bagi_mapped_get reads the Bag from now on. */
 BAGI_NOINLINE static void bagi_bag_request(
     const bag_reader *of, const bagi_file *file, uint64_t start, uint64_t size) {
     bag_reader *bag = (bag_reader *)bagi_mutable(of);
@@ -7355,8 +7356,8 @@ typedef struct bagi_step {
 
 /* Collect the ranges start .. stop of all spans that are not in memory. Adjacent ranges
  * are merged; so are requests for ranges of a map with a small gap between them. If a
- * batch needs a part of most blocks of a table or of refs.bag, it requests whole blocks:
- * fewer requests, and the next batch finds more in memory. */
+ * batch needs a part of most blocks of a table or of refs.bag, it requests whole
+ * blocks: fewer requests, and the next batch finds more in memory. */
 static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     const uint64_t block_size = 65536;
     const uint64_t gap = 8192; /* most bytes between parts that are requested as one */
@@ -9506,43 +9507,43 @@ static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *e
     return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
-typedef struct bagi_scout_list {
+typedef struct bagi_prefetch_list {
     const bagi_dir *dir;
-    bagi_scout scouts[BAGI_SCOUTS];
+    bagi_prefetch files[BAGI_PREFETCHES];
     size_t count;
-} bagi_scout_list;
+} bagi_prefetch_list;
 
 /* For the list hook: open a Bag. */
-BAGI_COLD static int bagi_scout_found(void *user, const char *name) {
-    bagi_scout_list *list = (bagi_scout_list *)user;
+BAGI_COLD static int bagi_prefetch_found(void *user, const char *name) {
+    bagi_prefetch_list *list = (bagi_prefetch_list *)user;
     const char *end = strrchr(name, '.');
-    bagi_scout *scout = &list->scouts[list->count];
+    bagi_prefetch *file = &list->files[list->count];
     bags_error ignored;
-    if (end && strcmp(end, ".bag") == 0) {
-        if (bagi_scout_open(list->dir, name, "", scout, &ignored) || !scout->file)
-            bagi_scout_close(scout);
+    if (list->count < BAGI_PREFETCHES && end && strcmp(end, ".bag") == 0) {
+        if (bagi_prefetch_open(list->dir, name, "", file, &ignored) || !file->handle)
+            bagi_prefetch_close(file);
         else
             list->count++;
     }
-    return list->count < BAGI_SCOUTS ? 0 : ECANCELED;
+    return list->count < BAGI_PREFETCHES ? 0 : ECANCELED;
 }
 
-/* If the spec.json of an unsharded dataset is on the disk, request it and the ends of the
- * Bags, and set *cold. */
-BAGI_COLD static bags_code bagi_scout_dataset(
+/* If the spec.json of an unsharded dataset is on the disk, request it and the ends of
+ * the Bags, and set *cold. */
+BAGI_COLD static bags_code bagi_prefetch_dataset(
     const bagi_dir *dir, bool *cold, bags_error *err) {
     const bags_io *io = &dir->env->io;
-    bagi_scout_list list;
+    bagi_prefetch_list list;
     list.dir = dir;
     list.count = 1;
-    bags_code code = bagi_scout_open(dir, "spec.json", "", &list.scouts[0], err);
-    *cold = !code && io->list && bagi_scout_is_cold(&list.scouts[0]);
+    bags_code code = bagi_prefetch_open(dir, "spec.json", "", &list.files[0], err);
+    *cold = !code && io->list && bagi_prefetch_is_cold(&list.files[0]);
     if (*cold)
-        (void)io->list(io->user, dir->path, bagi_scout_found, &list);
+        (void)io->list(io->user, dir->path, bagi_prefetch_found, &list);
     for (size_t i = 0; i < list.count && *cold; i++)
-        bagi_scout_end(&list.scouts[i]);
+        bagi_prefetch_end(&list.files[i]);
     for (size_t i = 0; i < list.count; i++)
-        bagi_scout_close(&list.scouts[i]);
+        bagi_prefetch_close(&list.files[i]);
     return code;
 }
 
@@ -10238,8 +10239,8 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
         writer->shown);
 }
 
-/* The catalogue of a dataset (formats/storage/catalogue.h) is a file in the first shard.
- * It describes all shards, so it is removed before they change. */
+/* The catalogue of a dataset (formats/storage/catalogue.h) is a file in the first
+ * shard. It describes all shards, so it is removed before they change. */
 BAGI_COLD static bags_code bagi_drop_catalogue(
     const bagi_env *env, const char *path, bagi_shard_id first, bags_error *err) {
     bagi_dir dir;
@@ -12154,73 +12155,75 @@ BAGI_COLD static void bagi_reader_expect(
     bagi_dir_free(&dir);
 }
 
-/* Run the scouts of refs.bag and of `count` fields. Blob i of a plain field that is as
- * long as refs.bag probably belongs to datapoint i. If `whole`, request it. */
-BAGI_COLD static void bagi_scouts_run(bagi_scout *scouts, size_t count, bool whole) {
-    const bagi_scout *refs = scouts;
+/* Request what reading needs of refs.bag and of the Bags of `count` fields. Blob i of a
+ * plain field that is as long as refs.bag probably belongs to datapoint i. If `whole`,
+ * request it. */
+BAGI_COLD static void bagi_prefetch_run(
+    bagi_prefetch *files, size_t count, bool whole) {
+    const bagi_prefetch *refs = files;
     for (size_t i = 0; i <= count; i++)
-        bagi_scout_end(&scouts[i]);
+        bagi_prefetch_end(&files[i]);
     for (size_t i = 0; i <= count; i++)
-        bagi_scout_entries(&scouts[i]);
+        bagi_prefetch_entries(&files[i]);
     for (size_t i = 0; i <= count; i++) {
-        uint64_t size = scouts[i].size - scouts[i].table;
+        uint64_t size = files[i].size - files[i].table;
         if (i == 0 || (whole && size == refs->size - refs->table))
-            bagi_scout_blob(&scouts[i]);
+            bagi_prefetch_blob(&files[i]);
     }
 }
 
 /* If the first Bag of these fields (NULL: all) that is not open is on the disk, request
  * the bytes that reading this datapoint of the shard needs from all such Bags and from
- * refs.bag. */
-BAGI_COLD static bags_code bagi_reader_scout_bags(const bags_reader *reader,
+ * refs.bag. The mutex is held: no other thread opens them meanwhile. */
+BAGI_COLD static bags_code bagi_reader_prefetch_bags(const bags_reader *reader,
     size_t shard, uint64_t local, const bags_select *selects, size_t count, bool whole,
     bags_error *err) {
     const bagi_spec *spec = &reader->spec;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_scout scouts[BAGI_SCOUTS];
-    size_t used = 0; /* after scouts[0], of refs.bag */
+    bagi_prefetch files[BAGI_PREFETCHES];
+    size_t used = 0; /* after files[0], of refs.bag */
     bool cold = true;
     bagi_dir dir;
     bags_code code = bagi_reader_dir(reader, shard, &dir, err);
-    for (size_t i = 0; i < count && used + 1 < BAGI_SCOUTS && cold && !code; i++) {
+    for (size_t i = 0; i < count && used + 1 < BAGI_PREFETCHES && cold && !code; i++) {
         size_t field = bagi_select_field(selects, i);
         if (bags && BAGI_LOAD(&bags[field]))
             continue;
-        bagi_scout *scout = &scouts[++used];
-        code = bagi_scout_open(&dir, spec->fields[field].name, ".bag", scout, err);
-        cold = !code && scout->file &&
-               (used > 1 || reader->cold || bagi_scout_is_cold(scout));
+        bagi_prefetch *file = &files[++used];
+        code = bagi_prefetch_open(&dir, spec->fields[field].name, ".bag", file, err);
+        cold = !code && file->handle &&
+               (used > 1 || reader->cold || bagi_prefetch_is_cold(file));
         if (!spec->types[field].sequence)
-            scout->blob = local;
+            file->blob = local;
     }
     if (used > 0 && cold) {
-        code = bagi_scout_open(&dir, "refs", ".bag", scouts, err);
-        scouts->blob = local;
-        if (!code && scouts->file)
-            bagi_scouts_run(scouts, used, whole);
-        bagi_scout_close(scouts);
+        code = bagi_prefetch_open(&dir, "refs", ".bag", files, err);
+        files->blob = local;
+        if (!code && files->handle)
+            bagi_prefetch_run(files, used, whole);
+        bagi_prefetch_close(files);
     }
     for (size_t i = 1; i <= used; i++)
-        bagi_scout_close(&scouts[i]);
+        bagi_prefetch_close(&files[i]);
     bagi_dir_free(&dir);
     return code;
 }
 
-/* The same, if any of these Bags is not open. */
-static bags_code bagi_reader_scout(const bags_reader *from, size_t shard,
+/* Prefetch what reading a datapoint needs of its Bags that are not open. */
+static bags_code bagi_reader_prefetch(const bags_reader *from, size_t shard,
     uint64_t local, const bags_select *selects, size_t count, bool whole,
     bags_error *err) {
     bags_reader *reader = (bags_reader *)bagi_mutable(from);
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bool all = true;
-    for (size_t i = 0; i < count && all; i++)
-        all = bags && BAGI_LOAD(&bags[bagi_select_field(selects, i)]) != NULL;
-    if (all)
+    size_t open = 0;
+    while (bags && open < count && BAGI_LOAD(&bags[bagi_select_field(selects, open)]))
+        open++;
+    if (open == count)
         return BAGS_OK;
     BAGI_TRY(bagi_files_check(&reader->files, reader->shown, err));
     bagi_lock(&reader->mutex);
     bags_code code =
-        bagi_reader_scout_bags(reader, shard, local, selects, count, whole, err);
+        bagi_reader_prefetch_bags(reader, shard, local, selects, count, whole, err);
     bagi_unlock(&reader->mutex);
     return code;
 }
@@ -12485,7 +12488,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_shard_list_find(&dir, &list, &why);
         reader->sharded = !list.single;
         if (!code && list.single)
-            code = bagi_scout_dataset(&dir, &reader->cold, &why);
+            code = bagi_prefetch_dataset(&dir, &reader->cold, &why);
         if (!code && !options->allow_gaps)
             code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, &why);
         /* Next to an unfinished shard, a gap is most likely a shard not yet reached by
@@ -13176,7 +13179,7 @@ static bags_code bagi_row_load_part(const bags_reader *reader, uint64_t index,
     if (reader->env.io.expect) /* before refs are opened and all shards checked */
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     else
-        BAGI_TRY(bagi_reader_scout(
+        BAGI_TRY(bagi_reader_prefetch(
             reader, (size_t)row->shard, local, selects, count, !part_of_blob, err));
     BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
     BAGI_TRY(bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err));
@@ -15067,10 +15070,10 @@ BAGS_API BAGI_COLD bags_code bags_shard_complete(const char *directory, bags_vie
 #undef BAGI_NEED
 #undef BAGI_NOINLINE
 #undef BAGI_OPTIONS
+#undef BAGI_PREFETCH_END
 #undef BAGI_REFS_STEP
 #undef BAGI_RETRY
 #undef BAGI_ROW_MANY
-#undef BAGI_SCOUT_END
 #undef BAGI_SET_LENGTH
 #undef BAGI_SHARDS_AHEAD
 #undef BAGI_SHARD_LIMIT

@@ -51,8 +51,8 @@ typedef struct bags_image {
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
 /*
- * The orientation stated by the EXIF data of a JPEG, PNG or WebP file, 1 to 8. To appear
- * upright, the stored image must be
+ * The orientation stated by the EXIF data of a JPEG, PNG or WebP file, 1 to 8. To
+ * appear upright, the stored image must be
  *
  *     1  left as it is             5  mirrored at the diagonal from the upper left
  *     2  mirrored left to right    6  turned clockwise by 90 degrees
@@ -60,19 +60,20 @@ typedef struct bags_image {
  *     4  mirrored top to bottom    8  turned counterclockwise by 90 degrees
  *
  * Like Pillow, this reads the first APP1 segment with EXIF of a JPEG, the eXIf chunk of
- * a PNG, or the EXIF chunk of a WebP. Returns 1 if there is no orientation or it is invalid, and for all other
- * files. Orientations in XMP or in PNG text are ignored.
+ * a PNG, or the EXIF chunk of a WebP. Returns 1 if there is no orientation or it is
+ * invalid, and for all other files. Orientations in XMP or in PNG text are ignored.
  *
  * In image.c. Threads: any. Cost: O(segments or chunks), without decoding.
  */
 uint32_t bags_image_orientation(bags_view file);
 
 /*
- * Check that a JPEG, PNG or WebP file is complete, without decoding it. A JPEG must have a
- * header, scans of all components and an end marker, with nothing between its segments;
- * a PNG must have a header, pixels and an end, with valid checksums on the chunks
- * needed for the pixels; a WebP must have all its chunks, and pixels among them. Bytes
- * after the end are accepted. Damage to the pixels of a JPEG or WebP is not detected.
+ * Check that a JPEG, PNG or WebP file is complete, without decoding it. A JPEG must
+ * have a header, scans of all components and an end marker, with nothing between its
+ * segments; a PNG must have a header, pixels and an end, with valid checksums on the
+ * chunks needed for the pixels; a WebP must have all its chunks, and pixels among them.
+ * Bytes after the end are accepted. Damage to the pixels of a JPEG or WebP is not
+ * detected.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_CORRUPT  err states the problem and its position
@@ -250,8 +251,8 @@ bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void 
  * images, and H and W are at most 16,383. The writer is lossless: the decoded array
  * equals the encoded one, including the colours of transparent pixels. The reader
  * accepts lossy and lossless files, and returns the array of
- * numpy.asarray(PIL.Image.open(file)). Animated files are rejected. Colour profiles, the
- * orientation in EXIF (unless `orient` is set) and other metadata are ignored.
+ * numpy.asarray(PIL.Image.open(file)). Animated files are rejected. Colour profiles,
+ * the orientation in EXIF (unless `orient` is set) and other metadata are ignored.
  * Truncated files are rejected; other damage is not always detected.
  * ====================================================================== */
 
@@ -718,8 +719,8 @@ BAGS_EXPERIMENTAL bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader,
     uint64_t start, uint64_t stop, uint64_t step, void *data, size_t size,
     uint64_t *frames, bags_error *err);
 
-/* Where a decoder finds a frame. A packet is a compressed frame. Packets are numbered in
- * decoding order. */
+/* Where a decoder finds a frame. A packet is a compressed frame. Packets are numbered
+ * in decoding order. */
 typedef struct bags_mp4_place {
     uint64_t first;     /* the keyframe where decoding must start, */
     uint64_t packet;    /* and the packet that shows the frame */

@@ -426,7 +426,8 @@ static void loader_scale_row(const unsigned char *from, ptrdiff_t step, size_t w
     }
 }
 
-/* Write the pixels to the tensor: mirrored, normalised by a table, or channels first. */
+/* Write the pixels to the tensor: mirrored, normalised by a table, or channels
+ * first. */
 static void loader_store_pixels(const loader_column *c, const loader_image *p,
     const void *table, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
@@ -537,7 +538,8 @@ static bags_code loader_stage_blob(loader_staged *s, bags_cuda_image *image, siz
     return BAGS_OK;
 }
 
-/* Record a frame for the GPU, in place of the frames of datapoints that were skipped. */
+/* Record a frame for the GPU, in place of the frames of datapoints that were
+ * skipped. */
 static bags_code loader_stage_frame(loader_staged *s, bags_cuda_image *image, size_t at,
     const bags_load_item *item, bags_error *err) {
     loader_staged_frame frame = {item->pick.dataset, item->pick.index, at};
@@ -553,7 +555,8 @@ static bags_code loader_stage_frame(loader_staged *s, bags_cuda_image *image, si
     return BAGS_OK;
 }
 
-/* Add item number `at` to the images for a GPU. *staged is true if the GPU decodes it. */
+/* Add item number `at` to the images for a GPU. *staged is true if the GPU decodes
+ * it. */
 static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
     const bags_load_item *item, size_t at, uint64_t *random, loader_image *p,
     bool *staged, bags_error *err) {
@@ -584,8 +587,8 @@ static bags_code loader_stage_image(loader_worker *w, const loader_column *c,
     return BAGS_OK;
 }
 
-/* Reserve GPU memory for a tensor: from the start for a full batch, so that it is rarely
- * replaced. */
+/* Reserve GPU memory for a tensor: from the start for a full batch, so that it is
+ * rarely replaced. */
 static bags_code loader_reserve_on_device(
     const loader_worker *w, loader_part *p, size_t size, size_t full, bags_error *err) {
     const bags_loader_device *device = w->loader->options.device;

@@ -584,8 +584,8 @@ bags_code bagi_cuda_plan(const bags_cuda_form *form, const bags_cuda_image *imag
     return BAGS_OK;
 }
 
-/* Check a JPEG, and plan its job. *size is the memory that it needs; addresses in the job
- * are offsets in that memory. */
+/* Check a JPEG, and plan its job. *size is the memory that it needs; addresses in the
+ * job are offsets in that memory. */
 static bags_code cuda_plan(const bags_cuda_form *form, const bags_cuda_image *image,
     cuda_job *job, size_t *size, bags_error *err) {
     bags_image frame;

@@ -1,6 +1,6 @@
 /*
- * cuda_device.h - declarations shared by cuda.c and cuda_video.c: the driver's interface,
- * a GPU and a decoder. Programs do not include it.
+ * cuda_device.h - declarations shared by cuda.c and cuda_video.c: the driver's
+ * interface, a GPU and a decoder. Programs do not include it.
  */
 #ifndef BAGS_FORMATS_CUDA_DEVICE_H
 #define BAGS_FORMATS_CUDA_DEVICE_H
@@ -127,8 +127,8 @@ struct bags_cuda_decoder {
 bags_code bagi_cuda_check(
     const bags_cuda *c, int result, const char *call, bags_error *err);
 
-/* cuda.c: open the first library that exists; and find its functions, whose pointers are
- * members of `to`. Returns the name of a missing function, or NULL. */
+/* cuda.c: open the first library that exists; and find its functions, whose pointers
+ * are members of `to`. Returns the name of a missing function, or NULL. */
 void *bagi_cuda_library(const char *const *names, bags_error *err);
 const char *bagi_cuda_bind(void *to, void *library, const cuda_symbol *symbols);
 

@@ -9,12 +9,12 @@
  *                                         -> display:  map the surface, make the item
  *
  * The time stamp of a packet is its number, so a displayed picture names its packet. A
- * second check must agree: the packet that was parsed when the surface was decoded. If it
- * differs, or the driver reports damage in any picture of the run, nothing of the run is
- * used.
+ * second check must agree: the packet that was parsed when the surface was decoded. If
+ * it differs, or the driver reports damage in any picture of the run, nothing of the
+ * run is used.
  *
- * A session is a parser and a decoder of the driver. A decoder (bags_cuda_decoder) keeps a
- * few, for different videos:
+ * A session is a parser and a decoder of the driver. A decoder (bags_cuda_decoder)
+ * keeps a few, for different videos:
  *
  *     same settings      the session is used again
  *     other settings     the session used longest ago gets a new parser; its decoder is
@@ -397,8 +397,8 @@ static bags_code video_write(video_writing *w, const void *data, size_t size) {
     return BAGS_OK;
 }
 
-/* Consume a number of `width` bytes and the unit whose size it states. False if the unit is
- * truncated. */
+/* Consume a number of `width` bytes and the unit whose size it states. False if the
+ * unit is truncated. */
 static bool video_unit(bags_view *rest, size_t width, bags_view *unit) {
     if (rest->size < width)
         return false;
@@ -432,8 +432,8 @@ static bags_code video_write_listed(video_writing *w, bags_view *rest, size_t co
     return BAGS_OK;
 }
 
-/* Write the parameter sets of avcC: the number of sequence sets, the sets, and the same for
- * the picture sets. */
+/* Write the parameter sets of avcC: the number of sequence sets, the sets, and the same
+ * for the picture sets. */
 static bags_code video_write_avcc(video_writing *w, bags_view settings) {
     bags_view rest = {settings.data + 5, settings.size - 5};
     for (int i = 0; i < 2; i++) {
@@ -462,9 +462,9 @@ static bags_code video_write_hvcc(video_writing *w, bags_view settings) {
     return BAGS_OK;
 }
 
-/* Write a packet of H.264 or HEVC in Annex B: start codes replace lengths. *is_key is true
- * if a unit belongs to a picture that no later picture reaches across: an IDR picture or,
- * in HEVC, any picture for random access. */
+/* Write a packet of H.264 or HEVC in Annex B: start codes replace lengths. *is_key is
+ * true if a unit belongs to a picture that no later picture reaches across: an IDR
+ * picture or, in HEVC, any picture for random access. */
 static bags_code video_write_units(
     video_writing *w, int codec, size_t width, bags_view packet, bool *is_key) {
     bags_view unit;
@@ -483,8 +483,8 @@ static bags_code video_write_units(
     return BAGS_OK;
 }
 
-/* Write OBUs of AV1, each with its size, without temporal delimiters. Only the last one of
- * a packet may lack its size. */
+/* Write OBUs of AV1, each with its size, without temporal delimiters. Only the last one
+ * of a packet may lack its size. */
 static bags_code video_write_obus(video_writing *w, bags_view rest) {
     while (rest.size > 0) {
         const unsigned char *obu = rest.data;
@@ -671,8 +671,8 @@ static int video_on_sequence(void *user, video_format *f) {
     return video_reject(run, "another format within a run", false);
 }
 
-/* Find out whether a picture is damaged. It stays open if the driver does not know yet. A
- * picture that was mapped must be known. */
+/* Find out whether a picture is damaged. It stays open if the driver does not know yet.
+ * A picture that was mapped must be known. */
 static void video_settle(video_run *run, int surface, bool mapped) {
     const cuda_videos *v = run->videos;
     video_status status;
@@ -716,8 +716,8 @@ static void video_unmap(video_run *run, cuda_address address) {
         (void)video_fail_call(run, result, "cuvidUnmapVideoFrame");
 }
 
-/* Settle a picture whose surface is about to be decoded again, or at the end of a run. The
- * driver certainly knows its status once it was mapped. */
+/* Settle a picture whose surface is about to be decoded again, or at the end of a run.
+ * The driver certainly knows its status once it was mapped. */
 static void video_settle_now(video_run *run, int surface) {
     video_shown shown;
     unsigned pitch;
@@ -786,8 +786,9 @@ static bags_code video_make_item(
     return bagi_cuda_finish(d, run->err);
 }
 
-/* True if a picture can be the one of its time stamp. It is decoded when its packet, or at
- * the latest the next one, is parsed. In AV1, a packet may show an earlier picture. */
+/* True if a picture can be the one of its time stamp. It is decoded when its packet, or
+ * at the latest the next one, is parsed. In AV1, a packet may show an earlier
+ * picture. */
 static bool video_is_of(const video_run *run, const video_shown *shown) {
     uint64_t packet = (uint64_t)shown->time;
     if (shown->surface < 0 || shown->surface >= VIDEO_SURFACES)

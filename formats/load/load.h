@@ -205,7 +205,8 @@ BAGS_EXPERIMENTAL bags_code bags_jitter_apply(const bags_image *image, void *pix
  * >>cuda
  * Decode images and frames of videos on an NVIDIA GPU. Needs only the driver, whose
  * libraries are opened at run time: libcuda.so.1; to decode JPEG, libnvjpeg.so; and to
- * decode videos, libnvcuvid.so.1. Without one of the last two, the CPU decodes its images.
+ * decode videos, libnvcuvid.so.1. Without one of the last two, the CPU decodes its
+ * images.
  * ====================================================================== */
 
 typedef struct bags_cuda bags_cuda;
@@ -321,43 +322,44 @@ typedef struct bags_cuda_video {
         bags_mp4_packet *out, bags_error *err);
 } bags_cuda_video;
 
-/* True if the GPU is likely to decode a frame of a video: h264, hevc or av1, 4:2:0, 8 bits
- * per channel, of even width and height, and of a profile and size that cuvidGetDecoderCaps
- * accepts. *out describes the frame. False, too, after bags_cuda_make_frames has found that
- * the GPU does not support the video. Nothing is read. */
+/* True if the GPU is likely to decode a frame of a video: h264, hevc or av1, 4:2:0, 8
+ * bits per channel, of even width and height, and of a profile and size that
+ * cuvidGetDecoderCaps accepts. *out describes the frame. False, too, after
+ * bags_cuda_make_frames has found that the GPU does not support the video. Nothing is
+ * read. */
 BAGS_EXPERIMENTAL bool bags_cuda_probe_video(bags_cuda_decoder *decoder,
     const bags_cuda_video *video, uint64_t frame, bags_image *out);
 
 /*
  * Make items of a tensor: decode frames of a video; crop, resize, mirror and normalise
- * them. Frames are converted to RGB like bags_mp4_reader_get converts them on x86: by the
- * coefficients of BT.601 and, for h264 and hevc, the range that the video states.
+ * them. Frames are converted to RGB like bags_mp4_reader_get converts them on x86: by
+ * the coefficients of BT.601 and, for h264 and hevc, the range that the video states.
  *
- *   images  images of the tensor. Those with these numbers are frames: `is_frame` is set,
- *           and `frame` is the number of the frame
+ *   images  images of the tensor. Those with these numbers are frames: `is_frame` is
+ *           set, and `frame` is the number of the frame
  *   which   the numbers of `count` images, in any order
  *   out     GPU memory for all items; item i is images[i]
  *
- * Decoding starts at the keyframe before each frame. A decoded picture is used only if its
- * time stamp is the number of the frame's packet, and if the driver has called back for
- * that packet: no picture is identified by counting. Damage that the driver reports makes
- * all frames from that keyframe fail. (It reports none for av1. There, damage may be
- * decoded to wrong pixels without an error.)
+ * Decoding starts at the keyframe before each frame. A decoded picture is used only if
+ * its time stamp is the number of the frame's packet, and if the driver has called back
+ * for that packet: no picture is identified by counting. Damage that the driver reports
+ * makes all frames from that keyframe fail. (It reports none for av1. There, damage may
+ * be decoded to wrong pixels without an error.)
  *
  * The items are complete when the call returns, as for bags_cuda_make.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_ARGUMENT  a form or an image that contradicts itself
- *   BAGS_ERROR_CORRUPT   the GPU did not decode all of the frames: damage, a feature that
- *                        it does not support, a blob that cannot be read. The CPU may
- *                        decode them, or finds the reason
+ *   BAGS_ERROR_CORRUPT   the GPU did not decode all of the frames: damage, a feature
+ *                        that it does not support, a blob that cannot be read. The CPU
+ *                        may decode them, or finds the reason
  *   BAGS_ERROR_IO        a call failed; the message names it and its code
  *   BAGS_ERROR_MEMORY    out of memory
  *
  * Threads: one at a time per decoder and per video. Cost: decodes each needed part of a
- * video once, from its keyframe to the last of its frames. The calling thread sleeps while
- * the GPU works. Memory: a decoder keeps up to 4 decoders of the driver, for different
- * videos, each with about 10 frames of 1.5 bytes per pixel; besides
+ * video once, from its keyframe to the last of its frames. The calling thread sleeps
+ * while the GPU works. Memory: a decoder keeps up to 4 decoders of the driver, for
+ * different videos, each with about 10 frames of 1.5 bytes per pixel; besides
  * bags_cuda_options.memory.
  */
 BAGS_EXPERIMENTAL bags_code bags_cuda_make_frames(bags_cuda_decoder *decoder,
@@ -565,8 +567,8 @@ typedef struct bags_loader_device {
         const bags_cuda_image *images, size_t count, void *out, bags_error *err);
 } bags_loader_device;
 
-/* Functions from cuda_video.c and mp4_packets.c that decode frames of videos on that GPU. A
- * program that links both, and mp4.c, defines:
+/* Functions from cuda_video.c and mp4_packets.c that decode frames of videos on that
+ * GPU. A program that links both, and mp4.c, defines:
  *
  *     static const bags_loader_device_videos device_videos = {bags_cuda_probe_video,
  *         bags_cuda_make_frames, bags_mp4_reader_place, bags_mp4_reader_packet};
@@ -672,10 +674,11 @@ typedef struct bags_load_field {
      * PyTorch's decoders. (Without width and height, the reader's codec decodes: set
      * its option `orient`) */
     bool orient;
-    /* Add the tensor NAME_matrix, float64, [n, 2, 3], with a matrix for each image: point
-     * (x, y) of the image becomes (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) in the
-     * tensor, in pixels as in bags_box. Fractions of `scaled` are included. With orient,
-     * (x, y) is a point of the upright image. Not with perspective */
+    /* Add the tensor NAME_matrix, float64, [n, 2, 3], with a matrix for each image:
+     * point (x, y) of the image becomes (m[0] x + m[1] y + m[2], m[3] x + m[4] y +
+     * m[5]) in the tensor, in pixels as in bags_box. Fractions of `scaled` are
+     * included. With orient, (x, y) is a point of the upright image. Not with
+     * perspective */
     bool matrix;
     float mean[3]; /* for float32 and float16, per channel; finite, like std */
     float std[3];  /* at least 0; 0: 1 */
@@ -936,8 +939,8 @@ typedef struct bags_loader_options {
      * resized, mirrored and normalised. The CPU makes all other images (options warp,
      * jitter, draw, decode, scaled, BAGS_FILTER_NEAREST; other formats; JPEGs that the
      * GPU cannot decode), and batch.on_cpu counts them. If the GPU rejects a JPEG or a
-     * frame while decoding it, the CPU makes the entire batch. The GPU must stay open until
-     * the loader is closed. NULL: none */
+     * frame while decoding it, the CPU makes the entire batch. The GPU must stay open
+     * until the loader is closed. NULL: none */
     const bags_loader_device *device;
     /* Decode frames of videos on the device, too, with the same limits: see
      * bags_cuda_probe_video. Needs `device` and `videos`. NULL: the CPU decodes them */
@@ -1056,8 +1059,8 @@ BAGS_EXPERIMENTAL bool bags_loader_is_stopping(void);
 
 /* Take over the GPU memory of tensor number `tensor` of a batch that is still valid: it
  * then stays valid until it is passed to bags_cuda_give, even after the loader is
- * closed. The GPU then stays open, too. Returns the memory; NULL if the tensor is not on
- * a GPU, or was taken before. Threads: as for bags_loader_next. */
+ * closed. The GPU then stays open, too. Returns the memory; NULL if the tensor is not
+ * on a GPU, or was taken before. Threads: as for bags_loader_next. */
 BAGS_EXPERIMENTAL void *bags_loader_take(
     bags_loader *loader, const bags_batch *batch, size_t tensor);
 
@@ -1067,9 +1070,9 @@ BAGS_EXPERIMENTAL void *bags_loader_take(
 BAGS_EXPERIMENTAL bags_view bags_tensor_get(const bags_batch *batch,
     const bags_tensor *tensor, size_t i, uint64_t *first, uint64_t *count);
 
-/* A batch's checksum, without tensors on a GPU: the sum, modulo 2^64, of one hash per datapoint, computed over
- * its dataset, index and tensors. The digests of all ranks' slices therefore add up to
- * the entire batch's digest, in any order. */
+/* A batch's checksum, without tensors on a GPU: the sum, modulo 2^64, of one hash per
+ * datapoint, computed over its dataset, index and tensors. The digests of all ranks'
+ * slices therefore add up to the entire batch's digest, in any order. */
 BAGS_EXPERIMENTAL uint64_t bags_batch_digest(const bags_batch *batch);
 
 /* Batches per epoch; 0: there are none or, for packed rows, the number is unknown. */

@@ -334,7 +334,8 @@ bags_code bagi_loader_load_value(loader_worker *w, const loader_column *c,
     loader_part *p, const bags_load_item *item, const bags_value *value,
     bags_error *err);
 
-/* convert.c: append the last image's matrix, if column c has matrices. p is c's part. */
+/* convert.c: append the last image's matrix, if column c has matrices. p is c's
+ * part. */
 bags_code bagi_loader_append_matrix(
     loader_worker *w, const loader_column *c, loader_part *p, bags_error *err);
 bool bagi_loader_is_convertible(bags_dtype to, bags_dtype from);

@@ -3,8 +3,8 @@
  */
 #include "url.h"
 
-/* The value of NAME in [section] of an .ini file, or NULL. Without a name, the section's
- * own name if it exists. */
+/* The value of NAME in [section] of an .ini file, or NULL. Without a name, the
+ * section's own name if it exists. */
 static char *s3_ini(const char *path, const char *section, const char *name) {
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[16384], *found = NULL; /* session tokens are long */

@@ -213,9 +213,9 @@ static inline uint64_t catalogue_clamp(double offset, uint64_t end) {
     return !(offset > 0) ? 0 : offset < (double)end ? (uint64_t)offset : end;
 }
 
-/* Guess the range of row `index` of a refs.bag that is not plain. It covers two guesses:
- * all rows have the same size, or they differ by the sizes of numbers in order. If they
- * are far apart, only the second counts. */
+/* Guess the range of row `index` of a refs.bag that is not plain. It covers two
+ * guesses: all rows have the same size, or they differ by the sizes of numbers in
+ * order. If they are far apart, only the second counts. */
 static inline void catalogue_guess_row(const catalogue_view *of, uint64_t shard,
     uint64_t index, uint64_t *start, uint64_t *stop) {
     uint64_t end = catalogue_table(of, shard, of->fields);

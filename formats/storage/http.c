@@ -26,9 +26,7 @@ static void http_expect(void *user, const char *path) {
     if (!bags_http_is_url(path) || !bagi_http_alive(&http->engine))
         return;
     pthread_mutex_lock(&http->engine.mutex);
-    http_object *object = bagi_http_find(http, path, http_path_size(path), true);
-    if (object)
-        object->uses++;
+    http_object *object = bagi_http_use(http, path);
     if (object && object->state == HTTP_NEW) {
         bagi_http_look(http, object);
         if (object->state == HTTP_WAITING && bagi_http_is_extra(path) &&
@@ -74,10 +72,10 @@ static int http_enter(bags_http *http, const char *path, http_object **object) {
         return code;
     }
     pthread_mutex_lock(&http->engine.mutex);
-    if (!*object)
-        *object = bagi_http_find(http, path, http_path_size(path), true);
     if (*object)
         (*object)->uses++;
+    else
+        *object = bagi_http_use(http, path);
     code = bagi_http_wait(http, *object);
     if (!*object)
         pthread_mutex_unlock(&http->engine.mutex);
@@ -398,7 +396,8 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
 }
 
 /* For a read of an entry of refs.bag's table: the likely range of its row, to be
- * requested together with the entry. Returns false if there is nothing to request. */
+ * requested together with the entry. Returns false if there is nothing to request; then
+ * *want is unchanged. */
 static bool http_guess_row(const bags_io_read *read, http_want *want) {
     const http_object *object = want->object;
     const catalogue_view *of = object->known ? &object->known->catalogue : NULL;
@@ -408,9 +407,14 @@ static bool http_guess_row(const bags_io_read *read, http_want *want) {
     uint64_t index = read->offset < table ? UINT64_MAX : (read->offset - table) / 8;
     if (index >= catalogue_length(of, object->shard, of->fields))
         return false;
-    catalogue_guess_row(of, object->shard, index, &want->start, &want->stop);
+    uint64_t start = 0, stop = 0;
+    catalogue_guess_row(of, object->shard, index, &start, &stop);
+    if (bagi_http_part_find(object, start + (stop - start) / 2))
+        return false;
+    want->start = start;
+    want->stop = stop;
     want->waits = false;
-    return !bagi_http_part_find(object, (want->start + want->stop) / 2);
+    return true;
 }
 
 /*

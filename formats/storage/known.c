@@ -175,8 +175,8 @@ void bagi_http_fail_known(http_object *object, int error, const char *why) {
 
 /* ---- the CRC that binds a shard together ---- */
 
-/* Called when the end of a refs.crc has arrived, or not. `user` is the shard's spec.json
- * or, before the catalogue is used, NULL. */
+/* Called when the end of a refs.crc has arrived, or not. `user` is the shard's
+ * spec.json or, before the catalogue is used, NULL. */
 static void http_bound_arrived(http_request *request, bool good) {
     http_known *known = (http_known *)request->also;
     http_object *record = (http_object *)request->user;

@@ -425,14 +425,11 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     if (code)
         return code;
     pthread_mutex_lock(&http->engine.mutex);
-    http_object *object = bagi_http_find(http, path, http_path_size(path), true);
-    if (object)
-        object->uses++;
+    http_object *object = bagi_http_use(http, path);
     if (object && file) /* other paths are usually directories */
         bagi_http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
-        if ((inside[i] = bagi_http_look_in(http, path, names[i])) != NULL)
-            inside[i]->uses++;
+        inside[i] = bagi_http_look_in(http, path, names[i]);
     if (!file)
         (void)http_look_catalogue(http, path);
     /* A file known from a cache is compared with the control: look up both in one round
@@ -455,15 +452,13 @@ int bagi_http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* The spec.json of a shard. It is never released: callers keep it while they wait. */
+/* Use the spec.json of a shard. It is never released: without a list, every name that
+ * was looked up is kept. */
 static http_object *http_look_in_shard(
     bags_http *http, const char *path, uint64_t number) {
     char name[40];
     (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
-    http_object *object = bagi_http_look_in(http, path, name);
-    if (object)
-        object->uses++;
-    return object;
+    return bagi_http_look_in(http, path, name);
 }
 
 /* Detect a server that ignores a folder of the path, and so appears to have every

@@ -106,8 +106,10 @@ http_object *bagi_http_look_in(
     bags_http *http, const char *directory, const char *name) {
     http_object *object = bagi_http_find_printed(
         http, "%.*s/%s", (int)http_path_size(directory), directory, name);
-    if (object)
-        bagi_http_look(http, object);
+    if (!object)
+        return NULL;
+    object->uses++;
+    bagi_http_look(http, object);
     return object;
 }
 

@@ -168,6 +168,13 @@ http_object *bagi_http_find(
     return object;
 }
 
+http_object *bagi_http_use(bags_http *http, const char *path) {
+    http_object *object = bagi_http_find(http, path, http_path_size(path), true);
+    if (object)
+        object->uses++;
+    return object;
+}
+
 http_object *bagi_http_find_printed(bags_http *http, const char *format, ...) {
     char *path = NULL;
     va_list arguments;

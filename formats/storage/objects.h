@@ -35,7 +35,7 @@ typedef struct http_part {
 } http_part;
 
 /* The state of a URL; also serves as the handle of an open file. Lives until
- * bags_http_close, unless bagi_http_release frees it. */
+ * bags_http_close, unless bagi_http_release frees it: see `uses`. */
 typedef struct http_object {
     struct http_object *next; /* in the same hash bucket */
     char *path;
@@ -172,6 +172,10 @@ bool bagi_http_is_unlisted(bags_http *http, const char *path, size_t size);
 /* The errno for a path that no hook can handle, or 0. The mutex need not be held. */
 int bagi_http_refuse_path(const bags_http *http, const char *path);
 
+/* Find or create a path's object, and start a use of it: see bagi_http_release. NULL:
+ * out of memory. */
+http_object *bagi_http_use(bags_http *http, const char *path);
+
 /* Remove an object that nothing refers to. */
 void bagi_http_forget(bags_http *http, http_object *object);
 
@@ -194,8 +198,8 @@ http_known *bagi_http_add_known(
     bags_http *http, const char *path, unsigned char *data, size_t size);
 
 /* Request the end of a shard's refs.crc, to compare the shard with its catalogue.
- * `record` is the shard's spec.json: it fails if the shard differs. NULL: the result is for
- * the catalogue itself. Returns false if out of memory. */
+ * `record` is the shard's spec.json: it fails if the shard differs. NULL: the result is
+ * for the catalogue itself. Returns false if out of memory. */
 bool bagi_http_check_bound(
     bags_http *http, http_known *known, uint64_t shard, http_object *record);
 
@@ -256,7 +260,8 @@ void bagi_http_changed(http_object *record);
 /* Start looking up an object, unless that was already done. */
 void bagi_http_look(bags_http *http, http_object *object);
 
-/* Start looking up DIRECTORY/NAME. NULL: out of memory. */
+/* Start looking up DIRECTORY/NAME, and a use of its object: see bagi_http_release.
+ * Callers that do not wait need not end the use. NULL: out of memory. */
 http_object *bagi_http_look_in(
     bags_http *http, const char *directory, const char *name);
 

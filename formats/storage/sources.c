@@ -153,8 +153,8 @@ static char *aws_json_copy(const char *at, const char *end) {
 }
 
 /* The value of a member of a JSON object or, with `inside`, of the object that is this
- * member of it. Strings and numbers are returned as text, to be freed. NULL: none, null,
- * or not JSON. */
+ * member of it. Strings and numbers are returned as text, to be freed. NULL: none,
+ * null, or not JSON. */
 static char *aws_json(const char *text, const char *inside, const char *name) {
     int depth = 0, wanted = inside ? 2 : 1;
     const char *key = NULL, *key_end = NULL;
@@ -489,7 +489,7 @@ static void aws_sso_save(const char *path, char *const members[AWS_SSO_MEMBERS])
     char *partial = bagi_http_format("%s.%ld", path, (long)getpid());
     int file =
         partial ? open(partial, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) : -1;
-    bool good = file >= 0;
+    bool good = file >= 0 && members[AWS_SSO_ENDS]; /* NULL: out of memory */
     for (int i = 0; i < AWS_SSO_MEMBERS; i++)
         if (good && members[i])
             good = aws_is_quotable(members[i]) &&
@@ -566,30 +566,30 @@ static bool aws_sso_has_ended(const char *member) {
  * set. */
 static char *aws_sso_token(
     aws_search *search, const char *name, const char *region, aws_text *text) {
-    char *path = aws_sso_file(search, name), *members[AWS_SSO_MEMBERS], *token = NULL;
+    char *path = aws_sso_file(search, name), *members[AWS_SSO_MEMBERS];
     int error = path ? aws_read(path, text) : ENOMEM;
     for (int i = 0; i < AWS_SSO_MEMBERS; i++)
         members[i] = error ? NULL : aws_json(text->bytes, NULL, aws_sso_names[i]);
     bool ended = aws_sso_has_ended(members[AWS_SSO_ENDS]);
+    bool valid =
+        !ended && members[AWS_SSO_TOKEN] && aws_is_plain(members[AWS_SSO_TOKEN]);
     if (ended && aws_is_quotable(members[AWS_SSO_REFRESH]) &&
         aws_is_quotable(members[AWS_SSO_CLIENT]) &&
         aws_is_quotable(members[AWS_SSO_SECRET]) &&
         !aws_sso_has_ended(members[AWS_SSO_REGISTERED])) {
-        if (aws_sso_renew(search, region, members, text)) {
+        valid = aws_sso_renew(search, region, members, text);
+        if (valid)
             aws_sso_save(path, members);
-            token = http_copy(members[AWS_SSO_TOKEN]);
-        }
-    } else if (!ended && members[AWS_SSO_TOKEN] && aws_is_plain(members[AWS_SSO_TOKEN]))
-        token = http_copy(members[AWS_SSO_TOKEN]);
-    else
+    } else if (!valid) {
         (void)aws_fail(search, "SSO: %s in ~/.aws/sso/cache; run `aws sso login`",
             error == ENOENT ? "no token"
             : ended         ? "the token has ended"
                             : "no valid token");
-    for (int i = 0; i < AWS_SSO_MEMBERS; i++)
+    }
+    for (int i = valid ? AWS_SSO_TOKEN + 1 : 0; i < AWS_SSO_MEMBERS; i++)
         free(members[i]);
     free(path);
-    return token;
+    return valid ? members[AWS_SSO_TOKEN] : NULL;
 }
 
 static aws_found aws_sso_fetch(aws_search *search, const char *name, const char *region,

@@ -160,12 +160,12 @@ typedef struct bags_copy_options {
     bool whole;          /* also copy blobs that no datapoint refers to */
     const bags_io *from; /* hooks that read the source; NULL: env.io */
     const bags_io *to;   /* hooks for the copy; NULL: env.io */
-    /* The servers of the source and the copy. NULL: the source is not at a URL; the copy
-     * is local. */
+    /* The servers of the source and the copy. NULL: the source is not at a URL; the
+     * copy is local. */
     const bags_copy_objects *from_objects, *to_objects;
-    /* Additional files for a copy in an object store, such as indexes, named relative to
-     * the dataset's directory: "index/id.bag". Missing files are left out, and existing
-     * ones replaced. */
+    /* Additional files for a copy in an object store, such as indexes, named relative
+     * to the dataset's directory: "index/id.bag". Missing files are left out, and
+     * existing ones replaced. */
     const char *const *files;
     size_t files_count;
     /* Called by the caller's thread about every 100 ms with the bytes copied so far and
@@ -183,8 +183,8 @@ typedef struct bags_copy_report {
 } bags_copy_report;
 
 /*
- * Copy a finished dataset, or a Bag: first each Bag with its .crc, .idx and .dict files,
- * then each spec.json, so that the copy is unfinished until it is complete.
+ * Copy a finished dataset, or a Bag: first each Bag with its .crc, .idx and .dict
+ * files, then each spec.json, so that the copy is unfinished until it is complete.
  *
  *   from  a dataset, or the path of a .bag. (The checksums of a Bag in a dataset are not
  *         copied: they belong to the dataset)
@@ -207,8 +207,8 @@ typedef struct bags_copy_report {
  *   BAGS_ERROR_LIMIT     a path of 4,096 bytes or more
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * *report (may be NULL) is 0 after a failure. Threads: any. Cost: reads every byte once,
- * with 2 threads between local paths, 8 for uploads and 32 from a server; without
+ * *report (may be NULL) is 0 after a failure. Threads: any. Cost: reads every byte
+ * once, with 2 threads between local paths, 8 for uploads and 32 from a server; without
  * `whole`, also calls bags_unreferenced. Memory: 2 MiB per thread, and about 400 bytes
  * per file.
  */
@@ -237,8 +237,8 @@ BAGS_EXPERIMENTAL bags_code bags_copy(const char *from, const char *to,
  * such a change.
  *
  * A dataset's shards are listed by S3's API (s3://), by Azure's (the host
- * ACCOUNT.blob.core.windows.net) or Google Cloud's (storage.googleapis.com), or from the
- * directory's index page (nginx's autoindex, Apache, Python's http.server). If none
+ * ACCOUNT.blob.core.windows.net) or Google Cloud's (storage.googleapis.com), or from
+ * the directory's index page (nginx's autoindex, Apache, Python's http.server). If none
  * answers, 000000, 000001,
  * ... are looked up until four in a row are missing, so a shard after such a gap is not
  * seen. If 999999 exists, the server ignores a folder of the path, and no shard is
@@ -276,7 +276,8 @@ typedef struct bags_http_options {
                              a request). 0: 50 */
     double stall_seconds; /* a transfer without progress for this long fails and is
                              retried. 0: 30 */
-    size_t connections;   /* most connections; 0: 576 */
+    size_t connections;   /* most connections; 0: 576, but at most two thirds of the
+                             descriptors that the process may open (ulimit -n) */
     /* Most requests that begin per second and server (host and port). The requests of
      * all processes of this user on this machine count. 0: no limit. */
     double requests_per_second;
@@ -379,8 +380,9 @@ BAGS_EXPERIMENTAL bags_code bags_http_same(bags_http *http, const char *url,
 
 /* Call each() with every name in a listing until it returns nonzero, and return that
  * value. Names are the links of an index page or, with `xml`, the keys and prefixes of
- * S3's ListObjectsV2, or the names of Azure's List Blobs. prefix: the text that precedes a name, not encoded. Names that
- * contain a slash, . and .. are left out. `page` need not be valid. */
+ * S3's ListObjectsV2, or the names of Azure's List Blobs. prefix: the text that
+ * precedes a name, not encoded. Names that contain a slash, . and .. are left out.
+ * `page` need not be valid. */
 BAGS_EXPERIMENTAL int bags_http_names(const void *page, size_t size, bool xml,
     const char *prefix, int (*each)(void *user, const char *name), void *user);
 

@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define HTTP_STEP 16      /* requests per thread before another thread is used */
@@ -464,6 +465,17 @@ static void http_keys_changed(void *user) {
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* The most connections by default: for two requests in each of 256 shards, and others
+ * next to them. A third of the descriptors that the process may open is left to the
+ * program. */
+static size_t http_default_connections(void) {
+    struct rlimit files;
+    const size_t most = 576;
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur / 3 * 2 >= most)
+        return most;
+    return files.rlim_cur < 3 ? 1 : (size_t)(files.rlim_cur / 3 * 2);
+}
+
 /* Returns false if out of memory. */
 static bool http_set_up(http_engine *engine, const bags_http_options *options) {
     http_settings *settings = &engine->settings;
@@ -483,7 +495,8 @@ static bool http_set_up(http_engine *engine, const bags_http_options *options) {
         settings->s3.credentials = bagi_aws_open(settings->s3.region, settings->ca_file,
             engine->stall_seconds < HTTP_SLOWEST ? engine->stall_seconds : HTTP_SLOWEST,
             http_keys_changed, engine);
-    engine->connections = options->connections ? options->connections : 576;
+    engine->connections =
+        options->connections ? options->connections : http_default_connections();
     engine->recall = options->recall;
     engine->remember = options->remember;
     engine->cache = options->cache;

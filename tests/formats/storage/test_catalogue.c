@@ -230,7 +230,7 @@ static void make_computed_catalogue(void) {
 #define CONNECTIONS 800
 
 typedef struct counted {
-    volatile unsigned requests, trips;
+    volatile unsigned requests, trips, most; /* most connections at once */
     volatile unsigned
         changed; /* after this many requests, files are in new/; 0: never */
 } counted;
@@ -385,6 +385,7 @@ static void serve(int listening) {
             polled[used].fd = from;
             polled[used].events = POLLIN;
             polled[used++].revents = 0;
+            counts->most = used - 1 > counts->most ? (unsigned)used - 1 : counts->most;
         }
     }
 }
@@ -414,7 +415,7 @@ static void server_start(int quiet, bool index, const char *root) {
     if (!counts)
         counts = (counted *)mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE,
             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    counts->requests = counts->trips = counts->changed = 0;
+    counts->requests = counts->trips = counts->changed = counts->most = 0;
     server.process = fork();
     assert_true(server.process >= 0);
     if (server.process == 0)
@@ -477,6 +478,9 @@ static int read_computed(unsigned opened[1], size_t batch, size_t *kilobytes) {
     return wrong;
 }
 
+/* A limit for that process. 0: none */
+static struct rlimit descriptors;
+
 typedef struct report {
     unsigned opened;
     size_t kilobytes;
@@ -495,6 +499,8 @@ static void check_computed(
         int status = 0;
         server_start(quiet[i], index, NULL);
         pid_t child = fork();
+        if (child == 0 && descriptors.rlim_cur)
+            setrlimit(RLIMIT_NOFILE, &descriptors);
         if (child == 0)
             _exit(read_computed(&out->opened, batch, &out->kilobytes));
         assert_true(child > 0 && waitpid(child, &status, 0) == child);
@@ -534,6 +540,14 @@ static void other_refs_take_five_round_trips(void **state) {
     plain = false;
     check_computed(true, 256, 3, 5);
     plain = true;
+}
+
+static void a_third_of_the_descriptors_is_left(void **state) {
+    (void)state;
+    descriptors.rlim_cur = descriptors.rlim_max = 96;
+    check_computed(true, 256, UINT_MAX, UINT_MAX);
+    descriptors.rlim_cur = 0;
+    assert_in_range(counts->most, 32, 64);
 }
 
 /* All that a reader keeps of a shard is its record in the catalogue, and about 200
@@ -1128,6 +1142,7 @@ int main(void) {
         TEST(a_billion_datapoints_are_opened_in_three_round_trips),
         TEST(the_first_batch_takes_five_round_trips),
         TEST(other_refs_take_five_round_trips),
+        TEST(a_third_of_the_descriptors_is_left),
         TEST(a_hundred_thousand_shards_fit_in_memory),
         TEST(plain_refs_are_as_a_writer_writes_them),
         TEST(guesses_contain_the_rows),
