@@ -1447,7 +1447,7 @@ def keys_do_not_follow_redirects():
         away = other.url.replace('127.0.0.1', 'localhost')
         with Server('site', s3=True, fault=lambda handler, number: handler.answer(
                 307, Location=away + handler.path)) as server:
-            refuse('info', 's3://b/ds', says=['s3://b/ds', 'HTTP 307'],
+            refuse('info', 's3://b/ds', says=['s3://b/ds', 'HTTP 307', 'another region'],
                    env=_environment(server))
         with Server('site', fault=lambda handler, number: handler.answer(
                 302, Location=away + handler.path.split('?')[0])) as server:
