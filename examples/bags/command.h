@@ -313,8 +313,8 @@ const char *path_without_secrets(const char *path);
 /* The same for any word that may be a URL, without remembering anything. Free the
  * result. */
 char *path_shown(const char *word);
-/* How far to read ahead in each file. Applies to URLs opened after it is set. */
-extern bool no_read_ahead;
+/* Options of bags_http. They apply to URLs opened after they are set. */
+extern bool no_read_ahead, no_catalogue;
 /* See bags_http_upload and bags_http_same. Any thread may call them after the URL was
  * passed to io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,

@@ -44,7 +44,7 @@ static void check_url(const char *path) {
             hide ? (int)(host - path) : (int)strlen(path), path, hide ? "..." : "");
 }
 
-bool no_read_ahead;
+bool no_read_ahead, no_catalogue;
 
 #ifdef BAGS_WITH_HTTP
 
@@ -131,6 +131,7 @@ static const place *open_place(const char *path, const char *query, const char *
     options.user = user;
     options.ca_file = getenv("BAGS_CA_FILE");
     options.no_read_ahead = no_read_ahead;
+    options.no_catalogue = no_catalogue;
     options.retry_seconds = number_of("BAGS_RETRY_SECONDS", "number of seconds");
     options.stall_seconds = number_of("BAGS_STALL_SECONDS", "number of seconds");
     options.requests_per_second = number_of("BAGS_REQUESTS_PER_SECOND", "number");

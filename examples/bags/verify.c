@@ -276,6 +276,7 @@ static int run(char **operands) {
     given.each = show_fault;
     given.progress = show_progress;
     given.undecoded = add_skipped;
+    no_catalogue = true; /* its numbers replace bytes that the server has */
     bool good = true;
     for (; *operands; operands++)
         good = check(*operands) && good;

@@ -541,6 +541,7 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     http->io.identify = http_identify;
     http->engine.user = http;
     http->no_read_ahead = options->no_read_ahead;
+    http->no_catalogue = options->no_catalogue;
     http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http->part_size = options->part_size ? options->part_size : (uint64_t)64 << 20;
     if (bagi_http_start(&http->engine, options))

@@ -117,7 +117,9 @@ int bagi_http_refuse_page(bags_http *http, http_object *object) {
  * file's version is asked for once, so that its bytes can be kept. NULL: none, or out
  * of memory. */
 static http_object *http_look_catalogue(bags_http *http, const char *path) {
-    return http->engine.recall ? NULL : bagi_http_look_in(http, path, CATALOGUE_NAME);
+    return http->engine.recall || http->no_catalogue
+               ? NULL
+               : bagi_http_look_in(http, path, CATALOGUE_NAME);
 }
 
 /* Get bytes of an object that its lookup did not return. The mutex is not held.

@@ -100,7 +100,7 @@ struct bags_http {
     bags_io io;
     http_engine engine;
     uint64_t cache_size, part_size;
-    bool no_read_ahead;
+    bool no_read_ahead, no_catalogue;
     http_object **objects; /* hash table; grows with object_count */
     size_t buckets, object_count;
     http_part *newest, *oldest;

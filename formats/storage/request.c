@@ -326,8 +326,12 @@ void bagi_http_describe(http_request *request, CURLcode result) {
                                                     : EIO;
     if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
         request->error = EPERM; /* the key is invalid, the object is not missing */
+    bool moved = request->is_s3 && (status == 301 || status == 307);
     (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s", status,
-        code ? " " : "", code ? code : "", changed ? ": changed while open" : "");
+        code ? " " : "", code ? code : "",
+        changed ? ": changed while open"
+        : moved ? ": the bucket may be in another region"
+                : "");
     free(code);
 }
 

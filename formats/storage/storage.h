@@ -284,6 +284,7 @@ typedef struct bags_http_options {
     uint64_t part_size;  /* bytes per part of an upload, 5 MiB to 5 GiB as S3 requires;
                              0: 64 MiB */
     bool no_read_ahead;  /* no read-ahead (up to 8 MiB) for files read sequentially */
+    bool no_catalogue;   /* read every file as the server has it, to verify a dataset */
     uint64_t cache_size; /* memory for bytes looked up, read ahead or requested in
                              advance; 0: 256 MiB */
     /* A store of earlier answers, such as bags_cache_recall, so that a lookup only asks

@@ -526,6 +526,18 @@ def shards_are_verified_in_a_few_round_trips():
         run('verify', server.url + '/ds', env=_environment())
 
 
+@each(['refs.bag', 'spec.json'])
+def verify_reads_the_files_that_a_catalogue_replaces(name):
+    path = _pack('site/ds', '--shard-length', '7', '--checksum')
+    run('catalogue', path)
+    file = pathlib.Path(path, '000001', name)
+    file.write_bytes(file.read_bytes().replace(b'utf8', b'utf9', 1) if name == 'spec.json' else
+                     file.read_bytes()[:-1] + b'\1')
+    with Server('site', index=True) as server:
+        out = run('verify', server.url + '/ds', code=1, env=_environment()).out.decode()
+        assert f'/000001/{name}' in out or f'000001/refs.crc: {name}' in out, out
+
+
 @each(['neither', 'an ETag', 'a time'])
 def a_server_that_identifies_nothing_is_named(what):
     _pack()
@@ -1435,7 +1447,7 @@ def keys_do_not_follow_redirects():
         away = other.url.replace('127.0.0.1', 'localhost')
         with Server('site', s3=True, fault=lambda handler, number: handler.answer(
                 307, Location=away + handler.path)) as server:
-            refuse('info', 's3://b/ds', says=['s3://b/ds', 'HTTP 307'],
+            refuse('info', 's3://b/ds', says=['s3://b/ds', 'HTTP 307', 'another region'],
                    env=_environment(server))
         with Server('site', fault=lambda handler, number: handler.answer(
                 302, Location=away + handler.path.split('?')[0])) as server:

@@ -104,7 +104,7 @@ def writable(path):
     return local(path)
 
 
-def hooks(path, storage, tool=False, part_size=0, read_ahead=True):
+def hooks(path, storage, tool=False, part_size=0, read_ahead=True, catalogues=True):
     """The _core.Storage for reading a path; None for local files. storage: None, server options,
     or an fsspec file system. tool: the operation may take long. part_size: of uploads."""
     path = os.fsdecode(path)
@@ -118,5 +118,5 @@ def hooks(path, storage, tool=False, part_size=0, read_ahead=True):
         return None
     if server and not codecs.build['http']:
         raise ValueError(f'{path}: {codecs.lacking("http")}')
-    texts = (*_server(storage or {}), part_size, read_ahead) if server else None
+    texts = (*_server(storage or {}), part_size, read_ahead, catalogues) if server else None
     return _core.Storage(None, texts, archive, tool)

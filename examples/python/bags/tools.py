@@ -102,7 +102,8 @@ def verify(path, *, live=False, jobs=0, max_pixels=0, storage=None, progress=Non
     if live and (options.get('quick') or options.get('unfinished', 'refuse') != 'refuse'):
         raise ValueError(f'{path}: live excludes quick and unfinished')
     with stepping(progress) as step:
-        _core.verify(os.fsencode(path), pack('verify', options, f'{path}: '), hooks(path, storage, True),
+        _core.verify(os.fsencode(path), pack('verify', options, f'{path}: '),
+                     hooks(path, storage, True, catalogues=False),
                      found, numbered('jobs', jobs, 32), live, numbered('max_pixels', max_pixels), step)
     for one in found:
         if isinstance(one, tuple):  # for one shard

@@ -221,7 +221,7 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
     bags_cache_options keep;
     const char *cache;
     unsigned long long cache_size, part_size;
-    int read_ahead;
+    int read_ahead, catalogues;
     const Far *far = load_far();
     bags_error err;
     memset(&options, 0, sizeof options);
@@ -230,13 +230,14 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
         return false;
     if (!far->http_open)
         return PyErr_SetString(PyExc_ValueError, "this build has no http"), false;
-    if (!PyArg_Parse(texts, "(zzzzzzzzzKKp)", &options.query, &options.user,
+    if (!PyArg_Parse(texts, "(zzzzzzzzzKKpp)", &options.query, &options.user,
             &options.key, &options.secret, &options.token, &options.region,
             &options.endpoint, &options.ca_file, &cache, &cache_size, &part_size,
-            &read_ahead))
+            &read_ahead, &catalogues))
         return false;
     options.part_size = part_size;
     options.no_read_ahead = !read_ahead;
+    options.no_catalogue = !catalogues;
     if (cache) {
         keep.size = cache_size;
         keep.interrupted = storage_interrupted;
