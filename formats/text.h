@@ -149,6 +149,105 @@ static inline bool format_number(const char *word, size_t size, bags_value *out)
     return true;
 }
 
+/* ---- JSON, checked without a tree ---- */
+
+#define FORMAT_JSON_DEPTH 500
+#define FORMAT_METADATA_MOST ((size_t)16 << 20) /* BAGS_METADATA_MOST of datasets.h */
+
+static inline const char *format_json_space(const char *at, const char *end) {
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n'))
+        at++;
+    return at;
+}
+
+/* Each of these functions returns the end of what starts at `at`, or NULL if that is not
+ * JSON. */
+static inline const char *format_json_string(const char *at, const char *end) {
+    for (at++; at < end && *at != '"'; at++) {
+        if ((unsigned char)*at < 0x20)
+            return NULL;
+        if (*at != '\\')
+            continue;
+        if (++at == end || !*at || !strchr("\"\\/bfnrtu", *at))
+            return NULL;
+        for (int i = 1; *at == 'u' && i <= 4; i++)
+            if (end - at <= i || format_hex(at[i]) < 0)
+                return NULL;
+    }
+    return at < end ? at + 1 : NULL;
+}
+
+static inline const char *format_json_digits(const char *at, const char *end) {
+    const char *start = at;
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    return at > start ? at : NULL;
+}
+
+static inline const char *format_json_number(const char *at, const char *end) {
+    at += *at == '-';
+    at = at < end && *at == '0' ? at + 1 : format_json_digits(at, end);
+    if (at && at < end && *at == '.')
+        at = format_json_digits(at + 1, end);
+    if (!at || at == end || (*at != 'e' && *at != 'E'))
+        return at;
+    at++;
+    at += at < end && (*at == '+' || *at == '-');
+    return format_json_digits(at, end);
+}
+
+static inline const char *format_json_word(const char *at, const char *end) {
+    static const char *const words[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t size = strlen(words[i]);
+        if ((size_t)(end - at) >= size && !memcmp(at, words[i], size))
+            return at + size;
+    }
+    return format_json_number(at, end);
+}
+
+/* The name of a member and its colon. */
+static inline const char *format_json_name(const char *at, const char *end) {
+    at = at < end && *at == '"' ? format_json_string(at, end) : NULL;
+    at = at ? format_json_space(at, end) : end;
+    return at < end && *at == ':' ? at + 1 : NULL;
+}
+
+static inline const char *format_json_value(
+    const char *at, const char *end, int depth) {
+    at = format_json_space(at, end);
+    if (at == end || depth > FORMAT_JSON_DEPTH)
+        return NULL;
+    if (*at != '{' && *at != '[')
+        return *at == '"' ? format_json_string(at, end) : format_json_word(at, end);
+    char close = *at == '{' ? '}' : ']';
+    at = format_json_space(at + 1, end);
+    if (at < end && *at == close)
+        return at + 1;
+    for (;;) {
+        at = close == '}' ? format_json_name(at, end) : at;
+        at = at ? format_json_value(at, end, depth + 1) : NULL;
+        at = at ? format_json_space(at, end) : end;
+        if (at == end || (*at != ',' && *at != close))
+            return NULL;
+        if (*at++ == close)
+            return at;
+        at = format_json_space(at, end);
+    }
+}
+
+/* True if bytes may be an info.json: a JSON object, at most 16 MiB of UTF-8. Names may be
+ * duplicate, and numbers exceed 64 bits. */
+static inline bool format_is_metadata(bags_view bytes) {
+    if (!bytes.data || bytes.size > FORMAT_METADATA_MOST ||
+        !bags_utf8_valid(bytes.data, bytes.size, NULL))
+        return false;
+    const char *start = (const char *)bytes.data, *end = start + bytes.size;
+    const char *at = format_json_space(start, end);
+    at = at < end && *at == '{' ? format_json_value(at, end, 1) : NULL;
+    return at && format_json_space(at, end) == end;
+}
+
 /* True if the digits from `at` to `end` are a number too large for a double, `value`. */
 static inline bool format_is_too_large(double value, const char *at, const char *end) {
     return (value > DBL_MAX || value < -DBL_MAX) &&

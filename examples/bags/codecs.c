@@ -230,6 +230,8 @@ static void registry_link(bags_registry *registry, const linked *from) {
     must(bags_registry_add(registry, &codec, &failure));
 }
 
+static bool only_found; /* see registry_without_missing */
+
 /* A registry is made when the first value is decoded or encoded. By then the options
  * are known, and a command that shows no value needs no codec. */
 static const bags_registry *registry_make(linked own[CODECS], bags_zstd_options *zstd) {
@@ -240,6 +242,9 @@ static const bags_registry *registry_make(linked own[CODECS], bags_zstd_options 
     jpeg_options.allow_trailing = png_options.allow_trailing =
         webp_options.allow_trailing = true;
     for (size_t i = 0; all_linked[i].format; i++) {
+        bags_error ignored;
+        if (only_found && !linked_codec(&all_linked[i], &ignored))
+            continue;
         own[i] = all_linked[i];
         if (own[i].dictionaries)
             own[i].options = zstd;
@@ -255,6 +260,8 @@ const bags_registry *registry_get(void) {
         zstd_options.registry = registry = registry_make(own, &zstd_options);
     return registry;
 }
+
+void registry_without_missing(void) { only_found = true; }
 
 const bags_registry *registry_blobs(void) {
     static const bags_registry *registry;

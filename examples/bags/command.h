@@ -539,6 +539,9 @@ extern option_number max_pixels;
 
 /* The registry of all built-in types and all linked formats. */
 const bags_registry *registry_get(void);
+/* Before registry_get: formats whose library is missing are not in the registry. This opens
+ * all libraries. */
+void registry_without_missing(void);
 /* The same, except that a value of type zstd(TYPE) is the inner blob of type TYPE. */
 const bags_registry *registry_blobs(void);
 /* The functions of this build for a loader of images. Opens the modules. */

@@ -19,6 +19,7 @@
 #include "system.h"
 
 #include "files.h"
+#include "text.h"
 
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
 #define MAX_SMALL 64   /* elements of arrays that are in the line by default */
@@ -382,10 +383,14 @@ static int run(char **operands) {
     if (tokens_given)
         usage("--tokens needs OUT to be X.idx");
     fields = source_fields(&count);
+    bags_view metadata = {NULL, 0};
+    if (source_dataset())
+        metadata = export_metadata(source_dataset());
+    if (metadata.data && !format_is_metadata(metadata))
+        fail(BAGS_ERROR_CORRUPT, "%s: info.json: not a JSON object", source_path());
     open_out();
     text_spec(&line, fields, count);
     if (source_dataset()) {
-        bags_view metadata = export_metadata(source_dataset());
         keep_file(spec, line.buffer.data, line.size);
         if (metadata.data)
             keep_file(info, metadata.data, metadata.size);

@@ -3,6 +3,8 @@
  */
 #include "command.h"
 
+#include "text.h"
+
 static const char *spec;
 static bool any_type;
 static value_reader values;
@@ -90,7 +92,7 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
-static char *info; /* path of the metadata next to this spec.json; may be missing */
+static char *info_path; /* next to this spec.json; may be missing */
 
 /* --spec takes precedence, followed by the spec.json next to the manifest, and by the
  * spec of the dataset to append to. */
@@ -104,7 +106,7 @@ static void read_spec(const char *out, bool from_pipe) {
         spec_from_words();
     else if (!from_pipe && path_exists(beside)) {
         spec_from_file(beside, false);
-        info = path_join(values.directory, "info.json");
+        info_path = path_join(values.directory, "info.json");
     } else if (appended)
         spec_from_file(appended, false);
     else if (from_pipe)
@@ -243,19 +245,17 @@ static int run(char **operands) {
         add_field("blob", "bytes", true);
     else
         read_spec(out, !strcmp(operands[0], "-"));
+    bags_buffer info = {0};
+    if (info_path && path_exists(info_path) &&
+        !format_is_metadata(file_read(info_path, &info)))
+        fail(BAGS_ERROR_VALUE, "%s: not a JSON object of at most 16 MiB", info_path);
     sink_open(out, lines_path(), fields, count, is_bag);
     lines_put(UINT64_MAX);
     sink_finish();
-    if (info && path_exists(info)) {
-        bags_buffer buffer = {0};
-        bags_view found = file_read(info, &buffer);
-        char *metadata =
-            string_format("%.*s", (int)found.size, (const char *)found.data);
-        sink_describe(metadata);
-        free(metadata);
-        bags_buffer_free(&buffer);
-    }
-    free(info);
+    if (info.data)
+        sink_describe((const char *)info.data);
+    bags_buffer_free(&info);
+    free(info_path);
     return 0;
 }
 

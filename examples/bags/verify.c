@@ -271,6 +271,8 @@ static int run(char **operands) {
     options_exclude("live|skip-unfinished|quick", NULL);
     if (skip_unfinished)
         given.unfinished = BAGS_UNFINISHED_SKIP;
+    if (given.decode)
+        registry_without_missing();
     given.registry = registry_get();
     given.allow_empty_file = true;
     given.each = show_fault;

@@ -24,7 +24,18 @@ typedef struct verify_all {
     size_t checked_count;
     uint64_t faults; /* in them */
     bags_row row;
+    char shard_path[FORMAT_PATH];
 } verify_all;
+
+/* The path of a shard and `name`, in *all. If it is too long or the shard is NULL: of the
+ * dataset. */
+static const char *verify_path(
+    verify_all *all, const bags_shard *shard, const char *name) {
+    size_t most = sizeof all->shard_path - strlen(name);
+    if (!shard || bags_shard_path(all->path, shard, all->shard_path, most, NULL))
+        return all->path;
+    return strcat(all->shard_path, name);
+}
 
 /* The work of one thread. */
 typedef struct verify_job {
@@ -128,11 +139,9 @@ static bags_reader *verify_open(
 /* Report an error as a fault of a shard or, if that is NULL, of the dataset. */
 static void verify_report(
     verify_all *all, const bags_shard *shard, const bags_error *err) {
-    char path[FORMAT_PATH];
     bags_fault fault;
     memset(&fault, 0, sizeof fault);
-    bool named = shard && !bags_shard_path(all->path, shard, path, sizeof path, NULL);
-    fault.path = named ? path : all->path;
+    fault.path = verify_path(all, shard, "");
     fault.kind = BAGS_FAULT_FILE;
     fault.code = err->code;
     fault.message = err->message;
@@ -174,60 +183,69 @@ static const bags_shard *verify_find(
 
 /* Check the datapoints of an unfinished shard. When a reader compares checksums, a shard
  * ends at the first mismatch. */
-static void verify_shard(verify_all *all, const bags_reader *reader,
+static bags_code verify_shard(verify_all *all, const bags_reader *reader,
     const bags_reader *compared, const bags_shard *shard, bags_error *err) {
     const bags_shard *same = verify_find(compared, shard);
     uint64_t length = shard->length;
-    char path[FORMAT_PATH];
-    if (same && same->length < length &&
-        !bags_shard_path(all->path, shard, path, sizeof path, err)) {
+    if (same && same->length < length) {
         length = same->length;
         bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: datapoint %" PRIu64 ": checksum mismatch; `bags recover` drops it and "
             "the datapoints after it",
-            bags_path_tail(path), length);
+            bags_path_tail(verify_path(all, shard, "")), length);
         verify_report(all, shard, err);
     }
     uint64_t start = same ? same->start : shard->start;
     for (uint64_t i = 0; i < length; i++)
-        if (verify_datapoint(all, same ? compared : reader, start + i, err))
+        if (verify_datapoint(all, same ? compared : reader, start + i, err)) {
+            if (err->code == BAGS_ERROR_MEMORY)
+                return err->code;
             verify_report(all, same ? same : shard, err);
+        }
+    return BAGS_OK;
 }
 
 /* Check the flushed data of all shards that are unfinished now. bags_verify checks the
  * finished shards afterwards: a shard that finishes in between is checked twice but
  * counted once. */
-static bags_code verify_live(verify_all *all, bags_error *err) {
+static bags_code verify_unfinished(verify_all *all, const bags_reader *reader,
+    const bags_reader *compared, bags_error *err) {
     size_t count = 0;
-    bags_reader *reader = verify_open(all, false, err);
-    bags_reader *compared = reader ? verify_open(all, true, err) : NULL;
+    const bags_shard *shards = reader ? bags_reader_shards(reader, &count) : NULL;
+    if (!compared && err->code == BAGS_ERROR_MEMORY)
+        return err->code;
     if (!compared && err->code != BAGS_ERROR_MISSING)
         verify_report(all, NULL, err);
-    const bags_shard *shards = reader ? bags_reader_shards(reader, &count) : NULL;
     all->checked = (bags_shard *)calloc(count + 1, sizeof *all->checked);
-    for (size_t i = 0; all->checked && i < count; i++) {
+    if (!all->checked)
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++) {
         if (!shards[i].unfinished)
             continue;
-        verify_shard(all, reader, compared, &shards[i], err);
+        FORMAT_TRY(verify_shard(all, reader, compared, &shards[i], err));
         all->checked[all->checked_count++] = shards[i];
     }
+    return BAGS_OK;
+}
+
+static bags_code verify_live(verify_all *all, bags_error *err) {
+    bags_reader *reader = verify_open(all, false, err);
+    bags_reader *compared = reader ? verify_open(all, true, err) : NULL;
+    bags_code code = verify_unfinished(all, reader, compared, err);
     bags_row_free(&all->row);
     bags_reader_close(compared);
     bags_reader_close(reader);
-    return all->checked ? BAGS_OK : bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    return code;
 }
 
 /* Count the datapoints of checked shards that are still unfinished. */
-static uint64_t verify_live_length(const verify_all *all) {
+static uint64_t verify_live_length(verify_all *all) {
     const bags_io *io = bags_io_local();
     uint64_t length = 0;
     for (size_t i = 0; i < all->checked_count; i++) {
-        char path[FORMAT_PATH], spec[FORMAT_PATH];
         bags_path_kind kind = BAGS_PATH_NONE;
-        bool found =
-            !bags_shard_path(all->path, &all->checked[i], path, sizeof path, NULL) &&
-            !format_path(spec, path, "spec.json", "", NULL) &&
-            !io->kind(io->user, spec, &kind) && kind != BAGS_PATH_NONE;
+        const char *spec = verify_path(all, &all->checked[i], "/spec.json");
+        bool found = !io->kind(io->user, spec, &kind) && kind != BAGS_PATH_NONE;
         length += found ? 0 : all->checked[i].length;
     }
     return length;

@@ -1001,9 +1001,9 @@ static bags_code ex_check_options(bags_target *t) {
     else if (o->shard_length)
         t->shard_count = 1;
     if (o->metadata.data && t->exporter->has_metadata &&
-        (memchr(o->metadata.data, 0, o->metadata.size) ||
-            !bags_utf8_valid(o->metadata.data, o->metadata.size, NULL)))
-        return bags_fail(t->err, BAGS_ERROR_CORRUPT, "%s: info.json: not UTF-8",
+        !format_is_metadata(o->metadata))
+        return bags_fail(t->err, BAGS_ERROR_CORRUPT,
+            "%s: info.json: not a JSON object of at most 16 MiB",
             bags_path_tail(bags_reader_path(t->reader)));
     for (size_t i = 0; o->rows && i < o->rows_count; i++)
         if (o->rows[i] >= bags_reader_length(t->reader))

@@ -46,7 +46,8 @@ typedef struct bags_export_options {
                               it each makes one file. With shard_size they do */
     bags_export_layout layout; /* HDF5 only */
     double fps;         /* LeRobot only: frames per second. 0: found in the dataset */
-    bags_view metadata; /* the dataset's info.json; data NULL: none. Exporters without
+    bags_view metadata; /* the dataset's info.json, otherwise BAGS_ERROR_CORRUPT: not a
+                           JSON object. data NULL: none. Exporters without
                            has_metadata ignore it */
     bool resume;        /* continue an interrupted export */
     bool no_sync;       /* do not wait for stable storage */

@@ -47,7 +47,6 @@ bags_code bags_source_no_memory(bags_source *s) {
 
 /* ---- memory ---- */
 
-#define IM_METADATA ((uint64_t)16 << 20) /* bytes of the largest info.json */
 #define IM_ALIGN 16
 #define IM_BLOCK 4096 /* bytes of the first block */
 
@@ -205,17 +204,9 @@ void bags_source_note(bags_source *s, const char *path, const char *format, ...)
 
 void bags_source_metadata(
     bags_source *s, const void *data, size_t size, const char *name) {
-    const char *text = (const char *)data;
-    size_t start = 0, stop = size;
-    while (stop > 0 && strchr(" \t\r\n", text[stop - 1]) && text[stop - 1])
-        stop--;
-    while (start < stop && strchr(" \t\r\n", text[start]) && text[start])
-        start++;
-    bool fits = size <= IM_METADATA && stop - start > 1 && text[start] == '{' &&
-                text[stop - 1] == '}' && !memchr(text, 0, size) &&
-                bags_utf8_valid(text, size, NULL);
-    if (fits)
-        s->metadata = bags_source_text(s, text, size);
+    const bags_view text = {(const unsigned char *)data, size};
+    if (format_is_metadata(text))
+        s->metadata = bags_source_text(s, (const char *)data, size);
     else
         bags_source_leave_out(s, "metadata value", 1, "%s", name);
 }
@@ -227,7 +218,7 @@ bags_code bags_source_metadata_file(bags_source *s, const char *directory) {
         return BAGS_ERROR_MEMORY;
     if (bags_import_kind(path, NULL) != BAGS_PATH_FILE)
         return BAGS_OK;
-    bags_code code = bags_source_load(s, path, IM_METADATA, &file);
+    bags_code code = bags_source_load(s, path, FORMAT_METADATA_MOST, &file);
     if (code == BAGS_OK)
         bags_source_metadata(s, file.data, file.size, "info.json");
     else if (code == BAGS_ERROR_LIMIT)

@@ -388,8 +388,8 @@ BAGS_EXPERIMENTAL void bags_source_leave_out(bags_source *source, const char *wh
 /* Call the note of the options with "PATH: " and this text. */
 BAGS_EXPERIMENTAL void bags_source_note(
     bags_source *source, const char *path, const char *format, ...) BAGI_PRINTF(3, 4);
-/* Set the metadata, during open: text that may be a JSON object. Others are left out, with
- * their name in the source. */
+/* Set the metadata, during open, if the text is a JSON object. Other text is left out, and
+ * reported with its name in the source. */
 BAGS_EXPERIMENTAL void bags_source_metadata(
     bags_source *source, const void *data, size_t size, const char *name);
 /* The same for the file info.json in a directory, if it exists. */

@@ -159,3 +159,31 @@ def info_shows_it():
         refuse('card', 'src', says=['src/000000/info.json: ', says])
     os.remove('src/000000/info.json')
     assert 'metadata' not in run('info', 'src', '--json').json
+
+
+def only_a_json_object_is_exported_and_packed():
+    valid = ['{}', ' {"a" : [ ] , "b":{} }\r\n\t', '{"a": [1, -0, 0.5, 1e5, 1E-5, 2e+3, -1.25e0]}',
+             '{"a": [true, false, null, "", "\\u00e9\\n\\"\\\\\\/"]}', '{"": {"\u00e9": [[], [{}]]}}',
+             '{"a": ' + '[' * 499 + ']' * 499 + '}']
+    invalid = ['', ' ', '[]', '1', '"{}"', '{', '}', '{]', '{}}', '{} {}', '{"a"}', '{"a":}', '{"a": 1,}',
+               '{"a" 1}', '{a: 1}', "{'a': 1}", '{"a": 1 "b": 2}', '{,}', '{"a": [1,]}', '{"a": [,1]}',
+               '{"a": [1 2]}', '{"a": [1}', '{"a": 01}', '{"a": 1.}', '{"a": .5}', '{"a": -}', '{"a": 1e}',
+               '{"a": +1}', '{"a": 0x1}', '{"a": NaN}', '{"a": tru}', '{"a": truex}', '{"a": "\n"}', '{"a": "\\x"}',
+               '{"a": "\\u12g4"}', '{"a": "\\u12"}', '{"a": "', '{"a', '{"a": "\\', '\ufeff{}', '{"a": 1}\0',
+               '{"a": ' + '[' * 500 + ']' * 500 + '}']
+    for text in valid:
+        json.loads(text)
+    pack(ROWS[:1], 'id=utf8,n=int(2)', 'src')
+    run('export', 'src', 'lines')
+    for number, text in enumerate(valid + invalid):
+        pathlib.Path('src/info.json').write_bytes(text.encode())
+        pathlib.Path('lines/info.json').write_bytes(text.encode())
+        if text in valid:
+            run('export', 'src', f'out{number}')
+            run('pack', 'lines/manifest.jsonl', f'again{number}')
+            for path in f'out{number}', f'again{number}':
+                assert pathlib.Path(path, 'info.json').read_bytes() == text.encode()
+        else:
+            refuse('export', 'src', 'bad', says='src: info.json: not a JSON object')
+            refuse('pack', 'lines/manifest.jsonl', 'bad', says='lines/info.json: not a JSON object')
+            assert not os.path.exists('bad'), text

@@ -762,8 +762,10 @@ def metadata_are_carried_by_formats_that_have_a_place_for_them(out):
                    *(more[out] if 'episodes' in out else [])).err
         assert 'metadata' not in said and '(info.json' not in said, said
         assert pathlib.Path(f'back{number}/info.json').read_text(encoding='utf-8') == text
-    pathlib.Path('ds/info.json').write_bytes(b'{"a": "\xff"}')
-    refuse('export', 'ds', 'bad', '--to', format, says='info.json: not UTF-8')
+    for text in b'{"a": "\xff"}', b'{"a": 1]}', b'[1]':
+        pathlib.Path('ds/info.json').write_bytes(text)
+        refuse('export', 'ds', 'bad', '--to', format, says='info.json: not a JSON object')
+        assert not os.path.exists('bad')
 
 
 def metadata_of_images_are_next_to_their_folders():
@@ -775,9 +777,10 @@ def metadata_of_images_are_next_to_their_folders():
     run('export', 'ds', 'out', '--to', 'images', '--resume')
     assert 'left out' not in run('images', 'out', 'back').err
     assert pathlib.Path('back/info.json').read_text() == INFOS[0] and len(_rows('back')) == 3
-    pathlib.Path('out/info.json').write_text('[1]')
-    assert '1 metadata value (info.json)' in run('images', 'out', 'list').err
-    assert not os.path.exists('list/info.json')
+    for number, text in enumerate(['[1]', '{]}', '{"a": 1}}']):
+        pathlib.Path('out/info.json').write_text(text)
+        assert '1 metadata value (info.json)' in run('images', 'out', f'list{number}').err
+        assert not os.path.exists(f'list{number}/info.json')
     for worker in range(2):
         run('export', 'ds', 'two', '--to', 'images', '--shard-stop', 2, '--shard-start', worker)
     assert pathlib.Path('two/info.json').read_text() == INFOS[0]

@@ -99,6 +99,12 @@ if LIBRARIES:
                 shown = run('get', 'set', '0', field)
                 assert list(shown.json[field]) == ['type', 'bytes']
                 assert 'libbags-' in shown.err, shown.err
+            said = run('verify', 'set', '--decode', code=1)
+            lines = said.out.decode().splitlines()
+            for field in 'clip', 'photo':
+                (line,) = (line for line in lines if f'field "{field}"' in line)
+                assert '1 blob not decoded: no codec for type' in line, line
+            assert len(lines) == 3 and 'no fault found' in lines[-1], lines
             pack([{'text': 'x'}], 'text=utf8', 'text')
             pathlib.Path('some.csv').write_text('a,b\n1,2\n')
             for words, format in [(['get', 'set', '0', 'clip', '--npy'], 'mp4'),

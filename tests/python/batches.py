@@ -300,6 +300,10 @@ def rows_are_a_part_of_the_dataset():
         assert sorted(epoch) == sorted(other) == list(want), rows
         assert _numbers(rows=rows, shuffle=False) == [list(np.flatnonzero(rows) if len(rows) == 100 else rows)]
     assert sorted(_numbers(take=9)[0]) == list(range(9)) and _numbers(rows=[5, 4, 3], take=2, shuffle=False) == [[5, 4]]
+    assert sorted(_numbers(take=None)[0]) == list(range(100))
+    for options, says in (({'take': 0}, 'x: take: 0 (expected at least 1)'), ({'take': -1}, 'take'),
+                          ({'rank': 0, 'ranks': 0}, 'x: ranks: 0 (expected at least 1)')):
+        raises(ValueError, bags.Loader, 'x', says=says, **options)
     drawn = _numbers(2, rows=range(50), replacement=True)
     assert all(len(e) == 50 and set(e) < set(range(50)) for e in drawn) and drawn[0] != drawn[1]
     both = _numbers(source=['x', 'x'], rows=[range(10), None], shuffle=False)

@@ -108,6 +108,20 @@ def verify_says_what_it_could_not_decode():
     assert 'install libodd-dev' in faults[0]['message'], faults
 
 
+def bytes_after_an_image_are_ignored():
+    images = HERE.parent / 'data/images'
+    files = {'jpeg': 'bad-trailing.jpg', 'png': 'bad-trailing.png', 'webp': 'bad-webp-trailing.webp'}
+    for kind, name in files.items():
+        if not bags.build[kind]:
+            continue
+        with bags.DatasetWriter(kind, {'a': kind}, {kind: None}) as writer:
+            writer.append({'a': (images / name).read_bytes()})
+        assert bags.verify(kind, decode=True) == bags.verify(kind, decode=True, max_pixels=10 ** 6) == []
+        assert bags.DatasetReader(kind)[0]['a'].ndim == 3
+        assert len(bags.verify(kind, decode=True, max_pixels=3)) == 1
+        assert bags.stats(kind, 'a')['a']
+
+
 def what_is_appended_before_the_last_second_survives_a_kill():
     program = ('import bags, os, sys, time\n'
                'how = dict(flush_seconds=float(sys.argv[1]))\n'

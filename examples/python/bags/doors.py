@@ -214,7 +214,7 @@ def import_(source, out=None, *, from_=None, fields=None, type=None, any_type=Fa
 def _first(opened):
     """The first datapoint of a source, as it would be stored."""
     from . import DatasetReader, DatasetWriter
-    decoders = {**codecs.decoders, **dict.fromkeys(('jpeg', 'jpg', 'png', 'mp4', 'webm'))}
+    decoders = {**codecs.decoders, **dict.fromkeys(('jpeg', 'jpg', 'png', 'webp', 'mp4', 'webm'))}
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, 'first')
         with DatasetWriter(out, opened.spec, None) as writer:

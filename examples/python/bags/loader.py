@@ -256,6 +256,8 @@ def _tokens(options, where):
 def _ranks(rank, ranks, where):
     """The rank and the number of ranks, from the environment if neither is stated."""
     if rank is not None and ranks is not None:
+        if ranks == 0:
+            raise ValueError(f'{where}ranks: 0 (expected at least 1)')
         return rank, ranks
     if rank is not None or ranks is not None:
         missing, stated = ('ranks', 'rank') if ranks is None else ('rank', 'ranks')
@@ -273,7 +275,7 @@ def _ranks(rank, ranks, where):
 
 class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
-    weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
+    weights=None, rows=None, take=None, replacement=False, sampler=None, tokens=None,
     drop_last=False, rank=None, ranks=None, threads=0, ahead=0, skip_damaged=False,
     prefetch=False, window_start=0, frames=None, pad='edge', same_draw=False, device=None)
 
@@ -365,8 +367,8 @@ class Loader(Closable, _core.Loader):
         tolerance         in seconds: an item farther away from its time is an error
     """
 
-    def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
-                 tokens=None, frames=None, pad='edge', same_draw=False, rank=None, ranks=None,
+    def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, take=None,
+                 sampler=None, tokens=None, frames=None, pad='edge', same_draw=False, rank=None, ranks=None,
                  device=None, **options):
         if device is not None and not 0 <= operator.index(device) < 2 ** 31:
             raise ValueError(f'device: {device!r} (expected the number of a GPU)')
@@ -426,6 +428,10 @@ class Loader(Closable, _core.Loader):
                 raise ValueError('sampler and tokens are mutually exclusive')
             sampler = _Picks(sampler, [len(reader) for reader in readers])
         rank, ranks = _ranks(rank, ranks, where)
+        if take == 0:
+            raise ValueError(f'{where}take: 0 (expected at least 1)')
+        if take is not None:
+            options['take'] = take
         super().__init__(
             readers, pack('loader', {'batch': batch, 'rank': rank, 'ranks': ranks, **options}, where),
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),

@@ -56,7 +56,9 @@ typedef struct State { /* objects first: see STATE_COUNT */
     bags_registry *colours; /* for statistics: PNG palettes are decoded to colours */
     bags_registry *blobs;   /* for copies: zstd gives the blobs inside */
     bags_zstd_options zstd, zstd_blobs;
-    bags_png_options png;
+    bags_jpeg_options jpeg;
+    bags_png_options png, colours_png;
+    bags_webp_options webp;
 } State;
 
 State *state_of(PyTypeObject *type);

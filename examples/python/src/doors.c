@@ -210,8 +210,7 @@ static PyObject *door_source(PyObject *module, PyObject *args) {
     opening->image_type = image_type ? strdup(image_type) : NULL;
     Codecs *codecs = &opening->codecs;
     codecs->jpeg.orient = codecs->png.orient = codecs->webp.orient = true;
-    codecs->jpeg.allow_trailing = codecs->png.allow_trailing = true;
-    codecs->webp.allow_trailing = codecs->png.expand = true;
+    codecs->png.expand = true;
     codecs->jpeg.max_pixels = codecs->png.max_pixels = max_pixels;
     codecs->webp.max_pixels = max_pixels;
     if (!opening->notes || !copy_codecs(codecs, state->registry) ||

@@ -148,34 +148,39 @@ static bool add_codecs(State *state) {
     state->blobs = bags_registry_create(NULL, &err);
     if (!state->registry || !state->inside || !state->colours || !state->blobs)
         return false;
-    const bags_codec *const codecs[] = {
-        &bags_codec_npy,
-        &far_mp4,
+    bags_codec codecs[8];
+    size_t count = 0;
+    codecs[count++] = bags_codec_npy;
+    codecs[count++] = far_mp4;
+    /* Some cameras write bytes after an image. */
+    state->jpeg.allow_trailing = state->png.allow_trailing = true;
+    state->colours_png.allow_trailing = state->webp.allow_trailing = true;
+    state->colours_png.expand = true;
 #ifdef BAGS_WITH_JPEG
-        &bags_codec_jpeg,
-#endif
-#ifdef BAGS_WITH_PNG
-        &bags_codec_png,
+    codecs[count] = bags_codec_jpeg;
+    codecs[count++].user = &state->jpeg;
 #endif
 #ifdef BAGS_WITH_WEBP
-        &bags_codec_webp,
+    codecs[count] = bags_codec_webp;
+    codecs[count++].user = &state->webp;
 #endif
 #ifdef BAGS_WITH_MSGPACK
-        &bags_codec_msgpack,
-        &bags_codec_tree,
+    codecs[count++] = bags_codec_msgpack;
+    codecs[count++] = bags_codec_tree;
 #endif
-    };
-    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++)
-        if (bags_registry_add(state->registry, codecs[i], &err) ||
-            bags_registry_add(state->inside, codecs[i], &err) ||
-            bags_registry_add(state->colours, codecs[i], &err) ||
-            bags_registry_add(state->blobs, codecs[i], &err))
+#ifdef BAGS_WITH_PNG
+    codecs[count] = bags_codec_png;
+    codecs[count++].user = &state->png;
+#endif
+    for (size_t i = 0; i < count; i++)
+        if (bags_registry_add(state->registry, &codecs[i], &err) ||
+            bags_registry_add(state->inside, &codecs[i], &err) ||
+            bags_registry_add(state->colours, &codecs[i], &err) ||
+            bags_registry_add(state->blobs, &codecs[i], &err))
             return false;
 #ifdef BAGS_WITH_PNG
-    bags_codec png = bags_codec_png;
-    state->png.expand = true;
-    png.user = &state->png;
-    if (bags_registry_add(state->colours, &png, &err))
+    codecs[count - 1].user = &state->colours_png;
+    if (bags_registry_add(state->colours, &codecs[count - 1], &err))
         return false;
 #endif
     if (bags_registry_add(state->inside, &packed, &err))
@@ -200,6 +205,8 @@ bool copy_codecs(Codecs *codecs, const bags_registry *from) {
         "npy", "mp4", "msgpack", "tree", "jpeg", "png", "webp", "zstd"};
     bags_error err;
     codecs->registry = bags_registry_create(NULL, &err);
+    codecs->jpeg.allow_trailing = codecs->png.allow_trailing = true;
+    codecs->webp.allow_trailing = true;
     bool good = codecs->registry != NULL;
     for (size_t i = 0; good && i < sizeof names / sizeof *names; i++) {
         bags_view name = {(const unsigned char *)names[i], strlen(names[i])};
