@@ -1161,7 +1161,8 @@ static void lx_set_info(const bags_target *t, json_object *info) {
     json_object *others = NULL;
     if (l->metadata)
         (void)json_object_deep_copy(l->metadata, &others, NULL);
-    json_object_object_del(others, "lerobot");
+    if (others) /* json-c ends the program for NULL */
+        json_object_object_del(others, "lerobot");
     if (others && json_object_object_length(others) > 0)
         json_object_object_add(info, "bags", json_object_get(others));
     json_object_put(others);

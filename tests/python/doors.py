@@ -241,6 +241,8 @@ def folders_of_images_are_imported():
     raises(bags.DataError, bags.images, 'in', 'v', says='bad.jpg')
     assert bags.images('in', 'u', skip_damaged=True)['images']['damaged'] == 1
     bags.export('x', 'out', to='images', label='label', key='path')
+    pathlib.Path('in/a/other.png').write_bytes(b'\x89PNG\r\n\x1a\n' + bytes(20))
+    raises(ValueError, bags.images, 'in', 't', says="1 PNG files (a/other.png); pass 'jpeg'")
     assert sorted(os.listdir('out')) == ['a', 'b'][:len(names)]
 
 

@@ -123,7 +123,7 @@ def rows_that_do_not_fit_are_an_error_and_leave_nothing():
             (TypeError, 'line 1: field "s": True is not a whole', {'add': 'bool.jsonl', 'spec': {'s': 'int'}}),
             (KeyError, 'no field "t" (row 0)', {'add': 'bad.jsonl', 'spec': {'t': 'int'}}),
             (TypeError, 'field "p": row 5: ', {'add': [{'p': 1}] * 5 + [{'p': 'x'}] * 2}),
-            (KeyError, 'duplicate field "n"', {'add': [{'n': 1}] * 7}),
+            (KeyError, 'x: duplicate field "n": add has it, too', {'add': [{'n': 1}] * 7}),
             (ValueError, 'spec needs add', {'spec': {'a': 'int'}}),
             (ValueError, 'on needs a dataset', {'add': [{'p': 1}] * 7, 'on': 'n'}),
             (TypeError, "spec: 'int'", {'add': 'bad.jsonl', 'spec': 'int'}),

@@ -283,6 +283,10 @@ class _Derive:
             rows, codecs, shown = json_lines(local(add), spec), line_encoders(spec), os.fsdecode(add)
         else:
             rows, spec, codecs, shown = *inferred_rows('add', add, spec), 'add'
+        for name in spec:
+            if any(name == field[0] for field in self.fields):
+                raise KeyError(f'{self.sources.first.path}: duplicate field "{name}": {shown} has it, too; '
+                               'rename it, or leave it out')
         self.rows_added = rows, spec, codecs, shown
         place = self.lines_path(), None, 0
         self.fields += [(name, None, place) for name in sorted(spec)]

@@ -68,9 +68,17 @@ class _Source:
             if not any_type and not (self.images and name == 'image'):
                 _known_type(f'{path}: type: field "{name}"', _core.complete(kind))
         number_of = _core.formats()[0].index(importer)
-        self.source, found, self.length, self.left_out, self.classes, self.notes, self.metadata = (
-            _core.source(local(path), number_of, pack('source', how, f'{path}: '),
-                         types.get('image') if self.images else None, [*types.items()], max_pixels))
+        packed = pack('source', how, f'{path}: ')
+        try:
+            (self.source, found, self.length, self.left_out, self.classes, self.notes,
+             self.metadata) = _core.source(local(path), number_of, packed,
+                                           types.get('image') if self.images else None,
+                                           [*types.items()], max_pixels)
+        except ValueError as error:
+            if not self.images or 'image' in types or isinstance(error, _core.DataError):
+                raise
+            raise ValueError(f"{error}; pass 'jpeg', 'png' or 'webp' as the type of image to convert "
+                             "them, or 'bytes' to store them without decoding") from None
         self.found = dict(found)
         self.numbers = None if classes is None else self.class_numbers(classes)
         self.plan(names, types)
