@@ -3,26 +3,6 @@
  */
 #include "command.h"
 
-/* Recognizes control characters (below U+0020, U+007F to U+009F), line and paragraph
- * separators, and marks that change the text direction. */
-size_t control_size(const unsigned char *at, size_t size, unsigned *code) {
-    if (at[0] < 0x20 || at[0] == 0x7F) {
-        *code = at[0];
-        return 1;
-    }
-    if (size >= 2 && at[0] >= 0xC2 && at[0] <= 0xDF) {
-        *code = (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
-        return *code <= 0x9F || *code == 0x61C ? 2 : 0;
-    }
-    if (size < 3 || at[0] != 0xE2)
-        return 0;
-    *code = 0x2000 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
-    bool marks = (*code >= 0x200E && *code <= 0x200F) ||
-                 (*code >= 0x2028 && *code <= 0x202E) ||
-                 (*code >= 0x2066 && *code <= 0x2069);
-    return marks ? 3 : 0;
-}
-
 bool is_clean(const char *string) {
     size_t size = strlen(string), control = 0;
     unsigned code;

@@ -14,7 +14,8 @@
  *                   --range, --shuffle; ranges
  *     index.c       indexes and keys
  *     catalogue.c   catalogues
- *     live.c        a dataset that is being written, for `bags view --live`
+ *     serve.c       the server of `bags view`, also of the Python package
+ *     live.c        a dataset that is being written, for serve.c
  *     compact.c     copies of datasets without unreferenced blobs
  *     sink.c        writes a Bag or a dataset
  *     existing.c    --resume and --append: what exists of the dataset
@@ -35,9 +36,10 @@
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
  *     json.c        reads JSON
- *     text.c        text that grows: JSON strings, base64; misspelt words
+ *     text.c        tables, base64; misspelt words
  *     failure.c     failures, standard output, memory
  *     clean.c       text that controls a terminal
+ *     growing.c     text that grows: JSON strings
  *     system.h      differences between POSIX and Windows
  * Any failure prints a message and ends the program, with exit code 2 for an invalid
  * command line (BAGS_ERROR_ARGUMENT) and 1 otherwise, so no function here returns an
@@ -55,6 +57,7 @@
 
 #include "../../bags.h"
 #include "datasets.h"
+#include "growing.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -64,10 +67,6 @@
 
 /* ---- clean.c: text that controls a terminal ---- */
 
-/* If the valid UTF-8 at this position begins with a character that controls a terminal
- * or changes the display order of others, returns its size and stores its code.
- * Otherwise returns 0. */
-size_t control_size(const unsigned char *at, size_t size, unsigned *code);
 /* Copy a string, truncated to the capacity. Each such character is replaced by an
  * escape like \x1b or \u202e, and each byte that is not UTF-8 by one like \x9b. May be
  * called from a signal handler. */
@@ -147,31 +146,10 @@ const char *temp_format(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* ---- text.c ---- */
 
-typedef struct text {
-    bags_buffer buffer;
-    size_t size;
-} text;
-
-void text_put(text *out, const void *data, size_t size);
-void text_puts(text *out, const char *string);
-void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
-/* A JSON string; invalid UTF-8 becomes U+FFFD. */
-void text_json(text *out, const void *data, size_t size);
-void text_json_string(text *out, const char *string);
-/* Append JSON made elsewhere, escaping the same characters as text_json. */
-void text_json_clean(text *out, bags_view json);
-/* Separate list elements or object members: appends ", ", except before the first. */
-void text_next(text *out);
-/* Start an object member, or write an entire one, where NULL becomes null. */
-void text_member(text *out, const char *name);
-void text_member_string(text *out, const char *name, const char *value);
-void text_member_number(text *out, const char *name, uint64_t value);
 /* {"a": "int(4)", "b": "utf8[]"} */
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
-/* The text as a NUL-terminated string, valid until the text grows. */
-const char *text_string(text *out);
 
 /* Append a string cleaned like clean_copy does. JSON has its own escapes. */
 void text_clean(text *out, const char *string);
@@ -188,7 +166,6 @@ void table_put(text *out, size_t columns);
 
 /* "1 blob", "2 blobs"; the string comes from temp_format. */
 const char *counted(uint64_t count, const char *unit);
-bool has_ending(const char *word, const char *ending); /* ignores case */
 
 /* The best suggestion for an unknown word. Start with {word, size, NULL, 0}, then try
  * each existing name. */
@@ -760,22 +737,6 @@ char **index_files(const char *path, size_t *count);
 void key_find(const char *word, uint64_t *start, uint64_t *stop);
 /* Get the datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
-
-/* ---- live.c: read a dataset that is being written. The numbers of datapoints never
- * change. Only one thread at a time may call these. If a function returns false,
- * `failure` has the reason; views are valid until the next call. ---- */
-
-/* Open a dataset. The path must stay valid. Ends the program if it is not a dataset. */
-void live_open(const char *path);
-/* Look for new datapoints, and write the state as JSON. */
-void live_state(text *out, const char *name);
-/* The number of items; 1 for a plain field. */
-bool live_items(uint64_t datapoint, size_t field, uint64_t *count);
-/* Read a blob. A compressed blob is returned uncompressed, as its inner type. */
-bool live_blob(uint64_t datapoint, size_t field, uint64_t item, bags_view *blob);
-/* Read items of a sequence of numbers or vectors; see curve_read. */
-bool live_curve(uint64_t datapoint, size_t field, uint64_t start, uint64_t stop,
-    uint64_t step, bags_view *numbers);
 
 /* ---- pack.c: lines as datapoints ---- */
 

@@ -117,7 +117,13 @@ static int run(int count, char **words) {
     return chosen->run(words + 1);
 }
 
+static void die_of(const bags_error *err) {
+    failure = *err;
+    die();
+}
+
 int main(int argc, char **argv) {
+    text_fails = die_of;
     /* Keep the words as an interruption shows them, since parsing reorders `argv`. */
     char **shown = (char **)allocate((size_t)argc, sizeof *shown);
     for (int i = 0; i < argc; i++)

@@ -315,7 +315,7 @@ static json_object *read_dtype(list *to, json_object *json) {
 
 static bags_value parse_array(value_reader *with, const char *type, json_object *json) {
     bags_type parsed, inside;
-    list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
+    list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0, false}};
     must(bags_type_parse(type, &parsed, &failure));
     if (format_type_inside(&parsed, &inside))
         parsed = inside;

@@ -1,5 +1,5 @@
 /*
- * Growing text, with functions that append JSON strings, specs and base64; numbers in
+ * Functions that append specs, base64 and tables to growing text (growing.c); numbers in
  * text; suggestions for misspelt words; and functions that keep foreign text from
  * controlling a terminal.
  */
@@ -11,45 +11,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <strings.h>
-
-void text_put(text *out, const void *data, size_t size) {
-    must(bags_buffer_reserve(&out->buffer, out->size + size, &failure));
-    if (size)
-        memcpy(out->buffer.data + out->size, data, size);
-    out->size += size;
-}
-
-void text_puts(text *out, const char *string) { text_put(out, string, strlen(string)); }
-
-BAGI_PRINTF(2, 0)
-static void put_list(text *out, const char *format, va_list arguments) {
-    for (size_t most = 64;;) {
-        must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
-        va_list again;
-        va_copy(again, arguments);
-        size_t size = (size_t)vsnprintf(
-            (char *)out->buffer.data + out->size, most, format, again);
-        va_end(again);
-        if (size < most) {
-            out->size += size;
-            return;
-        }
-        most = size + 1;
-    }
-}
-
-void text_format(text *out, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    put_list(out, format, arguments);
-    va_end(arguments);
-}
-
-const char *text_string(text *out) {
-    text_put(out, "", 1);
-    out->size--;
-    return (const char *)out->buffer.data;
-}
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
@@ -67,17 +28,12 @@ void print(const char *format, ...) {
     made.size = out.size = 0;
     va_list arguments;
     va_start(arguments, format);
-    put_list(&made, format, arguments);
+    text_list(&made, format, arguments);
     va_end(arguments);
     made.size -= ends;
     text_clean(&out, text_string(&made));
     text_puts(&out, ends ? "\n" : "");
     text_output(&out);
-}
-
-bool has_ending(const char *path, const char *ending) {
-    size_t size = strlen(path), length = strlen(ending);
-    return size > length && !strcasecmp(path + size - length, ending);
 }
 
 const char *counted(uint64_t count, const char *unit) {
@@ -127,84 +83,7 @@ void table_put(text *out, size_t columns) {
     free(widths);
 }
 
-/* ---- JSON ---- */
-
-/* Append valid UTF-8, to the content of a JSON string or, if `quote` is false, as part
- * of JSON itself. */
-static void put_escaped(text *out, const unsigned char *at, size_t size, bool quote) {
-    static const char bytes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    size_t done = 0;
-    for (size_t i = 0, length; i < size; i += length) {
-        unsigned code;
-        const char *found = quote && at[i] ? strchr(bytes, at[i]) : NULL;
-        length = found ? 1 : control_size(at + i, size - i, &code);
-        if (!length) {
-            length = 1;
-            continue;
-        }
-        text_put(out, at + done, i - done);
-        done = i + length;
-        if (found)
-            text_format(out, "\\%c", letters[found - bytes]);
-        else
-            text_format(out, "\\u%04x", code);
-    }
-    text_put(out, at + done, size - done);
-}
-
-void text_json_clean(text *out, bags_view json) {
-    put_escaped(out, json.data, json.size, false);
-}
-
-/* Each byte that is not valid UTF-8 becomes one U+FFFD, since JSON allows no other
- * bytes. */
-void text_json(text *out, const void *data, size_t size) {
-    const unsigned char *at = (const unsigned char *)data;
-    text_puts(out, "\"");
-    while (size > 0) {
-        size_t valid = size;
-        bags_utf8_valid(at, size, &valid);
-        put_escaped(out, at, valid, true);
-        at += valid;
-        size -= valid;
-        if (size > 0) {
-            text_puts(out, "\\ufffd");
-            at++;
-            size--;
-        }
-    }
-    text_puts(out, "\"");
-}
-
-void text_json_string(text *out, const char *string) {
-    text_json(out, string, strlen(string));
-}
-
-/* The preceding character tells whether this is the first element. */
-void text_next(text *out) {
-    char last = (char)out->buffer.data[out->size - 1];
-    if (last != '{' && last != '[')
-        text_puts(out, ", ");
-}
-
-void text_member(text *out, const char *name) {
-    text_next(out);
-    text_json_string(out, name);
-    text_puts(out, ": ");
-}
-
-void text_member_string(text *out, const char *name, const char *value) {
-    text_member(out, name);
-    if (value)
-        text_json_string(out, value);
-    else
-        text_puts(out, "null");
-}
-
-void text_member_number(text *out, const char *name, uint64_t value) {
-    text_member(out, name);
-    text_format(out, "%ju", (uintmax_t)value);
-}
+/* ---- specs ---- */
 
 void text_spec(text *out, const bags_field *fields, size_t count) {
     text_puts(out, "{");

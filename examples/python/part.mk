@@ -6,9 +6,11 @@ PYTHON_FAR := $(filter mp4 http,$(BUILT))
 PYTHON_FORMATS := $(filter-out mp4 http import/% export/%,$(BUILT))
 PYTHON_DOORS := $(filter import/% export/%,$(BUILT))
 PYTHON_OPTIONAL := jpeg png webp msgpack mp4 zstd http
+# The server that the command has, too. It opens libmicrohttpd itself.
+PYTHON_SERVER := $(addprefix examples/bags/,serve.c live.c growing.c)
 # The command, and the libraries that it opens, which it finds next to itself.
 PYTHON_COMMAND := $(if $(COMMAND),$(patsubst $B/%,$(PYTHON_OUT)/command/%,$(COMMAND) $(SHARED)))
-PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
+PYTHON_SOURCES := $(wildcard examples/python/src/*.c) $(PYTHON_SERVER)
 PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so $(PYTHON_OUT)/_doors.abi3.so $(PYTHON_COMMAND)
 
 # The objects come first: another make beside the one below would write them as well.

@@ -1,4 +1,5 @@
 """bags.import_, images, export and view."""
+import json
 import os
 import pathlib
 import shutil
@@ -9,11 +10,12 @@ import time
 import urllib.error
 import urllib.request
 import warnings
+from unittest import mock
 
 import numpy as np
 
 import bags
-from run import HERE, Skip, raises
+from run import HERE, Skip, forks_while_threads_allocate, python, raises
 
 PHOTOS = HERE.parent / 'data' / 'photos'
 
@@ -313,18 +315,143 @@ def rows_and_fields_of_an_export_are_chosen():
     raises(RuntimeError, bags.export, 'a', 'o.tar', progress=stop, says='enough')
 
 
-def a_dataset_is_served():
-    command = bags.program.command()
-    if not command or not (pathlib.Path(bags.program.HERE) / 'viewer.html').exists():
-        raise Skip('the command or the viewer was not built')
-    bags.write('a', [{'n': 1}], {'n': 'int'})
+def _can_serve():
     try:
-        view = bags.view('a', browser=False)
+        bags._core.serve_check()
     except RuntimeError as error:
-        if 'microhttpd' in str(error):
-            raise Skip(str(error)) from None
-        raise
-    with view:
+        raise Skip(str(error)) from None
+
+
+def _children():
+    tasks = pathlib.Path('/proc/self/task')
+    return {child for task in tasks.iterdir() for child in (task / 'children').read_text().split()}
+
+
+def _page():
+    pathlib.Path('page.html').write_text('<html>the page')
+    return mock.patch.dict(os.environ, BAGS_VIEWER='page.html')
+
+
+def _get(view, path=''):
+    return urllib.request.urlopen(view.url.partition('#')[0] + path).read()
+
+
+def servers_share_a_process():
+    """Each has its own port, token and dataset; closing one leaves the other; no child is started."""
+    _can_serve()
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    bags.write('b', [{'t': 'x'}], {'t': 'utf8'})
+    bags.zip('a', 'a.zip')
+    before = _children()
+    with _page():
+        first, second = bags.view('a', browser=False), bags.view('b', browser=False)
+        third = bags.view('a.zip', browser=False)
+    assert _children() == before
+    assert len({view.url for view in (first, second, third)}) == 3
+    assert _get(first) == _get(second) == b'<html>the page'
+    assert _get(first, 'a/spec.json') == pathlib.Path('a/spec.json').read_bytes()
+    assert _get(third, 'a.zip') == pathlib.Path('a.zip').read_bytes()
+    for path in ('a/spec.json', 'live'):
+        raises(urllib.error.HTTPError, _get, second, path)
+    port = int(second.url.split(':')[2].split('/')[0])
+    with _page():
+        error = raises(RuntimeError, bags.view, 'b', browser=False, port=port)
+    assert f'port {port}: ' in str(error) and str(error).endswith('; choose another with port, or leave it out')
+    first.close()
+    first.close()
+    assert first.closed and not second.closed
+    raises(urllib.error.URLError, _get, first)
+    assert _get(second, 'b/spec.json') == pathlib.Path('b/spec.json').read_bytes()
+    files = len(os.listdir('/proc/self/fd'))
+    second.close()
+    third.close()
+    assert len(os.listdir('/proc/self/fd')) < files
+
+
+def a_child_leaves_the_server_of_its_parent():
+    """There, it has no thread that close() could wait for."""
+    _can_serve()
+    forks_while_threads_allocate()
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    with _page(), bags.view('a', browser=False) as view:
+        child = os.fork()
+        if not child:
+            view.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert _get(view) == b'<html>the page'
+
+
+def a_running_writer_is_served():
+    """Also after the working directory changed, and blobs in zstd as they are inside."""
+    _can_serve()
+    kind = 'zstd(utf8)' if bags.build['zstd'] else 'utf8'
+    with bags.DatasetWriter('robot', {'n': 'int', 't': kind}, flush_seconds=0) as writer, _page():
+        writer.append({'n': 1, 't': 'one'})
+        writer.flush()
+        with bags.view('robot', browser=False, live=True) as view:
+            os.mkdir('below')
+            os.chdir('below')
+            try:
+                state = json.loads(_get(view, 'live'))
+                assert (state['length'], state['writers'], state['trouble']) == (1, 1, None), state
+                writer.append({'n': 2, 't': 'two'})
+                writer.flush()
+                assert json.loads(_get(view, 'live'))['length'] == 2
+                assert _get(view, 'live/1/1/0') == b'two'
+                raises(urllib.error.HTTPError, _get, view, 'live/2/1/0')
+            finally:
+                os.chdir('..')
+
+
+def what_cannot_be_served_is_a_runtime_error():
+    _can_serve()
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    os.mkdir('empty')
+    pathlib.Path('file').write_bytes(b'x')
+    with _page():
+        for path, says, options in (('none', 'none: ', {}), ('empty', 'not a dataset', {}), ('file', '.zip', {}),
+                                    ('a', '65535', {'port': 65536}), ('a', '-1', {'port': -1}),
+                                    ('file', 'live: file is not a local directory', {'live': True}),
+                                    ('s3://bucket/a', 'address of the bucket', {}),
+                                    ('ftp://me:secret@host/a', 'ftp://...: ', {})):
+            raises(RuntimeError, bags.view, path, browser=False, says=says, **options)
+    with mock.patch.dict(os.environ, BAGS_VIEWER='none.html'):
+        raises(RuntimeError, bags.view, 'a', browser=False, says='none.html: not found')
+
+
+def a_signal_ends_the_wait_for_a_server():
+    _can_serve()
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    with _page():
+        said = python("""
+import os, signal, threading, urllib.request
+import bags
+view = bags.view('a', browser=False)
+page = view.url.partition('#')[0]
+def interrupt():
+    urllib.request.urlopen(page).read()  # this needs the GIL
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    view.wait()
+except KeyboardInterrupt:
+    print('interrupted', view.closed)
+other = bags.view('a', browser=False)
+threading.Thread(target=other.close).start()
+other.wait()
+print('closed', other.closed)
+left = bags.view('a', browser=False)  # the end of the program closes it
+""")
+    assert said == 'interrupted True\nclosed True\n', said
+
+
+def a_dataset_is_served():
+    _can_serve()
+    if not (pathlib.Path(bags.program.HERE) / 'viewer.html').exists():
+        raise Skip('the viewer was not built')
+    bags.write('a', [{'n': 1}], {'n': 'int'})
+    with bags.view('a', browser=False) as view:
         page = view.url.partition('#')[0]
         assert b'<html' in urllib.request.urlopen(page).read()
         assert b'"int"' in urllib.request.urlopen(page + 'a/spec.json').read()

@@ -85,12 +85,16 @@ def _archive(path):
     return None
 
 
+def shown(path):
+    """The path for messages: parts of a URL with a user or a query may be secret."""
+    return re.sub('(?<=://)(?=.*[@?]).*', '...', os.fsdecode(path))
+
+
 def local(path):
     """The path as bytes. Raises ValueError for a URL."""
     text = os.fsdecode(path)
     if '://' in text:
-        shown = re.sub('(?<=://)(?=.*[@?]).*', '...', text)  # parts of it may be secret
-        raise ValueError(f'{shown}: a URL, but a local path is required; `bags copy` copies datasets '
+        raise ValueError(f'{shown(text)}: a URL, but a local path is required; `bags copy` copies datasets '
                          'from servers, and to s3://')
     return os.fsencode(path)
 

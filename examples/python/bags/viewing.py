@@ -1,12 +1,14 @@
 """bags.view: a dataset in a browser."""
 import atexit
 import os
-import subprocess
-import tempfile
+import threading
 import weakref
+import webbrowser
 
+from . import _core
 from .options import flags
-from .program import HERE, command
+from .program import HERE
+from .storage import shown
 
 _open = weakref.WeakSet()
 
@@ -15,24 +17,24 @@ class View:
     """A dataset that is being served: see view. A context manager."""
 
     def __init__(self, server, url):
-        self.url, self._server = url, server
+        self.url, self._server, self._ended = url, server, threading.Event()
         _open.add(self)
 
     def close(self):
         """Stop serving it."""
-        self._server.terminate()
-        self._server.wait()
+        _core.serve_close(self._server)
+        self._ended.set()
 
     def wait(self):
         """Wait until the server ends, or until Ctrl-C, and close."""
         try:
-            self._server.wait()
+            self._ended.wait()
         finally:
             self.close()
 
     @property
     def closed(self):
-        return self._server.poll() is not None
+        return self._ended.is_set()
 
     def __enter__(self):
         return self
@@ -54,37 +56,37 @@ def _close_all():
         view.close()
 
 
+def _page():
+    """The page that shows a dataset: at BAGS_VIEWER, or of this package."""
+    path = os.environ.get('BAGS_VIEWER') or os.path.join(HERE, 'viewer.html')
+    try:
+        with open(path, 'rb') as file:
+            return file.read()
+    except FileNotFoundError:
+        raise RuntimeError(f'{path}: not found; build it with `make viewer`, or set BAGS_VIEWER to '
+                           'its path') from None
+    except OSError as error:
+        raise RuntimeError(str(error)) from None
+
+
 def view(path, *, port=0, browser=True, live=False):
     """Serve a dataset, a zip or tar file or a Bag, and the page that shows it, to the browser of
     this computer. Returns a View whose url is the address. It is served until its close(), or
     until it is garbage-collected; wait() serves it until Ctrl-C.
 
     port: of the server; 0: any. browser: also open the address in a browser. live: show a
-    dataset that is being written. The server is the package's command, in a process of its own.
+    dataset that is being written. The server is a thread of this process that needs no GIL.
     Errors: RuntimeError, with the reason.
     """
     browser, live = flags(browser=browser, live=live)
-    program = command()
-    if not program:
-        raise RuntimeError('view: this build of the package has no command bags; install '
-                           'libjson-c-dev and libmicrohttpd-dev and build it again')
-    options = [f'--port={int(port)}'] if port else []
-    options += ['--live'] * live + ['--no-browser'] * (not browser)
-    page = os.path.join(HERE, 'viewer.html')
-    known = {'BAGS_VIEWER': page} if os.path.exists(page) and 'BAGS_VIEWER' not in os.environ else {}
-    with tempfile.TemporaryFile() as said:
-        server = subprocess.Popen([program, 'view', *options, '--', os.fspath(path)],
-                                  env={**os.environ, **known}, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=said)
-        try:
-            with server.stdout:
-                url = os.fsdecode(server.stdout.readline().strip())
-        except BaseException:
-            server.kill()
-            server.wait()
-            raise
-        if url:
-            return View(server, url)
-        server.wait()
-        said.seek(0)
-        raise RuntimeError(said.read().decode(errors='replace').strip().removeprefix('bags: '))
+    port, path = int(port), os.fspath(path)
+    if not 0 <= port <= 65535:
+        raise RuntimeError(f'view: port {port} out of range (maximum 65535)')
+    _core.serve_check()
+    name = os.fsencode(shown(path))
+    if live and '://' not in os.fsdecode(path):  # it is opened again when it changes
+        path = os.path.join(os.getcwd(), os.fsdecode(path))
+    served = View(*_core.serve(os.fsencode(path), name, _page(), port, live))
+    if browser and (os.environ.get('DISPLAY') or os.environ.get('WAYLAND_DISPLAY')):
+        webbrowser.open(served.url)
+    return served

@@ -17,6 +17,7 @@
  *     commands.c commands as functions
  *     doors.c    import and export as functions
  *     formats.c  bags._doors: importers and exporters, and their libraries
+ *     viewing.c  the server of bags.view
  *     module.c   the module
  *
  * Everything else is in Python: bags/__init__.py has the public classes.
@@ -89,7 +90,8 @@ extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
     bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
     index_spec, iteration_spec, device_spec;
 extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
-    tool_functions[], command_functions[], loader_functions[], door_functions[];
+    tool_functions[], command_functions[], loader_functions[], door_functions[],
+    view_functions[];
 
 /* ---- objects ---- */
 

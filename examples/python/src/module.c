@@ -324,6 +324,7 @@ static int module_exec(PyObject *module) {
                    PyModule_AddFunctions(module, command_functions) ||
                    PyModule_AddFunctions(module, loader_functions) ||
                    PyModule_AddFunctions(module, door_functions) ||
+                   PyModule_AddFunctions(module, view_functions) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;
