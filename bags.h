@@ -7362,7 +7362,7 @@ static void bagi_fetch_collect(const bagi_fetch *fetch, bagi_step *step) {
     const uint64_t block_size = 65536;
     const uint64_t gap = 8192; /* most bytes between parts that are requested as one */
     int which = step->which;
-    bool batch = fetch->count >= 16;
+    bool batch = fetch->count >= 16; /* fewer spans rarely share a block */
     bagi_span *span = bagi_fetch_spans(fetch);
     uint64_t end = 0;
     for (size_t i = 0; i < fetch->count; i++, span++) {

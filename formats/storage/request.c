@@ -13,7 +13,7 @@
 #define HTTP_LONGEST ((size_t)64 << 20) /* most bytes if it is not a file */
 #define HTTP_HEADERS ((size_t)1 << 20)  /* most bytes of a response's headers */
 #define HTTP_ERROR ((size_t)64 << 10)   /* most bytes of an error's body */
-#define HTTP_SMALL ((uint64_t)16 << 10) /* a range that needs no large buffer */
+#define HTTP_SMALL ((uint64_t)16 << 10) /* a range whose answer fits in 20,480 bytes */
 #define HTTP_REDIRECTS 5
 #define HTTP_SETTLES 2 /* seconds that a server's clocks may differ */
 
