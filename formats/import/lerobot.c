@@ -217,6 +217,12 @@ static const char *lr_below(bags_source *s, const char *name) {
     return bags_source_format(s, "%s/%s", ((lr_state *)s->state)->root, name);
 }
 
+/* Element i of a shape, or -1 if it is not an integer. */
+static int64_t lr_side(json_object *shape, size_t i) {
+    json_object *side = json_object_array_get_idx(shape, i);
+    return json_object_is_type(side, json_type_int) ? json_object_get_int64(side) : -1;
+}
+
 /* The shape of a feature. False if it is not supported. */
 static bool lr_shape(lr_feature *f, json_object *json) {
     json_object *shape = bags_import_member(json, "shape", json_type_array);
@@ -225,7 +231,7 @@ static bool lr_shape(lr_feature *f, json_object *json) {
     if (dims == 0 || dims > LR_DIMS)
         return false;
     for (size_t i = 0; i < dims; i++) {
-        int64_t length = json_object_get_int64(json_object_array_get_idx(shape, i));
+        int64_t length = lr_side(shape, i);
         if (length < 1 || length > INT32_MAX / (int64_t)f->size)
             return false;
         f->shape[f->dims++] = (uint64_t)length;
@@ -242,7 +248,7 @@ static void lr_read_sides(lr_camera *camera, json_object *json) {
     if (!shape || json_object_array_length(shape) != 3)
         return;
     for (size_t i = 0; i < 3; i++)
-        sides[i] = json_object_get_int64(json_object_array_get_idx(shape, i));
+        sides[i] = lr_side(shape, i);
     const int64_t *side = sides[2] > 4 ? sides + 1 : sides;
     camera->sides[0] = (uint64_t)(side[0] < side[1] ? side[0] : side[1]);
     camera->sides[1] = (uint64_t)(side[0] < side[1] ? side[1] : side[0]);

@@ -497,6 +497,9 @@ DEFECTS = {
     'a feature has no known dtype': (
         lambda: _replace_info(features={**NUMBERS, 'x': {'dtype': 'float8', 'shape': [1]}}),
         ['info.json', 'feature x', 'float8']),
+    'a side is no integer': (
+        lambda: _replace_info(features={**NUMBERS, 'x': {'dtype': 'int8', 'shape': [2.5]}}),
+        ['info.json', 'feature x', 'shape']),
 }
 
 
