@@ -708,8 +708,9 @@ BAGS_EXPERIMENTAL bags_code bags_stats(const bags_reader *reader,
  * ====================================================================== */
 
 typedef struct bags_verify_all_options {
-    /* part and parts must be 0. Only one thread at a time calls each, progress and
-     * undecoded, possibly not the calling thread. */
+    /* part and parts must be 0. max_faults limits the sum of all threads. Only one
+     * thread at a time calls each, progress and undecoded, possibly not the calling
+     * thread. */
     bags_verify_options verify;
     uint32_t threads; /* 0: the number of processors */
     /* Check the datapoints that were flushed to unfinished shards, instead of reporting

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define VERIFY_THREADS 256
+#define VERIFY_FAULTS 1000 /* the default of max_faults */
 
 /* Shared by all threads. */
 typedef struct verify_all {
@@ -20,6 +21,7 @@ typedef struct verify_all {
     const bags_verify_all_options *options;
     bags_verify_options part; /* with callbacks that hold the lock */
     gate lock;
+    uint64_t passed;     /* faults, to `each` of the options */
     bags_shard *checked; /* unfinished shards whose data was checked */
     size_t checked_count;
     uint64_t faults; /* in them */
@@ -52,7 +54,7 @@ typedef struct verify_job {
 static void verify_fault(void *user, const bags_fault *fault) {
     verify_all *all = (verify_all *)user;
     gate_lock(&all->lock);
-    if (all->options->verify.each)
+    if (all->options->verify.each && all->passed++ < all->part.max_faults)
         all->options->verify.each(all->options->verify.user, fault);
     gate_unlock(&all->lock);
 }
@@ -295,6 +297,7 @@ bags_code bags_verify_all(const char *path, const bags_verify_all_options *optio
     all.part.undecoded = verify_undecoded;
     all.part.progress = verify_progress;
     all.part.user = &all;
+    all.part.max_faults = all.part.max_faults ? all.part.max_faults : VERIFY_FAULTS;
     uint32_t threads = options->threads ? options->threads : gate_processors();
     all.part.parts = threads < VERIFY_THREADS ? threads : VERIFY_THREADS;
     if (options->live) {

@@ -110,6 +110,8 @@ def rows_that_do_not_fit_are_an_error_and_leave_nothing():
     bags.write('x', [{'n': n} for n in range(7)], {'n': 'int'}, shard_length=3)
     pathlib.Path('bad.jsonl').write_text('{"s": 1}\n' * 4 + '{"s": 1.5}\n' + '{"s": 1}\n' * 2)
     pathlib.Path('dup.jsonl').write_text('{"s": 1, "s": 2}\n' * 7)
+    pathlib.Path('bytes.jsonl').write_bytes(b'{"s": 1}\n{"s": "\xff"}\n')
+    pathlib.Path('name.jsonl').write_text('{"s": {"file": "\\ud800"}}\n')
     pathlib.Path('gap.jsonl').write_text('{"s": 1}\n\n' + '{"s": 1}\n' * 6)
     pathlib.Path('bool.jsonl').write_text('{"s": true}\n' * 7)
     before = sorted(os.listdir())
@@ -118,6 +120,8 @@ def rows_that_do_not_fit_are_an_error_and_leave_nothing():
             (ValueError, 'has 8 rows', {'add': [{'p': 1}] * 8}),
             (ValueError, 'needs spec', {'add': 'bad.jsonl'}),
             (TypeError, 'bad.jsonl: field "s": row 4: ', {'add': 'bad.jsonl', 'spec': {'s': 'int'}}),
+            (ValueError, "bytes.jsonl: line 2: 'utf-8' codec", {'add': 'bytes.jsonl', 'spec': {'s': 'int'}}),
+            (ValueError, 'name.jsonl: line 1: field "s": ', {'add': 'name.jsonl', 'spec': {'s': 'bytes'}}),
             (ValueError, 'dup.jsonl: line 1: an object has a duplicate', {'add': 'dup.jsonl', 'spec': {'s': 'int'}}),
             (ValueError, 'gap.jsonl: line 2: empty', {'add': 'gap.jsonl', 'spec': {'s': 'int'}}),
             (TypeError, 'line 1: field "s": True is not a whole', {'add': 'bool.jsonl', 'spec': {'s': 'int'}}),

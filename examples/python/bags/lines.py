@@ -6,6 +6,7 @@ import os
 
 from . import _core, codecs
 from .metadata import unique
+from .options import placed
 
 
 class _Blob(bytes):
@@ -63,7 +64,7 @@ def json_lines(path, spec):
     with open(path, 'rb') as file:
         packed = file.read(2) == b'\x1f\x8b'
     blank = None
-    with (gzip.open if packed else open)(path, 'rt', encoding='utf-8-sig', newline='\n') as file:
+    with (gzip.open if packed else open)(path, 'rb') as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 blank = blank or number
@@ -71,7 +72,8 @@ def json_lines(path, spec):
             if blank:
                 raise ValueError(f'{shown}: line {blank}: empty')
             try:
-                row = json.loads(line, object_pairs_hook=unique, parse_constant=_constant)
+                text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+                row = json.loads(text, object_pairs_hook=unique, parse_constant=_constant)
                 if not isinstance(row, dict):
                     raise ValueError('not a JSON object')
             except ValueError as error:
@@ -85,5 +87,5 @@ def json_lines(path, spec):
                     elif kind:
                         row[name] = _value(value, whole, folder)
                 except (TypeError, ValueError) as error:
-                    raise type(error)(f'{shown}: line {number}: field "{name}": {error}') from None
+                    raise placed(error, f'{shown}: line {number}: field "{name}"') from None
             yield row

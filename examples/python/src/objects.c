@@ -86,8 +86,9 @@ bool progress_step(void *user, uint64_t done, uint64_t total) {
     progress->total = total;
     if (!progress->failed && now - progress->last >= PATIENCE * 1e-6) {
         progress->last = now;
-        progress->failed = PyErr_Occurred() || PyErr_CheckSignals() ||
-                           !progress_call(progress, done, total);
+        bool failed = PyErr_Occurred() || PyErr_CheckSignals() ||
+                      !progress_call(progress, done, total);
+        __atomic_store_n(&progress->failed, failed, __ATOMIC_RELAXED);
         checked = 0; /* hooks called by this thread notice the exception at once */
         if (progress->failed && foreign)
             PyErr_Fetch(&progress->error[0], &progress->error[1], &progress->error[2]);

@@ -161,17 +161,19 @@ static void verify_progress(void *user, uint64_t bytes) {
 }
 
 /* Hooks for local files: after an exception, every thread ends. */
+static bool verify_ends(const void *user) {
+    return __atomic_load_n(
+        &((const Verifying *)user)->progress.failed, __ATOMIC_RELAXED);
+}
+
 static int verify_open(void *user, const char *path, int mode, void **file) {
-    return ((Verifying *)user)->progress.failed
-               ? EINTR
-               : tool_io()->open(NULL, path, mode, file);
+    return verify_ends(user) ? EINTR : tool_io()->open(NULL, path, mode, file);
 }
 
 static int verify_read(
     void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
-    return ((Verifying *)user)->progress.failed
-               ? EINTR
-               : tool_io()->read_at(NULL, file, offset, data, size, done);
+    return verify_ends(user) ? EINTR
+                             : tool_io()->read_at(NULL, file, offset, data, size, done);
 }
 
 /* verify(path, options, storage, list, threads, live, max_pixels, progress): appends
