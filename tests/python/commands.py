@@ -278,7 +278,7 @@ def what_is_wrong_with_a_split_is_an_error():
             (ValueError, {'1': .5}, {}, "'1' cannot be the name"), (ValueError, {'a/b': .5}, {}, 'cannot be the name'),
             (TypeError, {1: .5}, {}, '1 (expected a name)'), (ValueError, half, {'seed': -1}, 'seed'),
             (ValueError, half, {'rows': [1, 1]}, 'datapoint 1 is selected twice'), (KeyError, half, {'by': 'q'}, '"q"'),
-            (TypeError, half, {'sed': 1}, 'sed: unknown option')):
+            (TypeError, half, {'sed': 1}, 'sed: unknown option; did you mean seed?')):
         raises(kind, bags.split, 'x', 'out', parts, says=says, **options)
     raises(Mine, bags.split, 'x', 'out', half, progress=_raise)
     assert os.listdir() == ['x']

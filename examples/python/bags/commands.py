@@ -252,11 +252,11 @@ class _Derive:
             raise
 
     @classmethod
-    def open(cls, path, out, options):
+    def open(cls, call, path, out, options):
         known = cls.__init__.__kwdefaults__
         for name in options:
             if name not in known:
-                raise TypeError(f'{name}: unknown option; {suggest(name, known)}')
+                raise TypeError(f'{name}: unknown option; {suggest(name, [*call.__kwdefaults__, *known])}')
         return cls(path, out, **options)
 
     def add(self, add, on, drop, first):
@@ -426,7 +426,7 @@ def derive(path, out, *, progress=None, **options):
     Errors: FileExistsError (out exists), KeyError (no such field), IndexError (a number out of
     range), OverflowError (needs copy=True), ValueError, OSError.
     """
-    with _Derive.open(path, out, options) as work, stepping(progress) as step, \
+    with _Derive.open(derive, path, out, options) as work, stepping(progress) as step, \
             work.encoded(), work.decoded(work.rows):
         return work.run(work.out, work.rows, step)
 
@@ -463,7 +463,7 @@ def split(path, out, parts, *, seed=0, by=None, stratify=None, progress=None, **
     progress: see bags.copy; it counts the datapoints of all parts.
     """
     names, sizes = _parts(parts)
-    with _Derive.open(path, out, options) as work, stepping(progress) as step:
+    with _Derive.open(split, path, out, options) as work, stepping(progress) as step:
         import numpy as np
         first, rows = work.sources.first, work.rows
         if options.get('missing') == 'drop':

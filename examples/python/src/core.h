@@ -114,8 +114,9 @@ typedef struct Progress {
     uint64_t done, total;
     uint64_t read; /* for verify: bytes */
     double last;   /* time of the last call */
-    bool called, failed;
-    PyObject *error[3]; /* an exception raised in another thread */
+    bool called;
+    _Atomic bool failed; /* hooks read it without the GIL */
+    PyObject *error[3];  /* an exception raised in another thread */
 } Progress;
 /* Run signal handlers and call the function, but not if this happened within the last
  * 50 ms. Returns false once one of them has raised an exception. For C functions that
