@@ -49,7 +49,7 @@ check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
-check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 32
+check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 16
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef BAGS_NO_VERIFY
+
 #define VERIFY_THREADS 256
 #define VERIFY_FAULTS 1000 /* the default of max_faults */
 
@@ -312,3 +314,5 @@ bags_code bags_verify_all(const char *path, const bags_verify_all_options *optio
         *report = sum;
     return code;
 }
+
+#endif /* BAGS_NO_VERIFY */

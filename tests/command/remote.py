@@ -791,7 +791,8 @@ def an_answer_without_an_end_is_an_error(what):
     with Server('site', s3=what == 'list', fault=fault) as server:
         url = 's3://b/ds' if what == 'list' else server.url + '/ds'
         refuse('info', url, says='/ds', env=_environment(server))
-        assert sent[0] < 190 << 20, sent
+        # More than one request per page, if the machine is slow.
+        assert sent[0] < (600 if what == 'list' else 190) << 20, sent
 
 
 def the_code_of_an_error_contains_no_secret():
