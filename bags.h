@@ -10352,7 +10352,7 @@ BAGI_COLD static bags_code bagi_writer_claim_files(bags_writer *writer) {
             &writer->outputs[i], dir, bagi_spec_name(spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
-    if (!err->code && writer->sharded && writer->number > 0) /* shard 0 is new */
+    if (!err->code && writer->sharded)
         bagi_drop_catalogue(dir->env, writer->path, bagi_shard_name(0), err);
     return err->code;
 }
